@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,8 @@ class Buffer:
         Elements of `datatype`, in one block where the operation has one block for each rank.
     datatype : Datatype
     shape : tuple of int
-        Shape of the whole array, whatever part of it is used.
+        Shape of the whole array, in its own elements, whatever part of it is used. Of a buffer that was resolved with
+        `rows`: the shape of the part that is used, in elements of `datatype`.
     readonly : bool
     stream : int or None
         The CUDA stream that makes the data; 1 is the legacy default stream, 2 the per-thread one. None for the
@@ -59,7 +61,7 @@ class Buffer:
         return self.stream is not None and reader_of(self.owner) is read_torch
 
 
-def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Buffer:
+def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1, rows: bool = False) -> Buffer:
     """Resolve a plain buffer argument to address, count and datatype.
 
     Parameters
@@ -75,6 +77,9 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
         The communicator's device.
     blocks : int, default 1
         Number of blocks of equal length, one for each rank; `Buffer.count` is that of one block.
+    rows : bool, default False
+        Whether the operation counts rows, each what one index of the array's first dimension holds. A datatype of
+        another length than the array's elements, and a part that is not whole rows, are a ValueError then.
 
     Raises
     ------
@@ -99,11 +104,16 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
     array, count, displ, key = spec_parts(spec, name)
     if displ and isinstance(key, MPI.Datatype) and not key:
         raise ValueError(f"{name} has MPI.DATATYPE_NULL, so its displacement has no unit; name the type")
-    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=count is None)
-    return _select(buffer, array, count, displ, name, blocks, device)
+    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=count is None, rows=rows)
+    _select(buffer, array, count, displ, name, blocks, device)
+    if rows:
+        buffer.shape = _part(buffer.shape, displ or 0, buffer.count * blocks, name)
+    return buffer
 
 
-def whole_buffer(array: Any, key: Any, name: str, *, writable: bool, device: Device, divide: bool) -> Buffer:
+def whole_buffer(
+    array: Any, key: Any, name: str, *, writable: bool, device: Device, divide: bool, rows: bool = False
+) -> Buffer:
     """Resolve all of the array in a spec; with `divide` its length is the count, and must be whole elements."""
     read = reader_of(array)
     if read is None:
@@ -120,10 +130,15 @@ def whole_buffer(array: Any, key: Any, name: str, *, writable: bool, device: Dev
             f"{name} has {nbytes} bytes, not a multiple of the {datatype.itemsize} of {datatype.name}; "
             "give the count, or an array of whole elements"
         )
+    if rows and key is not None and datatype.itemsize != own.itemsize:
+        raise ValueError(
+            f"{name} has elements of {own.itemsize} bytes and the datatype {datatype.name} of {datatype.itemsize}, so "
+            "its rows are not defined; leave out the datatype, or pass a view of the array"
+        )
     return Buffer(address, count, datatype, shape, readonly, stream, owner)
 
 
-def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, blocks: int, device: Device) -> Buffer:
+def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, blocks: int, device: Device) -> None:
     """Narrow a whole buffer to the elements that count and displacement select."""
     room = buffer.count
     displ = 0 if o_displ is None else operator.index(o_displ)
@@ -143,7 +158,19 @@ def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, b
         )
     buffer.address += displ * buffer.datatype.itemsize
     buffer.count = count
-    return buffer
+
+
+def _part(shape: tuple[int, ...], displ: int, count: int, name: str) -> tuple[int, ...]:
+    """Return the shape of the rows that `count` elements from `displ` on are."""
+    row = math.prod(shape[1:])
+    if not shape or count == displ == 0 == row:
+        return shape
+    if row == 0 or displ % row or count % row:
+        raise ValueError(
+            f"{name} names {count} elements from element {displ} of an array of shape {shape}; expecting whole rows, "
+            f"of {row} elements each"
+        )
+    return (count // row, *shape[1:])
 
 
 def _block(count: int, blocks: int, name: str) -> int:

@@ -13,6 +13,7 @@ __all__ = [
     "check_ordinal",
     "in_host_memory",
     "is_contiguous",
+    "is_in_c_order",
     "last_word",
     "not_contiguous",
 ]
@@ -44,6 +45,11 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -
         return True
     axes = list(zip(shape, strides, strict=True))
     return _packed(reversed(axes), itemsize) or _packed(axes, itemsize)
+
+
+def is_in_c_order(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Return whether strides are those of C order; an axis of one element may have any stride."""
+    return 0 in shape or _packed(reversed(list(zip(shape, strides, strict=True))), itemsize)
 
 
 def _packed(axes: Iterable[tuple[int, int]], expected: int) -> bool:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..errors import DerivedDatatype, MPIError
 
-__all__ = ["MOVED_ONLY", "TABLE", "Datatype", "of"]
+__all__ = ["MOVED_ONLY", "TABLE", "Datatype", "of", "void"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,8 +26,8 @@ class Datatype:
         The type in kernels; empty when there is none and elements can only be moved.
     itemsize : int
         Bytes from one element to the next (the MPI extent: pairs are padded as C pads them).
-    kind : {"integer", "float", "complex", "bool", "pair", "opaque"}
-        Which reductions take it.
+    kind : {"integer", "float", "complex", "bool", "pair", "opaque", "void"}
+        Which reductions take it. "void" elements are known by their length alone.
     mpi : MPI.Datatype or None
         None where this MPI has no such type.
     """
@@ -74,10 +74,8 @@ TABLE = _table(
     Datatype("short_int", "Pair<short>", 8, "pair", MPI.SHORT_INT),
 )
 
-# The host's long double has no counterpart on a GPU; "bytes" are those of elements of any other type (text, dates,
-# records, 8-bit floats). Such elements can be sent, never added.
+# The host's long double has no counterpart on a GPU. Such elements can be sent, never added; so can those of `void`.
 MOVED_ONLY = _table(
-    Datatype("bytes", "", 1, "opaque", None),
     Datatype("float128", "", 16, "opaque", MPI.LONG_DOUBLE),
     Datatype("complex256", "", 32, "opaque", MPI.C_LONG_DOUBLE_COMPLEX),
     Datatype("longdouble_int", "", 32, "opaque", MPI.LONG_DOUBLE_INT),
@@ -87,6 +85,8 @@ _ALIASES = {"bf16": "bfloat16"}
 # mpi4py's `typestr` of the predefined types that have no name in NumPy.
 _CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
 
+_VOID = "void"  # and the bits of an element, as NumPy names it
+_voids: dict[int, Datatype] = {}  # by the bytes of an element
 _known: dict[Any, Datatype] = {}  # by NumPy dtype, torch dtype, class or string
 _by_handle = {row.mpi.handle: row for row in (*TABLE.values(), *MOVED_ONLY.values()) if row.mpi is not None}
 
@@ -98,12 +98,12 @@ def of(key: Any) -> Datatype:
     ----------
     key : Datatype, numpy.dtype, MPI.Datatype, torch.dtype, scalar class or str
         Strings are mpi4py's codes ("f4", "d"), the table's names and "bf16". Legacy and Fortran MPI types map
-        by size and `MPI.BYTE` to "uint8"; NumPy's void, structured, text and date kinds to "bytes".
+        by size and `MPI.BYTE` to "uint8"; NumPy's void, structured, text and date kinds to `void`.
 
     Raises
     ------
     KeyError
-        No datatype of that name.
+        No datatype of that name, or one whose elements have no bytes.
     BufferError
         A NumPy dtype of the other byte order.
     MPI.Exception
@@ -123,7 +123,16 @@ def predefined(mpi: MPI.Datatype) -> Datatype | None:
     return _by_handle.get(mpi.handle)
 
 
+def void(itemsize: int) -> Datatype:
+    """Return the datatype of elements that have a length and no arithmetic: records, text, dates, 8-bit floats."""
+    found = _voids.get(itemsize)
+    # Two threads may make the row at once; both get the one that was kept.
+    return found or _voids.setdefault(itemsize, Datatype(f"{_VOID}{8 * itemsize}", "", itemsize, "void", None))
+
+
 def _row(name: str) -> Datatype:
+    if name.startswith(_VOID):
+        return void(int(name.removeprefix(_VOID)) // 8)
     return TABLE.get(name) or MOVED_ONLY[name]
 
 
@@ -135,7 +144,7 @@ def _remember(key: Any) -> Datatype:
     elif isinstance(key, type):
         found = _of_numpy(np.dtype(key))
     elif type(key).__module__ == "torch":
-        found = TABLE.get(str(key).removeprefix("torch."), MOVED_ONLY["bytes"])
+        found = TABLE.get(str(key).removeprefix("torch.")) or void(key.itemsize)
     else:
         raise KeyError(f"cannot map {key!r} to a datatype; give an MPI datatype, or a string such as 'f4'")
     _known[key] = found
@@ -155,10 +164,13 @@ def _of_code(code: str) -> Datatype:
 
 def _of_numpy(dtype: np.dtype[Any]) -> Datatype:
     if not dtype.isnative:
-        raise BufferError(f"dtype {dtype.str!r} has non-native byte order; convert with .astype({dtype.name!r})")
+        native = repr(dtype.newbyteorder("=").str) if dtype.names is None else "array.dtype.newbyteorder('=')"
+        raise BufferError(f"dtype {dtype!s} has non-native byte order; convert with array.astype({native})")
     if dtype.hasobject:
         raise KeyError(f"cannot map {dtype!r} to a datatype; Python objects take the lower-case methods")
-    return TABLE.get(dtype.name) or MOVED_ONLY.get(dtype.name) or MOVED_ONLY["bytes"]
+    if not dtype.itemsize:
+        raise KeyError(f"cannot map {dtype!r} to a datatype; its elements have no bytes")
+    return TABLE.get(dtype.name) or MOVED_ONLY.get(dtype.name) or void(dtype.itemsize)
 
 
 def _of_mpi(mpi: MPI.Datatype) -> Datatype:

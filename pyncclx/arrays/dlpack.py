@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "Tensor", "device_of", "read"]
+__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "Tensor", "device_of", "exported", "read"]
 
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 
@@ -69,6 +69,20 @@ def read(array: Any, stream: int) -> Tensor:
         capsule = array.__dlpack__(max_version=(1, 0), copy=False, **order)
     except TypeError:  # a producer from before DLPack 1.0
         capsule = array.__dlpack__(**order)
+    tensor = exported(capsule)
+    if tensor is None:
+        raise BufferError(f"__dlpack__ returned {capsule!r}, expecting a capsule")
+    return tensor
+
+
+def exported(capsule: object) -> Tensor | None:
+    """Return the tensor in a capsule; None for an object that is no DLPack capsule.
+
+    Raises
+    ------
+    BufferError
+        The capsule is of an unknown version.
+    """
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         pointer = _capsule_pointer(capsule, b"dltensor_versioned")
         major, minor, _, _, flags = _HEADER.unpack(ctypes.string_at(pointer, _HEADER.size))
@@ -77,7 +91,7 @@ def read(array: Any, stream: int) -> Tensor:
         return _tensor(pointer + _HEADER.size, bool(flags & _READ_ONLY), capsule)
     if _capsule_is_valid(capsule, b"dltensor"):
         return _tensor(_capsule_pointer(capsule, b"dltensor"), False, capsule)
-    raise BufferError(f"__dlpack__ returned {capsule!r}, expecting a capsule")
+    return None
 
 
 def _tensor(pointer: int, readonly: bool, capsule: object) -> Tensor:

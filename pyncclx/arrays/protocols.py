@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from . import dlpack
-from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, not_contiguous
-from .datatypes import MOVED_ONLY, TABLE
+from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, is_in_c_order, not_contiguous
+from .datatypes import MOVED_ONLY, TABLE, void
 
-__all__ = ["has_protocol", "interface_address", "read_protocol"]
+__all__ = ["has_protocol", "interface_address", "protocol_in_c_order", "read_protocol"]
 
 
 def has_protocol(array: Any) -> bool:
@@ -39,6 +39,18 @@ def read_protocol(array: Any, name: str, device: Device) -> Memory:
     if device.name != "host" and hasattr(array, "__dlpack_device__"):
         check_ordinal(name, dlpack.device_of(array)[1], device)
     return memory
+
+
+def protocol_in_c_order(owner: Any) -> bool:
+    """Return whether memory that `read_protocol` has read is in C order; `owner` is the array or its DLPack capsule."""
+    tensor = dlpack.exported(owner)
+    if tensor is not None:
+        return tensor.strides is None or is_in_c_order(tensor.shape, tensor.strides, 1)
+    interface = _interface(owner) or {}
+    strides = interface.get("strides")
+    if strides is None:
+        return True
+    return is_in_c_order(interface["shape"], strides, np.dtype(interface["typestr"]).itemsize)
 
 
 def _interface(array: Any) -> dict[str, Any] | None:
@@ -110,7 +122,7 @@ def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
     if tensor.strides is not None and not is_contiguous(tensor.shape, tensor.strides, 1):
         raise not_contiguous(name, tensor.shape, tensor.strides)
     nbytes = math.prod(tensor.shape) * tensor.itemsize
-    datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or MOVED_ONLY["bytes"]
+    datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or void(tensor.itemsize)
     # The export has made the current stream wait for the producer: there is no other stream to wait for.
     return tensor.address, nbytes, datatype, tensor.shape, tensor.readonly, None, tensor.capsule
 

@@ -14,9 +14,9 @@ from mpi4py import MPI
 from . import pointers
 from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
 from .datatypes import TABLE
-from .protocols import has_protocol, read_protocol
+from .protocols import has_protocol, protocol_in_c_order, read_protocol
 
-__all__ = ["Reader", "address_reader_of", "in_c_order", "read_memory", "read_numpy", "reader_of"]
+__all__ = ["Reader", "address_reader_of", "check_c_order", "read_memory", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
 device_classes: set[type] = set()  # classes, met so far, whose arrays are always on the device
@@ -163,11 +163,17 @@ def reader_of_class(kind: type) -> Reader | None:
     return read_protocol if has_protocol(kind) else None
 
 
-def in_c_order(array: Any) -> bool:
-    """Return whether an array is in C order; `resolve` takes contiguous ones in Fortran order too."""
-    if reader_of(array) is read_torch:
-        return bool(array.is_contiguous())
+def in_c_order(owner: Any) -> bool:
+    """Return whether an array is in C order, from the owner of its memory; readers take Fortran order too."""
+    if reader_of(owner) is read_torch:
+        return bool(owner.is_contiguous())
     try:
-        return bool(array.flags["C_CONTIGUOUS"])
-    except (AttributeError, TypeError, KeyError):  # read through an interface: mostly in C order
-        return True
+        return bool(owner.flags["C_CONTIGUOUS"])
+    except (AttributeError, TypeError, KeyError):
+        return owner.c_contiguous if isinstance(owner, memoryview) else protocol_in_c_order(owner)
+
+
+def check_c_order(owner: Any, name: str) -> None:
+    """Raise ValueError for an array whose rows are not each in one piece."""
+    if not in_c_order(owner):
+        raise ValueError(f"{name} is in Fortran order, so its rows are scattered; pass an array in C order")

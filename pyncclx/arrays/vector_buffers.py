@@ -10,7 +10,7 @@ from .checks import Device
 from .datatypes import TABLE
 from .places import on_device
 from .pointers import reaches
-from .readers import reader_of
+from .readers import check_c_order, reader_of
 from .specs import no_buffer, spec_parts
 
 __all__ = ["resolve_dynamic", "resolve_vector"]
@@ -90,12 +90,13 @@ def resolve_dynamic(
     Raises
     ------
     TypeError, ValueError, KeyError, BufferError, NotSupported
-        As `resolve`.
+        As `resolve` with `rows`; also ValueError for an array in Fortran order, whose rows are scattered.
     """
     if not isinstance(spec, (list, tuple)) and reader_of(spec) is None:
         raise no_buffer(spec, name)
     array, o_counts, o_displs, key = spec_parts(spec, name, lists=False)
-    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=True)
+    buffer = whole_buffer(array, key, name, writable=writable, device=device, divide=True, rows=True)
+    check_c_order(buffer.owner, name)
     counts = None if o_counts is None else _device_integers(o_counts, f"{name} counts", size, device, writable)
     displs = None if o_displs is None else _device_integers(o_displs, f"{name} displs", size, device, writable)
     return buffer, counts, displs

@@ -17,9 +17,9 @@ from ..errors import MPIError
 from ..launch.call import is_in_place
 
 
-def resolve_sendbuf(operation: str, spec: Any, blocks: int = 1) -> Buffer:
+def resolve_sendbuf(operation: str, spec: Any, blocks: int = 1, *, rows: bool = False) -> Buffer:
     """The send buffer; its count is that of one of the blocks that it is cut into."""
-    return resolve(spec, f"{operation}: sendbuf", writable=False, device=backends.select(), blocks=blocks)
+    return resolve(spec, f"{operation}: sendbuf", writable=False, device=backends.select(), blocks=blocks, rows=rows)
 
 
 def resolve_recvbuf(operation: str, spec: Any, blocks: int = 1) -> Buffer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -47,6 +49,11 @@ def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:
     itemsize = buffer.datatype.itemsize
     begins = [displ * itemsize if count else 0 for count, displ in zip(counts, displs, strict=True)]
     return Blocks(buffer, [count * itemsize for count in counts], begins)
+
+
+def unit_of(buffer: Buffer, lengths: Sequence[int]) -> Buffer:
+    """Return the longest beginning of a buffer of which every block, of so many bytes, is a multiple."""
+    return replace(buffer, count=math.gcd(*lengths) // buffer.datatype.itemsize)
 
 
 def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Blocks:

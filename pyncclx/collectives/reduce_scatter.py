@@ -22,7 +22,7 @@ from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
 from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
-from .blocks import Blocks, blocks_of, pack_blocks
+from .blocks import Blocks, blocks_of, pack_blocks, unit_of
 from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
 
 
@@ -48,7 +48,7 @@ def reduce_scatter(
     blocks, recv = resolve_reduce_scatter(comm, sendbuf, recvbuf, recvcounts)
     send, datatype, longest = blocks.buffer, blocks.buffer.datatype, max(blocks.nbytes)
     reduction = ops.of(op, "Reduce_scatter")
-    template = ops.template("Reduce_scatter", reduction, send)
+    template = ops.template("Reduce_scatter", reduction, unit_of(send, blocks.nbytes))  # blocks of whole records
     # In place the kernel cannot put the result to the beginning at once: it would replace what has yet to be sent.
     nbytes = blocks.nbytes[comm.rank]
     moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0

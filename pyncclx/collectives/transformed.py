@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
-from ..arrays.readers import in_c_order
+from ..arrays.readers import check_c_order
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
@@ -66,14 +66,13 @@ def arguments_of(
     if algorithm is not None:
         raise ValueError(f"{operation}: algorithm is {algorithm!r}; with transform there is one, leave it out")
     recv = resolve_recvbuf(operation, recvbuf, comm.size)
-    send = resolve_sendbuf(operation, sendbuf, comm.size if operation == "Alltoall" else 1)
+    send = resolve_sendbuf(operation, sendbuf, comm.size if operation == "Alltoall" else 1, rows=True)
     if send.count != recv.count:
         raise ValueError(
             f"{operation}: each rank sends {send.count} elements to a block of {recv.count} elements of recvbuf; "
             "make them equal"
         )
-    if not in_c_order(send.owner):
-        raise ValueError(f"{operation}: sendbuf is in Fortran order; a transform takes an array in C order")
+    check_c_order(send.owner, f"{operation}: sendbuf")
     types = send.datatype.cxx, recv.datatype.cxx
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
     return Arguments(send, recv, applied, math.prod(send.shape[1:] or send.shape))  # a vector is a row

@@ -130,9 +130,10 @@ def share(
         comm.state.meet(comm, call=names[0])
     # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
     # interpreter, and a peer may do so for the communicator of another thread.
-    gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((names, ready)))
+    alike = list(map(linked.unnumbered, names))
+    gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((alike, ready)))
     wanted: list[tuple[list[str], list[bool]]] = list(map(pickle.loads, gathered))
-    if any(each != names for each, _ in wanted):
+    if any(each != alike for each, _ in wanted):
         text = "; ".join(f"rank {rank}: {each[0]}" for rank, (each, _) in enumerate(wanted))
         raise noted(
             CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..errors import MPIError, NotSupported
+from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
 from .envelope import LETTER, Envelope, inline_nbytes, unpack
 from .probe import ProbedMessage
@@ -31,7 +32,7 @@ class Arrival:
     """
 
     clock = _entry = 0
-    has_arrived = _is_wild = False
+    has_arrived = _is_wild = _is_cancelling = False
     _envelope: Envelope | None = None  # None: the message is a host array's
     _nbytes = 0  # of the message
     _error: Exception | None = None
@@ -59,6 +60,13 @@ class Arrival:
         self._message = self._scratch.take(inline_nbytes(self._capacity_nbytes))
         self._request = transfer(self._message)
 
+    def cancel(self) -> None:
+        """Take the receive back, unless MPI has matched it; it arrives in both cases, and the status says which."""
+        with LOCK:
+            if not self.has_arrived and self._request:
+                self._is_cancelling = True
+                self._request.Cancel()
+
     def poll(self) -> bool:
         """Look whether the message has arrived; True once."""
         try:
@@ -71,6 +79,10 @@ class Arrival:
         return True
 
     def _read(self) -> None:
+        if self._is_cancelling and self.status.Is_cancelled():
+            self._is_wild = False  # it has matched nothing
+            self.status.Set_elements(MPI.BYTE, 0)
+            return
         received_nbytes = self.status.Get_elements(MPI.BYTE)
         if self._probed is not None:
             self._probed.set_origin(self.status)

@@ -85,9 +85,8 @@ def _begin(
                 incoming.launch_soon(outgoing)
             outgoing.signal_ready()
     except BaseException:
-        if incoming is not None and not incoming.launched:  # it goes on without this call
-            incoming.stays_on_stream = True
-            incoming.post()
+        if incoming is not None:
+            incoming.abandon()
         raise
     return incoming, outgoing
 
@@ -124,3 +123,11 @@ class _Exchange:
 
     def fill(self, status: MPI.Status) -> None:
         copy_status(status, self._status)
+
+    def abandon(self) -> None:
+        """Let both messages go on without the request."""
+        for request in (self._receiving, self._sending):
+            if request:
+                request.Free()
+
+    drop = abandon

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -38,9 +40,10 @@ class _Pending:
 
     def __init__(self, comm: MessageBase, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
         self._state, self._message, self._status = comm.state, message, status
+        self._dropped: Callable[[], Outgoing | Incoming | None] = _nothing  # a weak reference
 
     def finish(self) -> None:
-        message, self._message = self._message, None
+        message, self._message = self._message or self._dropped(), None
         if message is not None:
             stream = _stream_now(message)
             message.finish(stream)
@@ -49,14 +52,41 @@ class _Pending:
             drain_if_blocking(self._state, message.endpoint)
 
     def is_over(self) -> bool:
-        if self._message is None:
+        message = self._message or self._dropped()
+        if message is None:
             return True
-        self._message.endpoint.check()
-        self._message.postbox.receives.launch_arrived()
-        return self._message.is_over()
+        message.endpoint.check()
+        message.postbox.receives.launch_arrived()
+        return message.is_over()
 
     def fill(self, status: MPI.Status) -> None:
         copy_status(status, self._status)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether MPI has taken the receive back."""
+        return self._status.Is_cancelled()
+
+    def cancel(self) -> None:
+        """Cancel a receive that nothing has matched; a send goes on."""
+        if isinstance(self._message, Incoming):
+            self._message.cancel()
+
+    def abandon(self) -> None:
+        """Let the message go on without its request."""
+        if self._message is not None:
+            self._message.abandon()
+
+    def drop(self) -> None:
+        """Do so soon, at any time: MPI keeps this, so it must not keep the message. Its handle may have been copied."""
+        message, self._message = self._message, None
+        if message is not None:
+            self._dropped = weakref.ref(message)
+            message.postbox.receives.unsent.dropped.append(message)
+
+
+def _nothing() -> None:
+    """Refer to no message."""
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:

@@ -7,7 +7,6 @@ started together takes one launch, in which each meets the request that it met b
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -136,9 +135,21 @@ class PersistentMessage(Startable):
         """Set a status to that of the last message."""
         fill_empty(status)
 
+    def cancel(self) -> None:
+        """Cancel a receive that nothing has matched; a send goes on."""
+        if isinstance(self._message, Incoming):
+            self._message.cancel()
+
     def abandon(self) -> None:
-        """Let what is under way go on without the request."""
-        _ABANDONED.append(self)
+        """Let what is under way go on without the request; a graph may use the array at any time."""
+        if self._message is not None:
+            self._message.abandon()
+        if self._event is None:
+            _ACTIVE.discard(self)
+
+    def drop(self) -> None:
+        """Do so soon; a destructor calls this."""
+        self.endpoint.postbox.receives.unsent.dropped.append(self)
 
 
 class _Group:
@@ -180,8 +191,6 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
         raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
     for work in works:
         work.check()
-    if _ABANDONED:
-        _sweep_abandoned()
     groups: dict[tuple[int, int], _Group] = {}
     placed = [(work, _group_of(work, groups, is_alone=len(works) == 1)) for work in works]
     for work, group in placed:
@@ -209,16 +218,3 @@ def _group_of(
     if key not in groups:
         groups[key] = _Group(work.endpoint, stream, is_alone=is_alone)
     return groups[key]
-
-
-_ABANDONED: list[PersistentMessage] = held([])  # freed before they were over
-
-
-def _sweep_abandoned() -> None:
-    """Let go of those that are over."""
-    for work in list(_ABANDONED):
-        with contextlib.suppress(Exception):  # no call is there to raise it
-            if not work.is_over():
-                continue
-            work.finish()
-        _ABANDONED.remove(work)

@@ -85,12 +85,12 @@ class ReceiveProgress:
 
         A kernel may wait for the data, behind what the sender has still to do. Unless a call waits for the receive, the
         kernel leaves the program's stream, so that it does not come before what the stream is given next: the sender
-        may wait for that.
+        may wait for that. One that is abandoned stays there, so it is launched once its data can be read.
         """
         self.check()
         with LOCK:
             self._turn += 1
-            arrived = self._arrived()
+            arrived = [receive for receive in self._arrived() if not receive.is_held_back]
             for receive in arrived:
                 OPEN_RECEIVES.remove(receive)
                 if not receive.is_awaited:

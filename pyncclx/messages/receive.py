@@ -11,37 +11,26 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..backends import Event
 from ..recovery.blame import failure_behind
+from ..requests.open_receives import LOCK
 from .arguments import pull_arguments
-from .arrival import Arrival
 from .batch import BLOCK_NBYTES, Batch
+from .beside_stream import OpenArrival
 from .bounce import words_of
 from .endpoint import Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
 from .probe import ProbedMessage
 from .send import Outgoing
-from .sender_memory import address_of, is_ready
+from .sender_memory import address_of
 from .typed import TypedBuffer
 
 # Not measured
 POLLS = 8  # for a message before the host does something else
 
 
-class Incoming(Arrival):
-    """A receive of a device array: a call waits for its message at once, or it is posted (`requests/open_receives.py`).
+class Incoming(OpenArrival):
+    """A receive of a device array: a call waits for its message, or it is posted (`requests/open_receives.py`)."""
 
-    Attributes
-    ----------
-    launched : bool
-        Whether its kernel is launched.
-    is_awaited : bool
-        Whether a call waits for it.
-    stays_on_stream : bool
-        Whether its kernel must be on its own stream: no call will wait for it.
-    """
-
-    launched = is_awaited = stays_on_stream = False
     _has_opened = False  # the sender's memory for this message
-    _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
     _end_event: Event | None = None  # of the kernel, then
     _copied: Event | None = None  # behind a copy from what MPI has received
 
@@ -97,6 +86,8 @@ class Incoming(Arrival):
             self._end_launch()
 
     def _end_launch(self) -> None:
+        if self.is_abandoned:
+            self._finish_alone()
         self.launched = True  # not before: another thread may wait for it
         if self._is_wild and self.endpoint.calls is not None:
             self.endpoint.calls.match(self._entry, self.status.source, self.status.tag)
@@ -226,10 +217,7 @@ class Incoming(Arrival):
         if self.postbox.opened.is_full and not device.is_capturing(stream):
             self.postbox.make_room()
         if isinstance(self.buffer, TypedBuffer) and self._error is None:
-            if last is not self.stream:
-                device.order(last, self.stream)
-            last = self.stream
-            self.buffer.unpack(self.endpoint, last, self._nbytes)
+            last = self._unpack()
         if last is not stream:
             device.order(last, stream)
         if self.endpoint.broken and self._envelope is not None and self._error is None:
@@ -237,6 +225,19 @@ class Incoming(Arrival):
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def post(self) -> None:
+        """Let it go on whatever this process waits for."""
+        self.postbox.receives.post(self)
+
+    def abandon(self) -> None:
+        """Let it go on without a call that finishes it."""
+        with LOCK:
+            if self.launched:
+                self._finish_alone()
+            elif not self.is_abandoned:
+                self.is_abandoned = True
+                self.post()
 
     @property
     def is_inline(self) -> bool:
@@ -247,35 +248,6 @@ class Incoming(Arrival):
     def peer(self) -> int:
         """The rank that sent it; MPI.ANY_SOURCE before it has arrived."""
         return self.status.source
-
-    # Beside its stream
-
-    def post(self) -> None:
-        """Let it go on whatever this process waits for."""
-        self.postbox.receives.post(self)
-
-    def leave_stream(self) -> None:
-        """Let its kernel come after what its stream has by now, and on another stream before what follows there."""
-        device = self.endpoint.device
-        if self._start_event is None and not self.stays_on_stream and device.can_leave(self.stream):
-            self._start_event = self._event_on(self.stream)
-
-    def _event_on(self, stream: Any) -> Event:
-        event = self.endpoint.device.event()
-        event.record(stream)
-        return event
-
-    def is_due(self) -> bool:
-        """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream.
-
-        Only of a long message: senders do not wait for others. The kernel then waits neither for the data nor for what
-        the stream had, so that no other one waits for it, nor a call that waits for the whole device.
-        """
-        if self._envelope is None or not is_ready(self.endpoint, self._envelope):
-            return False
-        self.leave_stream()
-        return self._start_event is not None and self._start_event.is_over()
-
 
 def _launch_together(receives: Sequence[Incoming]) -> None:
     """Launch receives of one endpoint and stream: one kernel fetches what kernels have to fetch."""

@@ -32,9 +32,8 @@ class Outgoing:
     A short one is copied to a slot, or MPI has its data, if no slot is free: it is over at once, whether its receiver
     comes or not. A long one is offered: the buffer is in use until its receiver has read it, which `finish` makes the
     current stream wait for. If no call will finish it, `abandon` lets the library keep the buffer so long. The receiver
-    gets the envelope before the kernel is launched that copies the message or sets its ready word, so that both hosts
-    launch at the same time. That of a persistent request describes its channel, too. Between nodes messages have no
-    envelope, as those of host arrays have none.
+    gets the envelope before the kernel is launched that copies the message or sets its ready word: both hosts launch at
+    the same time. That of a persistent request describes its channel, too. Between nodes messages have no envelope.
 
     Attributes
     ----------
@@ -179,9 +178,12 @@ class Outgoing:
 
     def post(self) -> None:
         """Let MPI go on sending it."""
+        unsent = self.postbox.receives.unsent
+        if unsent.dropped:
+            unsent.take_dropped()
         if not self._request.Get_status():  # which leaves an error to the call that waits
             self._is_open = True
-            self.postbox.receives.unsent.add(self)
+            unsent.add(self)
 
     def _close(self) -> None:
         """End what `post` has begun."""
@@ -242,11 +244,9 @@ class Outgoing:
         that one first. So the host stays here until no receive is open, or the message is over.
         """
         receives = self.postbox.receives
-        while self._offered is not None and not receives.idle:
+        while not (self._offered is None or receives.idle or self.is_over()):
             receives.launch_arrived()
-            if not receives.idle:
-                self.is_over()
-                os.sched_yield()
+            os.sched_yield()
         self._leave_to_mpi()  # first, as above
         if self._offered is not None:
             self._launch_offer(stream, ready=False, wait=True)

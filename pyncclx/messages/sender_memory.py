@@ -19,11 +19,16 @@ def address_of(endpoint: Endpoint, bounce: int, envelope: Envelope, source: int)
 
 def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
     """Whether a long message's data can be read, and its memory opened, without waiting; False of a short one."""
-    can_open = envelope.transport == OFFERED
+    return envelope.transport in (OFFERED, WINDOW) and can_read(endpoint, envelope)
+
+
+def can_read(endpoint: Endpoint, envelope: Envelope) -> bool:
+    """Whether data that is in its sender's memory can be read, and the memory opened, without waiting."""
     if envelope.transport == WINDOW:
         team = endpoint.team
-        can_open = team is not None and envelope.allocation in team.windows.by_number  # else it is being made
-    bounce = endpoint.postbox.opened.bounce_address(envelope.sender) if can_open else None
+        if team is None or envelope.allocation not in team.windows.by_number:  # it is being made
+            return False
+    bounce = endpoint.postbox.opened.bounce_address(envelope.sender)
     if bounce is None:
         return False
     ready, _ = words_of(bounce, envelope.place)

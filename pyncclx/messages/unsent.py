@@ -8,6 +8,7 @@ make no such call until then, for it waits in a kernel, or computes. So the watc
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet, ref
 
@@ -57,18 +58,21 @@ class Unsent:
         Requests of MPI's own that the program has begun and that are not counted yet.
     begun : int
         How many there were before.
+    dropped : deque
+        Messages whose requests the program has dropped; appended to at any time, by destructors.
     """
 
     def __init__(self, watcher: Watcher) -> None:
         self.new: deque[ref[MPI.Request]] = deque()
         self.begun = 0
+        self.dropped: deque[Any] = deque()
         self._watcher = watcher
         self._followed: list[ref[MPI.Request]] = []  # requests that the program has still to complete
         self._open = WeakSet[Any]()  # those that a call will end
         self._kept: deque[Kept] = deque()  # those that no call waits for
 
     def __bool__(self) -> bool:
-        return bool(self._open or self._kept) or self._follows()
+        return bool(self._open or self._kept or self.dropped) or self._follows()
 
     def _follows(self) -> bool:
         """Whether the program has still to complete a request. Completed ones are null; only the program asks MPI."""
@@ -130,8 +134,15 @@ class Unsent:
                     let_go_on()
                 self.sweep()
 
+    def take_dropped(self) -> None:
+        """Let messages go on whose requests the program has dropped."""
+        while self.dropped:
+            with suppress(IndexError):  # another thread has taken it
+                self.dropped.popleft().abandon()
+
     def sweep(self, most: int = _AT_A_LOOK) -> None:
         """Drop kept messages that have ended: ask the next ones, wherever they are in the queue."""
+        self.take_dropped()
         with LOCK:
             for _ in range(min(most, len(self._kept))):
                 if _has_ended(self._kept[0]):

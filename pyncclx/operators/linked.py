@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class LinkedFunction:
         """Return the C++ name of a kernel that calls it: ``allreduce_one_shot<float, UserOp>``."""
         *types, name = self.template
         return f"{kernel}<{', '.join(types)}, {name.partition('#')[0]}>"
+
+
+def unnumbered(name: str) -> str:
+    """Return a kernel's name without the numbers of functions, which each process counts by its own history."""
+    return re.sub(r"#\d+", "", name)
 
 
 # By the template parameter that they stand for. Kernels are kept by their template arguments, so the functions of one

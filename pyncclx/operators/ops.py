@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..arrays.datatypes import MOVED_ONLY, Datatype
+from ..arrays.datatypes import Datatype
 from ..errors import MPIError, NotSupported
 from .user_op import Op as UserOp
 from .user_op import no_arithmetic
@@ -119,7 +119,7 @@ def check(operation: str, op: BuiltinOp, datatype: Datatype) -> None:
     """
     if datatype.kind in op.kinds:
         return
-    if datatype is MOVED_ONLY["bytes"]:
+    if datatype.kind == "void":
         raise no_arithmetic(operation)
     if datatype.kind == "opaque":
         raise NotSupported(f"{operation}: a GPU cannot compute with {datatype.name}; convert to float64 first")

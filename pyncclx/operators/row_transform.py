@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.datatypes import Datatype
+from ..arrays.readers import check_c_order
 from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
 from ..system.process import held
 from . import linked
+from .kept import is_as_kept, kept
 from .linked import HALVES, LinkedFunction, computed
 
 _FIRST = ("x", "row", "column")  # the arguments that every transform has
@@ -27,18 +29,22 @@ class Transform:
     ----------
     fn : callable
         ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type;
-        float16 and bfloat16 come as float32. `row` is its index in the first dimension of the array that is sent,
-        `column` its place in the row, however many other dimensions there are; a vector is one row. The result is
-        converted to the type of the array that receives it: rounded to a float, as C converts to an integer.
+        float16 and bfloat16 come as float32. `row` is its index in the first dimension of what is sent, an array or
+        whole rows of it; `column` its place in the row, however many other dimensions there are. A vector is one row.
+        The result is converted to the type of the array that receives it: rounded to a float, as C converts to an
+        integer. It must not raise: a kernel cannot pass an exception on.
 
     Raises
     ------
     TypeError
-        `fn` does not take these arguments; later, at the first use and on all ranks: Numba cannot compile it. The text
-        has Numba's message and the line.
+        `fn` does not take these arguments; later, at the first use and on all ranks: it has a ``raise`` or an
+        ``assert``, or Numba cannot compile it. The text has Numba's message and the line.
 
     Notes
     -----
+    What the function has captured keeps the value that it has at the first use: for other values, make another
+    transform, or pass an array.
+
     A function of a whole row, such as its mean square or its largest magnitude, is computed before, into an array with
     a number for each row: the kernel has one element at a time.
 
@@ -61,6 +67,7 @@ class Transform:
         if not 0 <= count <= MOST_ARRAYS:
             raise TypeError(f"Transform: fn is {fn!r}; expecting fn(x, row, column) and up to {MOST_ARRAYS} arrays")
         self.name, self.count = self.fn.__name__, count
+        self._kept: Callable[..., Any] | None = None
 
     def __call__(self, *arrays: Any) -> WithArrays:
         """Return the transform with the device arrays that its function reads, one for each argument after `column`."""
@@ -70,6 +77,15 @@ class Transform:
 
     def __repr__(self) -> str:
         return f"pyncclx.Transform({self.name})"
+
+    def as_at_first_use(self) -> Callable[..., Any]:
+        """Return the function with what it had captured at its first use; one for equal transforms of a function."""
+        if self._kept is None:
+            copy = _KEPT.get(self.fn)
+            if copy is None or not is_as_kept(self.fn, copy):
+                copy = _KEPT[self.fn] = kept(self.fn, "Transform")
+            self._kept = copy
+        return self._kept
 
 
 class WithArrays(NamedTuple):
@@ -115,7 +131,7 @@ def apply(transform: Any, operation: str, types: tuple[str, str], element: Datat
     buffers = tuple(_read(each, operation, bound.transform) for each in bound.arrays)
     row_types = RowTypes(computed(element), computed(result), tuple(computed(each.datatype) for each in buffers))
     addresses = [*(buffer.address for buffer in buffers), *[0] * (MOST_ARRAYS - len(buffers))]
-    function = _linked_for(bound.transform.fn, row_types, types)
+    function = _linked_for(bound.transform.as_at_first_use(), row_types, types)
     return Applied(bound.transform.name, function.template, tuple(addresses), buffers)
 
 
@@ -129,6 +145,8 @@ def template_for(applied: Applied, types: tuple[str, ...]) -> tuple[str, ...]:
     return types if function is None else _linked_for(function.fn, function.types, types).template
 
 
+#: The last copy of each function.
+_KEPT: dict[Callable[..., Any], Callable[..., Any]] = held({})
 #: By a transform's function and the types it is compiled for.
 _FUNCTIONS: dict[Any, LinkedFunction] = held({})
 
@@ -149,4 +167,5 @@ def _read(array: Any, operation: str, transform: Transform) -> Buffer:
             f"{operation}: {transform!r} cannot read an array of {buffer.datatype.name}; expecting float32, float64 or "
             "integers"
         )
+    check_c_order(buffer.owner, f"{operation}: array of {transform!r}")
     return buffer

@@ -12,16 +12,16 @@ from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
 from .bound_op import BoundOp, bound_op
+from .kept import kept
 from .records import common_type
-
-_OF_BYTES = (datatypes.TABLE["uint8"], datatypes.MOVED_ONLY["bytes"])  # arrays that can hold records of any dtype
 
 
 class Op:
     """A reduction operator from a Python function, for device arrays.
 
     Numba compiles the function at the operator's first use, and it is linked into the kernel: a sum written in Python
-    runs as fast as `MPI.SUM`. Make an operator once, not at every call.
+    runs as fast as `MPI.SUM`. Make an operator once, not at every call. What the function has captured keeps the value
+    that it has at the first use: for other values, make another operator.
 
     Parameters
     ----------
@@ -29,7 +29,8 @@ class Op:
         ``fn(a, b)`` returns the element that two make. For a structured `dtype` it is ``fn(a, b, out)``, which sets
         fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
         ``cuda.jit(device=True)``. It must be associative, and is applied in the order of the ranks:
-        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is not used.
+        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is not used. It must
+        not raise: a kernel cannot pass an exception on.
     dtype : NumPy dtype, str, or what `numpy.dtype` takes, optional
         Of an element. float16 and bfloat16 are computed in float32, and rounded once. Left out: the datatype of
         each call's arrays, if it is not structured.
@@ -48,8 +49,8 @@ class Op:
     Raises
     ------
     TypeError
-        `fn` is no Python function; later, at the first use and on all ranks: Numba cannot compile it. The text
-        has Numba's message and the line.
+        `fn` is no Python function; later, at the first use and on all ranks: it has a ``raise`` or an ``assert``, or
+        Numba cannot compile it. The text has Numba's message and the line.
     KeyError, NotSupported
         From `dtype`: there is no such datatype, or a GPU cannot compute with it.
 
@@ -71,6 +72,7 @@ class Op:
         self.dtype = None if dtype is None else _element_type(dtype)
         self.identity = _checked_identity(self.dtype, identity)
         self.commute = commute
+        self._kept: Callable[..., Any] | None = None  # the function as it was at the first use
         self._bound: dict[Any, BoundOp] = {}
 
     def __repr__(self) -> str:
@@ -83,6 +85,8 @@ class Op:
         ------
         ValueError
             The buffer has other elements than the operator.
+        TypeError
+            As `kept`.
         """
         dtype = buffer.datatype if self.dtype is None else self.dtype
         if isinstance(dtype, Datatype):
@@ -90,7 +94,8 @@ class Op:
         else:
             self._check_records(operation, dtype, buffer)
         if dtype not in self._bound:
-            self._bound[dtype] = bound_op(self.fn, dtype)
+            self._kept = self._kept or kept(self.fn, "Op")
+            self._bound[dtype] = bound_op(self._kept, dtype)
         return self._bound[dtype]
 
     def _check_datatype(self, operation: str, dtype: Datatype, buffer: Buffer) -> None:
@@ -98,12 +103,13 @@ class Op:
             raise ValueError(f"{operation}: {self!r} reduces {dtype.name}, the arrays hold {buffer.datatype.name}")
         if getattr(getattr(buffer.owner, "dtype", None), "names", None) and self.dtype is None:
             raise ValueError(f"{operation}: the arrays hold records; give {self!r} their dtype")
-        if dtype is datatypes.MOVED_ONLY["bytes"]:
+        if dtype.kind == "void":
             raise no_arithmetic(operation)
 
     def _check_records(self, operation: str, dtype: np.dtype[Any], buffer: Buffer) -> None:
         own = getattr(buffer.owner, "dtype", None)
-        same = own == dtype if getattr(own, "names", None) else buffer.datatype in _OF_BYTES
+        of_bytes = buffer.datatype.kind == "void" or buffer.datatype is datatypes.TABLE["uint8"]
+        same = own == dtype if getattr(own, "names", None) else of_bytes
         if not same and buffer.datatype is not common_type(dtype):
             held = own or buffer.datatype.name
             raise ValueError(f"{operation}: {self!r} reduces records of {dtype}; the arrays hold {held}")
@@ -127,7 +133,7 @@ def _element_type(dtype: Any) -> Datatype | np.dtype[Any]:
     if isinstance(dtype, (list, np.dtype)) and np.dtype(dtype).names:
         return np.dtype(dtype)
     row = datatypes.of(dtype)
-    if row.kind in ("pair", "opaque"):
+    if row.kind in ("pair", "opaque", "void"):
         raise NotSupported(f"Op: dtype {row.name}; give a structured NumPy dtype, or one of the numbers")
     return row
 

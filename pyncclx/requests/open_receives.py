@@ -26,12 +26,18 @@ class OpenReceive(Protocol):
         Whether its kernel is.
     is_awaited : bool
         Whether a call waits for it that makes the program's stream wait, too.
+    is_held_back : bool
+        Whether its kernel must not be launched yet, though its message has arrived.
     """
 
     clock: int
     has_arrived: bool
     launched: bool
     is_awaited: bool
+
+    @property
+    def is_held_back(self) -> bool:
+        """As above."""
 
     def poll(self) -> bool:
         """Look whether its envelope has arrived; True once."""

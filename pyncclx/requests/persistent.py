@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 from mpi4py import MPI
 
@@ -128,14 +128,6 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         start_all(requests)
         if began is not None:
             emit_starts(requests, began)
-
-    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Make the current stream wait, and return True. As mpi4py's `Wait`."""
-        was_active = self.is_active
-        super().Wait(status)
-        if was_active and status is not None:
-            self._complete(status)
-        return True
 
     def _complete(self, status: MPI.Status) -> None:
         self._work.fill(status)

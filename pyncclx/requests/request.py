@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, cast
 
 from mpi4py import MPI
 
-from ..errors import NotSupported
+from ..errors import MPIError
 from .host_receive import HostReceiveRequest
 from .host_waits import gathered
 from .open_receives import OpenReceive
+from .status import forget_at_end
 
 
 class Work(Protocol):
@@ -54,8 +53,6 @@ class Request(MPI.Request):
         """Whether there is something to wait for."""
         return bool(self)
 
-    # One
-
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Make the current stream wait, and return True. As mpi4py's `Wait`.
 
@@ -64,15 +61,14 @@ class Request(MPI.Request):
         MPI.Exception, PeerTimeout, Aborted
             Errors of the operation. The request is used up.
         """
+        was_active = status is not None and self.is_active
         self._finish()
         try:
-            return super().Wait(status)
+            super().Wait(status)
         except MPI.Exception:
-            if not sys.is_finalizing():
-                raise
-        if status is not None:  # mpi4py calls nothing of Python's for MPI while the interpreter ends
-            self._work.fill(status)
-        ctypes.memmove(MPI._addressof(self), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(self))
+            forget_at_end(self, self._work, status)
+        if was_active and status is not None:
+            self._complete(status)
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -97,20 +93,42 @@ class Request(MPI.Request):
         return self.Test(status), None
 
     def Cancel(self) -> None:
-        """Raise NotSupported: the peer may have begun."""
-        raise NotSupported("Cancel: a message with a device array cannot be taken back; let it be received and wait")
+        """Cancel a receive that no message has matched. As mpi4py's `Cancel`: complete the request afterwards.
 
-    def Free(self) -> None:
-        """Free the request of an operation that is over.
+        The status then says by `Is_cancelled` whether it was cancelled; a send never is.
 
         Raises
         ------
-        NotSupported
-            It is not over.
+        MPI.Exception
+            Class ERR_REQUEST, if the request is of no message, or has nothing to complete.
         """
-        if not self._is_over():
-            raise NotSupported("Free: the message is on its way; Wait for it")
-        self.Wait()
+        cancel = getattr(self._work, "cancel", None) if self.is_active else None
+        if cancel is None:
+            raise MPIError(MPI.ERR_REQUEST, "Cancel: only a send or a receive that is under way can be cancelled")
+        cancel()
+
+    def Free(self) -> None:
+        """Free the request. As mpi4py's `Free`: a message that is under way goes on.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_REQUEST, if the request is of no message and is not over.
+        """
+        if self._is_over():
+            self.Wait()
+            return
+        abandon = getattr(self._work, "abandon", None)
+        if abandon is None:
+            raise MPIError(MPI.ERR_REQUEST, "Free: the operation is under way, and is no message; Wait for it")
+        abandon()
+        super().Free()
+
+    def __del__(self) -> None:
+        """Let a message go on whose request the program has dropped."""
+        drop = getattr(getattr(self, "_work", None), "drop", None)
+        if drop is not None and self.is_active:
+            drop()
 
     def _finish(self) -> None:
         """Finish the work; also if that raises the request is used up, as MPI's are."""
@@ -124,6 +142,8 @@ class Request(MPI.Request):
 
     def _complete(self, status: MPI.Status) -> None:
         """Set what MPI leaves out in the status of a request that was active and is over."""
+        if getattr(self._work, "is_cancelled", False):
+            status.Set_cancelled(True)
 
     def _is_over(self) -> bool:
         return not self or self._work.is_over()

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from typing import Protocol
+
 from mpi4py import MPI
+
+
+class Known(Protocol):
+    """An operation that is over."""
+
+    def fill(self, status: MPI.Status) -> None:
+        """Set a status."""
+
+
+def forget_at_end(request: MPI.Request, work: Known, status: MPI.Status | None) -> None:
+    """Make a null request of one whose work is over; raise the exception in progress unless the interpreter ends.
+
+    There mpi4py calls nothing of Python's for MPI, so MPI cannot complete the request.
+    """
+    if not sys.is_finalizing():
+        raise  # noqa: PLE0704
+    if status is not None:
+        work.fill(status)
+    ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
 
 
 def fill_empty(status: MPI.Status) -> None:
@@ -11,14 +34,16 @@ def fill_empty(status: MPI.Status) -> None:
     status.Set_tag(MPI.ANY_TAG)
     status.Set_error(MPI.SUCCESS)
     status.Set_elements(MPI.BYTE, 0)
+    status.Set_cancelled(False)
 
 
 def copy_status(status: MPI.Status, other: MPI.Status) -> None:
-    """Set a status to the source, tag and length of another one, without its error."""
+    """Set a status to what another one says of its message, without its error."""
     status.Set_source(other.source)
     status.Set_tag(other.tag)
     status.Set_error(MPI.SUCCESS)
     status.Set_elements(MPI.BYTE, other.Get_elements(MPI.BYTE))
+    status.Set_cancelled(other.Is_cancelled())
 
 
 def status_of_no_source() -> MPI.Status:

@@ -173,6 +173,6 @@ def _element(key: Any) -> tuple[str, int]:
     if isinstance(key, np.dtype):
         return f"|V{key.itemsize}" if key.kind in "VMm" else key.str, key.itemsize
     datatype = datatypes.of(key)
-    if datatype is datatypes.MOVED_ONLY["bytes"]:
-        return "|V1", 1
+    if datatype.kind == "void":
+        return f"|V{datatype.itemsize}", datatype.itemsize
     return "|V2" if datatype.name == "bfloat16" else np.dtype(datatype.name).str, datatype.itemsize

@@ -78,6 +78,8 @@ def stream_for(
         if buffer.stream is not None and buffer.stream != (stream.ptr or LEGACY_DEFAULT_STREAM):
             producer = device.external_stream(buffer.stream)
             if buffer.of_torch:
+                if of_current:  # what the current stream has allocated or zeroed may still be in use there
+                    device.order(stream, producer)
                 stream = producer
             else:
                 let_receives_leave()

@@ -8,7 +8,7 @@ from typing import Any
 from .. import backends
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer, resolve
-from ..arrays.readers import in_c_order
+from ..arrays.readers import check_c_order
 from ..operators import row_transform
 from .launch import Launching, Move
 from .parameters import CollectArgs, CombineArgs, DispatchArgs
@@ -136,11 +136,12 @@ def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None
 
 
 def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
-    """Refuse a handle of other settings: its rows may be outside of this shuffle's memory."""
-    if handle.routing != shuffle.memory().routing:
+    """Refuse a handle of another shuffle: its rows are in that shuffle's memory."""
+    if not isinstance(handle, Handle):
+        raise TypeError(f"{operation}: handle is {handle!r}; expecting the handle that a dispatch has returned")
+    if handle.window is not shuffle.memory().window:
         raise ValueError(
-            f"{operation}: the handle is of a shuffle with another capacity, k, max_tokens, layout or placement; pass "
-            "one that a dispatch of this shuffle has returned"
+            f"{operation}: the handle is of another shuffle; pass one that a dispatch of this shuffle has returned"
         )
 
 
@@ -162,15 +163,17 @@ def _read(
     array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
 ) -> Buffer:
     """An argument's buffer, if it has the shape (None: any length) and one of the types, in C order."""
-    buffer = resolve(array, name, writable=writable, device=backends.select())
+    buffer = resolve(array, name, writable=writable, device=backends.select(), rows=True)
     found = buffer.shape
     if found != shape and not _fits(found, shape):
         wanted = ["n" if length is None else str(length) for length in shape]
         raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
     if buffer.datatype.name not in types:
-        raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
-    if not in_c_order(array):
-        raise ValueError(f"{name} is in Fortran order; pass an array in C order")
+        # Where NumPy has no bfloat16, rows and results are arrays of the same bits; they come back as arguments.
+        if buffer.datatype.name != "uint16" or "bfloat16" not in types:
+            raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
+        buffer.datatype = datatypes.of("bfloat16")
+    check_c_order(buffer.owner, name)
     return buffer
 
 

@@ -41,6 +41,12 @@ class Move:
     result: Any  # what the caller gets
     applied: Applied = NONE  # the transform
 
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What must be the same on all ranks."""
+        by_handle = isinstance(self.arguments, DispatchArgs) and bool(self.arguments.reuse)
+        return *self.applied.template[:2], self.applied.name, "by a handle" if by_handle else ""
+
 
 class Launching(Settings):
     """The part of a token shuffle that launches: with its memory, and the move that has begun."""
@@ -76,7 +82,7 @@ class Launching(Settings):
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
         self._record(move, name + _SUFFIXES[phases])
         if state.checking:
-            compare(comm, move.operation, (move.applied.template[:2], move.applied.name, phases))
+            compare(comm, move.operation, (*move.signature, phases))
         self._enqueue(move, phases)
         self._begun = move if phases == SEND else None
         if state.blocking == "host":
@@ -102,7 +108,8 @@ class Launching(Settings):
     def _record(self, move: Move, name: str) -> None:
         """Write the entry of the flight recorder."""
         nbytes = max(buffer.nbytes for buffer in move.buffers)
-        key = name, move.applied.name, nbytes
+        signature = name, *move.signature
+        key = signature, nbytes
         if (again := self._records.get(key)) is not None:
             again()
             return
@@ -112,7 +119,6 @@ class Launching(Settings):
             if state.team is not None:
                 state.team.errors.check()  # a call that raises them has no number: it is made again
             begun = calls.begin(name, layout.SHUFFLE)
-            signature = name, move.applied.template[:2], move.applied.name
             begun.describe(operation=name, signature=signature, nbytes=nbytes)
             if len(self._records) < _MOST_KEPT:
                 self._records[key] = begun.launched(move.operation.lower(), 0, beside=True)

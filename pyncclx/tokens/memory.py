@@ -53,7 +53,9 @@ class Memory:
     def _choose_grid(self) -> None:
         settings, team = self.settings, self.team
         sharing = team.layout.sharing
-        wanted = settings.blocks and max(1, settings.blocks // sharing)
+        # Blocks wait for each other, so all of them must be on the GPU at once.
+        room = min(member.max_channels for member in team.members)
+        wanted = settings.blocks and max(1, min(settings.blocks, room) // sharing)
         self.blocks, threads = limits.grid_of(settings.max_tokens, team.size, team.layout.channels, wanted)
         self.threads = min(threads or team.threads, team.threads)
         self.early = self.blocks * self.threads <= MOST_EARLY_THREADS // sharing
@@ -72,9 +74,7 @@ class Memory:
         """Arrays that this rank alone uses: see the fields of `Shuffle` in cuda/tokens/shuffle.cuh."""
         settings, lease, device = self.settings, self.parts.lease, self.team.device
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
-        table = settings.placement.table()
-        self.places = device.upload(table)
-        self.routing = self.team.size, settings.capacity, settings.k, settings.max_tokens, settings.layout, table
+        self.places = device.upload(settings.placement.table())
         self.histograms = self.xp.zeros((self.blocks, settings.buckets), np.int32)
         self.matrix = self.xp.zeros((self.team.size, settings.buckets), np.int32)
         self.own_slots = self.xp.zeros((self.blocks, 2, lease.slot_packets, 2), np.uint64)
@@ -124,7 +124,7 @@ class Memory:
         rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.output_parts)
         base = _address_of(memory)
         outputs = Outputs(base + self.routes_offset, *[base + part.offset for part in self.output_parts.values()])
-        return Handle(rows, tokens, outputs, self.routing)
+        return Handle(rows, tokens, outputs, self.window)
 
     def close(self) -> None:
         """Give the memory back; this rank's own when the last array over it has gone."""

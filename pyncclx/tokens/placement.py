@@ -32,7 +32,8 @@ class Placement:
 
     def table(self) -> bytes:
         """The table [experts][replicas] for kernels, of words like expert_place of cuda/tokens/shuffle.cuh makes."""
-        places = [r << 16 | self.local_experts[r].index(e) for e, ranks in enumerate(self.ranks) for r in ranks]
+        index_of = [{expert: i for i, expert in enumerate(experts)} for experts in self.local_experts]
+        places = [rank << 16 | index_of[rank][expert] for expert, ranks in enumerate(self.ranks) for rank in ranks]
         return struct.pack(f"={len(places)}I", *places)
 
     def first_buckets(self, *, by_source: bool) -> list[int]:
@@ -63,5 +64,8 @@ def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
             raise ValueError(f"placement: expert {expert} is on ranks {ranks}; there are the ranks 0 to {size - 1}")
     replicas = table.size // num_experts
     repeated = [[ranks[i % len(ranks)] for i in range(replicas)] for ranks in chosen]
-    local = [[expert for expert, ranks in enumerate(chosen) if rank in ranks] for rank in range(size)]
+    local: list[list[int]] = [[] for _ in range(size)]
+    for expert, ranks in enumerate(chosen):
+        for rank in set(ranks):
+            local[rank].append(expert)
     return Placement(repeated, local)

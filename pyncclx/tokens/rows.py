@@ -157,4 +157,4 @@ class Handle:
     rows: Rows
     tokens: int
     outputs: Outputs
-    routing: tuple[Any, ...]  # the settings that rows and ways depend on, `Memory.routing`
+    window: object  # the shuffle's memory that `rows` are in; it says which shuffle the handle is of

@@ -23,7 +23,7 @@ class TokenShuffle(Launching):
     hidden : int
         Elements of a token, a multiple of 16.
     dtype : {"bfloat16", "float16", "float32"}
-        Of tokens and of experts' results.
+        Of tokens and of experts' results. An array of uint16 is taken as one of bfloat16 with the same bits.
     k : int
         Experts for each token.
     max_tokens : int
@@ -42,7 +42,8 @@ class TokenShuffle(Launching):
         The rank, or ranks, of every expert; -1: no further one. Replicas take tokens in turn. Default: expert e is
         on rank ``e * size // num_experts``.
     blocks : int from 1 to 64, optional
-        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them.
+        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them. There are never more than
+        the GPU has multiprocessors, or than `PYNCCLX_CHANNELS`.
 
     Attributes
     ----------
@@ -109,8 +110,8 @@ class TokenShuffle(Launching):
         topk_weights : device array, shape (tokens, k), float32, optional
             Default: all 1.
         handle : Handle, optional
-            Of an earlier dispatch, in place of `topk_ids` and `topk_weights`: the tokens go the same ways as then, and
-            nothing needs to be counted. All ranks give one, or none does.
+            Of an earlier dispatch of this shuffle, in place of `topk_ids` and `topk_weights`: the tokens go the same
+            ways as then, and nothing needs to be counted. All ranks give one, or none does.
         transform : pyncclx.Transform, optional
             Applied to the tokens as they are sent, and rounded to their dtype: as by a kernel before.
 

@@ -58,7 +58,7 @@ class SpanningMemory:
         self.inner = mpi_bootstrap.agree(
             comm, lambda: Memory(settings_inside(settings, spanning, self.proxies)), undo=Memory.close
         )
-        self.xp = self.inner.xp
+        self.xp, self.window = self.inner.xp, self.inner.window
         self._arrays: list[Any] = []
         try:
             mpi_bootstrap.agree(comm, self._allocate)
@@ -116,7 +116,6 @@ class SpanningMemory:
             by_source=settings.layout == "source",
             drops=settings.overflow == "drop",
         )
-        self.routing = self._routing()
         self.handle_parts = self._handle_parts()
 
     def _first_buckets(self, ranks: list[int]) -> list[int]:
@@ -124,12 +123,6 @@ class SpanningMemory:
         firsts = self.settings.first_buckets
         counts = [firsts[rank + 1] - firsts[rank] for rank in ranks]
         return [sum(counts[:index]) for index in range(len(counts) + 1)]
-
-    def _routing(self) -> tuple[Any, ...]:
-        settings, places = self.settings, self.spanning.places
-        nodes = tuple(map(places.node_of, range(places.size)))
-        table = settings.placement.table()
-        return "nodes", nodes, settings.capacity, settings.k, settings.max_tokens, settings.layout, table
 
     def _handle_parts(self) -> dict[str, Part]:
         """The arrays that a dispatch writes: those of one inside a node, with ways of all slots, and what crosses."""
@@ -163,7 +156,7 @@ class SpanningMemory:
         rows = Rows(inner.data, inner.scales if inner.scales.size else None, memory, parts)
         where, crossing = at.pop("where"), at.pop("crossing")
         outputs = Outputs(**at, token_counts=self._token_counts.address)
-        return SpanningHandle(rows, tokens, outputs, self.routing, where, crossing)
+        return SpanningHandle(rows, tokens, outputs, self.window, where, crossing)
 
     def pack(self, operation: str, **of_call: int) -> bytes:
         """The parameter of a kernel of cuda/tokens/over_nodes.cu."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..backends import Device
@@ -122,7 +121,7 @@ def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, .
 
 
 def _check_atomic(operation: str, datatype: Datatype) -> None:
-    if datatype is datatypes.MOVED_ONLY["bytes"]:
+    if datatype.kind == "void":
         raise no_arithmetic(operation)
     if datatype.itemsize > sources.MOST_ATOMIC_NBYTES:
         raise NotSupported(

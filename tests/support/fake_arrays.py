@@ -68,7 +68,8 @@ class FakeTensor:
     def __init__(self, array, dtype=None, cuda=True, ordinal=0, **flags):
         self.array = array
         name = f"torch.{dtype or array.dtype.name}"
-        self.dtype = type("dtype", (), {"__module__": "torch", "__repr__": lambda self: name})()
+        members = {"__module__": "torch", "__repr__": lambda self: name, "itemsize": array.itemsize}
+        self.dtype = type("dtype", (), members)()
         self.shape, self.is_cuda = array.shape, cuda
         self.device = types.SimpleNamespace(index=ordinal)
         self.requires_grad = flags.get("requires_grad", False)

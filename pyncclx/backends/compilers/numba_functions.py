@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ def symbol_of(types: Types) -> str:
     return "pyncclx_row_transform" if isinstance(types, RowTypes) else "pyncclx_user_op"
 
 
+@cache  # all kernels of a function call the same code
 def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
     """Compile an operator or row transform to LTO-IR for `architecture` ("sm_90"), as kernels call it.
 
@@ -44,13 +46,14 @@ def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
     """
     cuda = numba_cuda.target()
     types = numba_cuda.types()
-    operands = _operands(dtype, types, chosen().from_dtype)
     # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` is.
     entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
     with _explained(fn, dtype, numba_cuda.errors()):
+        operands = _operands(dtype, types, chosen().from_dtype)
         return numba_cuda.compile_code(entry, types.void(*operands), symbol_of(dtype), architecture)
 
 
+@cache
 def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
     """Compile it for this CPU to a Numba callback, whose code has its `address` and lives as long.
 
@@ -66,10 +69,10 @@ def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
         from_dtype = importlib.import_module("numba.np.numpy_support").from_dtype
     except ImportError as error:
         raise numba_cuda.missing("numba", error) from error
-    operands = _operands(dtype, numba.types, from_dtype)
     # As on a GPU, a division by zero raises nothing.
     entry = _entry(numba.njit(fn, error_model="numpy"), fn, dtype)
     with _explained(fn, dtype, importlib.import_module("numba.core.errors")):
+        operands = _operands(dtype, numba.types, from_dtype)
         return numba.cfunc(numba.types.void(*operands), error_model="numpy")(entry)
 
 
@@ -133,7 +136,7 @@ def _explained(fn: Callable[..., Any], dtype: Types, errors: Any) -> Iterator[No
     """Turn Numba's error, which names the line, into a TypeError that names the function and its types."""
     try:
         yield
-    except errors.NumbaError as error:
+    except (errors.NumbaError, NotImplementedError) as error:  # the latter for types of fields
         if isinstance(dtype, RowTypes):
             what, arguments = "Transform", "(x, row, column, …)" if dtype.arrays else "(x, row, column)"
             types = f"{dtype.element}, to {dtype.result}"

@@ -22,6 +22,7 @@ from ...nodes.nccl_reductions import NcclReduction
 from ...nodes.places import Places
 from ...operators import ops
 from ...team.base import IntraBase as Intracomm
+from ..blocks import unit_of
 from ..reduce_scatter import resolve_reduce_scatter
 from ..reduce_scatter_block import resolve_reduce_scatter_block
 from .allgather import gather_all
@@ -85,7 +86,8 @@ def is_of_nccl(places: Places, nbytes: int) -> bool:
 
 def _call(comm: Intracomm, operation: str, send: Buffer, recv: Buffer, spans: list[Span], op: Any) -> SpanningCall:
     reduction = ops.of(op, operation)
-    folding = Folding.of(comm, ops.template(operation, reduction, send), send.datatype.itemsize)
+    unit = unit_of(send, [span.nbytes for span in spans])  # blocks of whole records
+    folding = Folding.of(comm, ops.template(operation, reduction, unit), send.datatype.itemsize)
     return SpanningCall(
         operation=operation,
         compose=partial(_compose, folding=folding, send=send.address, recv=recv.address, spans=spans),

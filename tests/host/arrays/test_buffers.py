@@ -8,7 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.arrays import vector_buffers
-from pyncclx.arrays.datatypes import MOVED_ONLY, TABLE
+from pyncclx.arrays.datatypes import TABLE
+from pyncclx.arrays.readers import in_c_order
 from pyncclx.errors import NotSupported
 from support.fake_arrays import HOST, NAME, DlpackArray, InterfaceArray, resolve, vector
 
@@ -181,11 +182,55 @@ def test_read_only_arrays_can_be_sent():
         assert resolve(array, writable=False).readonly
 
 
-def test_unknown_elements_are_bytes():
-    for dtype in ("V2", [("a", "f4"), ("b", "i4")], ml_dtypes.float8_e4m3fn):
-        array = np.zeros(4, dtype)
-        buffer = resolve(InterfaceArray(array))
-        assert (buffer.datatype, buffer.count) == (MOVED_ONLY["bytes"], array.nbytes)
+@pytest.mark.parametrize("wrap", [np.asarray, InterfaceArray])
+@pytest.mark.parametrize("dtype", ["V2", "S5", "U3", [("a", "f4"), ("b", "i8")], ml_dtypes.float8_e4m3fn])
+def test_counts_of_elements_without_arithmetic(wrap, dtype):
+    """A count is of records, dates, texts: not of their bytes."""
+    array = np.zeros(4, dtype)
+    whole, part = resolve(wrap(array)), resolve([wrap(array), 2])
+    assert (whole.count, whole.nbytes, whole.datatype.itemsize) == (4, array.nbytes, array.itemsize)
+    assert (part.count, part.address, part.nbytes) == (2, array.ctypes.data, 2 * array.itemsize)
+    assert vector([wrap(array), [1, 2]], 2)[1:] == ([1, 2], [0, 1])
+    assert resolve([wrap(array), MPI.BYTE]).count == array.nbytes
+    with pytest.raises(ValueError, match="4 elements"):
+        resolve([wrap(array), 5])
+
+
+def test_rows():
+    """Their number follows from the part that a spec names; what is not whole rows is refused."""
+    array = np.zeros((6, 2, 2))
+    for spec, shape in (
+        (array, (6, 2, 2)),
+        ([array, TYPE], (6, 2, 2)),
+        ([array, "i8"], (6, 2, 2)),
+        ([array, 8], (2, 2, 2)),
+        ([array, (8, 12), TYPE], (2, 2, 2)),
+        ([array, 0], (0, 2, 2)),
+        ([A, (5, 3)], (5,)),
+        ([A[:1].reshape(()), 1], ()),
+        ([A[:0].reshape(0, 2), 0], (0, 2)),
+    ):
+        assert resolve(spec, rows=True).shape == shape
+    assert resolve([array, 2], rows=True, blocks=4).shape == (2, 2, 2)
+    for spec, match in (
+        ([array, 6], "whole rows, of 4"),
+        ([array, (4, 2), TYPE], "whole rows"),
+        ([array, MPI.FLOAT], "elements of 8 bytes and the datatype float32 of 4"),
+        ([array, MPI.BYTE], "rows are not defined"),
+        ([array, 4, MPI.DOUBLE_INT], "rows are not defined"),
+        ([A.view("u1"), "f8"], "rows are not defined"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            resolve(spec, rows=True)
+    assert resolve([array, 6, 2, TYPE]).count == 6  # an operation without rows takes it
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, memoryview, InterfaceArray, DlpackArray])
+def test_order(wrap):
+    """Readers take Fortran order; operations that have rows can ask for C order."""
+    c_order = np.arange(6.0).reshape(2, 3)
+    for array, expected in ((c_order, True), (c_order.T, False), (c_order[:1].T, True), (c_order[:0].T, True)):
+        assert in_c_order(resolve(wrap(array), writable=False).owner) == expected
 
 
 def test_vectors():

@@ -71,10 +71,25 @@ def test_bfloat16_by_every_road():
 
 
 @pytest.mark.parametrize("key", ["V2", "S1", "S5", "U3", "M8[s]", [("a", "f4"), ("b", "i4")], ml_dtypes.float8_e4m3fn])
-def test_elements_of_other_types_are_bytes_without_arithmetic(key):
-    row = datatypes.of(np.dtype(key))
-    assert row is MOVED_ONLY["bytes"]
-    assert (row.itemsize, row.cxx) == (1, "")
+def test_elements_of_other_types_have_their_length_and_no_arithmetic(key):
+    row, nbytes = datatypes.of(np.dtype(key)), np.dtype(key).itemsize
+    assert (row.itemsize, row.cxx, row.kind, row.name) == (nbytes, "", "void", f"void{8 * nbytes}")
+    assert row is datatypes.of(np.dtype(f"V{nbytes}")) is pickle.loads(pickle.dumps(row))
+
+
+@pytest.mark.parametrize("key", ["V0", []])
+def test_elements_without_bytes_are_refused(key):
+    with pytest.raises(KeyError, match="no bytes"):
+        datatypes.of(np.dtype(key))
+
+
+@pytest.mark.parametrize("key", [">f4", ">i8", ">U3", np.dtype([("a", ">i4"), ("b", "<f8")], align=True)], ids=str)
+def test_the_other_byte_order_comes_with_its_cure(key):
+    array = np.zeros(3, key)
+    with pytest.raises(BufferError, match="non-native") as raised:
+        datatypes.of(array.dtype)
+    native = eval(str(raised.value).partition("convert with ")[2], {"array": array})
+    assert native.dtype == array.dtype.newbyteorder("=")
 
 
 def test_bytes_and_characters():

@@ -150,17 +150,30 @@ def test_a_receive_is_over_when_its_data_is_there(endpoint, device):
 
 
 def test_a_receive_may_have_to_stay_on_its_stream(endpoint, device):
-    """Where its stream is being captured, and where no call will wait for it."""
-    captured, abandoned = receive_of(endpoint), receive_of(endpoint)
-    abandoned.stays_on_stream, device.word = True, 5
-    abandoned.leave_stream()
-    assert not abandoned.is_due()
-    device.free = False
+    """Where its stream is being captured."""
+    captured, device.word, device.free = receive_of(endpoint), 5, False
     captured.leave_stream()
     assert not captured.is_due()
     captured.launch()
     captured.finish(OWN)
     assert device.done == [("pull", OWN)]
+
+
+@pytest.mark.parametrize("transport", [EAGER, OFFERED])
+def test_a_receive_that_no_call_will_finish(endpoint, device, transport):
+    """It is due when its data can be read, however short it is; it stays on its stream, and unpacks the data there."""
+    receive, device.word = receive_of(endpoint, transport, Typed()), 4
+    receive.is_abandoned = True
+    receive.leave_stream()
+    assert receive.is_held_back
+    assert not receive.is_due()
+    device.word, device.free = 5, False
+    assert not receive.is_held_back
+    assert not receive.is_due()
+    device.free = True
+    assert receive.is_due()
+    receive.launch()
+    assert device.done == [("pull", OWN), ("unpack", OWN)]
 
 
 def test_a_derived_datatype_is_unpacked_by_the_call_that_waits(endpoint, device):

@@ -154,21 +154,47 @@ def test_an_end_that_raises_can_be_made_again(comm, regime):
 
 
 def test_handles_of_other_shuffles(comm):
-    """With other settings their places may be outside of the memory."""
-    case, smaller = Case(comm, generator(comm), k=3), Case(comm, generator(comm), k=3, capacity=5, overflow="drop")
-    like = Case(comm, generator(comm), k=3)
-    with case.shuffle, smaller.shuffle, like.shuffle, comparing() as compare:
+    """Their rows are in another memory, whatever the settings: refused by name, and nothing is moved."""
+    case = Case(comm, generator(comm), k=3)
+    other = comm.Split(0, -comm.rank)
+    others = [
+        Case(comm, generator(comm), k=3),
+        Case(comm, generator(comm), k=3, hidden=32, rows_dtype="float8_e4m3"),
+        Case(comm, generator(comm), k=3, capacity=5, overflow="drop"),
+        Case(other, generator(comm), k=3),
+    ]
+    with case.shuffle, comparing() as compare:
         _, handle = case.draw().dispatch()
-        tokens, results = put(case.values[comm.rank]), put(np.zeros((smaller.capacity, case.hidden), "f4"))
-        for wrong in (
-            lambda: smaller.shuffle.dispatch(tokens, handle=handle),
-            lambda: smaller.shuffle.combine(results, handle),
-            lambda: smaller.shuffle.collect(put(np.zeros(smaller.capacity, "f4")), handle),
-        ):
-            with raises_everywhere(comm, ValueError, "another capacity"):
-                wrong()
-        rows, handle = like.shuffle.dispatch(tokens, handle=handle)
-        case.check_rows(compare, rows, "by one of equal settings")
+        for like in others:
+            rows, own = like.draw([len(ids) for ids in case.routing.ids]).dispatch()
+            tokens, results = put(like.values[like.own] + 1), put(np.ones((like.capacity, like.hidden), "f4"))
+            for name, arguments in {
+                "dispatch": (tokens,),
+                "dispatch_begin": (tokens,),
+                "combine": (results,),
+                "combine_begin": (results,),
+                "collect": (put(np.zeros(like.capacity, "f4")),),
+            }.items():
+                with raises_everywhere(comm, ValueError, "the handle is of another shuffle"):
+                    getattr(like.shuffle, name)(*arguments, handle=handle)
+            like.check_rows(compare, rows, "rows of a shuffle that refused a handle")
+            like.shuffle.combine(results, own)
+            like.shuffle.Free()
+    other.Free()
+
+
+def test_handles_that_are_none(comm):
+    case = Case(comm, generator(comm), k=3)
+    results, values = put(np.zeros((case.capacity, 16), "f4")), put(np.zeros(case.capacity, "f4"))
+    with case.shuffle as shuffle:
+        rows, handle = case.draw().dispatch()
+        for wrong in (None, rows, (rows, handle)):
+            with raises_everywhere(comm, TypeError, "expecting the handle"):
+                shuffle.combine(results, wrong)
+            with raises_everywhere(comm, TypeError, "expecting the handle"):
+                shuffle.collect(values, wrong)
+        with raises_everywhere(comm, TypeError, "expecting the handle"):
+            shuffle.dispatch(put(case.values[comm.rank]), handle=rows)
 
 
 @gpu_only

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
-from pyncclx import CollectiveMismatch, NotSupported
+import pyncclx
+from pyncclx import CollectiveMismatch, NotSupported, backends
 from pyncclx.tokens import limits
 from support.arrays import POISON, Output, get, put
 from support.everywhere import assert_everywhere, raises_everywhere
@@ -178,3 +180,33 @@ def test_bad_arguments(comm):
             shuffle.combine(case.expert_out(), handle, out=tokens.astype("f8"))
         out = shuffle.combine(case.expert_out(), handle, weighted=False)  # it goes on
         assert_everywhere(comm, out.shape == tokens.shape)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+def test_a_handle_on_some_ranks_only(comm, monkeypatch):
+    """With PYNCCLX_CHECK=1 all ranks raise, and both ways work afterwards."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    checked = pyncclx.Communicator(MPI.Comm.Dup(comm))
+    case = Case(checked, generator(comm), k=2)
+    with case.shuffle, comparing() as compare:
+        _, handle = case.draw().dispatch()
+        tokens, ids = put(case.values[comm.rank]), put(case.routing.ids[comm.rank])
+        mine = {"handle": handle} if comm.rank == 0 else {"topk_ids": ids}
+        with raises_everywhere(comm, CollectiveMismatch, "by a handle"):
+            case.shuffle.dispatch(tokens, **mine)
+        again, _ = case.shuffle.dispatch(tokens, handle=handle)
+        case.check_rows(compare, again, "by a handle")
+        case.draw().round_trip(compare, "by choices")
+    checked.Free()
+
+
+@pytest.mark.one_node
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+def test_more_blocks_than_fit(comm):
+    """Blocks wait for each other: there are as many as can run at once, whatever is asked for."""
+    case = Case(comm, generator(comm), blocks=64)
+    with case.shuffle as shuffle, comparing() as compare:
+        case.draw().round_trip(compare, "64 blocks")
+        most = max(1, backends.select().max_channels // comm.team.layout.sharing)
+        assert_everywhere(comm, shuffle.memory().blocks <= most, shuffle.explain())

@@ -1,0 +1,81 @@
+"""Open receives beside their streams: which stream their kernels are for, and when these would wait for nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from ..backends import Event
+from .arrival import Arrival
+from .envelope import EMPTY, INLINE
+from .sender_memory import can_read, is_ready
+from .typed import TypedBuffer
+
+
+class OpenArrival(Arrival):
+    """A message that is to come, or has come, whose data no kernel has been launched for.
+
+    Attributes
+    ----------
+    launched : bool
+        Whether its kernel is launched.
+    is_awaited : bool
+        Whether a call waits for it.
+    is_abandoned : bool
+        Whether no call will finish it: its data is then brought as soon as its kernel waits for nothing.
+    """
+
+    launched = is_awaited = is_abandoned = False
+    _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
+    _kernel_stream: Any = None
+
+    def leave_stream(self) -> None:
+        """Let its kernel come after what its stream has by now, and on another stream before what follows there."""
+        device = self.endpoint.device
+        if self._start_event is None and not self.is_abandoned and device.can_leave(self.stream):
+            self._start_event = self._event_on(self.stream)
+
+    def _event_on(self, stream: Any) -> Event:
+        event = self.endpoint.device.event()
+        event.record(stream)
+        return event
+
+    def is_due(self) -> bool:
+        """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream.
+
+        Only of a long message: senders do not wait for others. The kernel then waits neither for the data nor for what
+        the stream had, so that no other one waits for it, nor a call that waits for the whole device. An abandoned
+        receive, of any length, is due once its data can be read, and its kernel stays on its stream.
+        """
+        if self.is_abandoned:
+            return self._can_read() and self.endpoint.device.can_leave(self.stream)
+        if self._envelope is None or not is_ready(self.endpoint, self._envelope):
+            return False
+        self.leave_stream()
+        return self._start_event is not None and self._start_event.is_over()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether its kernel would make the program's stream wait for its sender, though no call waits for it."""
+        return self.is_abandoned and not self._can_read()
+
+    def _can_read(self) -> bool:
+        """Whether its kernel would wait for nothing of the sender's."""
+        envelope = self._envelope
+        return envelope is None or envelope.transport in (EMPTY, INLINE) or can_read(self.endpoint, envelope)
+
+    def _unpack(self) -> Any:
+        """Copy what was received into an array with gaps, on the receive's own stream, which is returned."""
+        assert isinstance(self.buffer, TypedBuffer)
+        if self._kernel_stream is not self.stream:
+            self.endpoint.device.order(self._kernel_stream, self.stream)
+        self.buffer.unpack(self.endpoint, self.stream, self._nbytes)
+        return self.stream
+
+    def _finish_alone(self) -> None:
+        """Do what `finish` does for the data: the program's stream sees it from now on."""
+        with suppress(Exception):  # no call is there to raise it
+            if isinstance(self.buffer, TypedBuffer) and self._error is None:
+                self._unpack()
+            elif self._kernel_stream is not self.stream:
+                self.endpoint.device.order(self._kernel_stream, self.stream)

@@ -1,0 +1,186 @@
+"""The command line of run.py: draw programs, perform and compare them, report what differs."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+
+from programs import several
+from programs.compare import differences
+from programs.draw import SUBJECTS, programs
+from programs.job import Jobs, jobs
+from programs.program import Program, read
+from programs.shrink import shrunk
+from programs.ways import WAYS
+
+BATCH = 25  # programs of one seed
+
+
+class Net:
+    """Performs programs in several ways, and keeps what it has found."""
+
+    def __init__(self, jobs_of_ways: Jobs, ways: list[str]) -> None:
+        self.jobs, self.ways = jobs_of_ways, ways
+        self.last: list[str] = []
+        self.detail = ""  # tracebacks of the last that differed
+        self.is_of_oracle = False
+
+    def texts(self, program: Program) -> list[str]:
+        """Return what differs, in the first way in which anything does."""
+        self.last = self._texts(program)
+        return self.last
+
+    def _texts(self, program: Program) -> list[str]:
+        expected = self.jobs.by_way["plain"].perform(program)
+        if expected.errors:  # the program is not legal, or mpi4py is wrong
+            self.detail = expected.detail
+            return [f"plain: {text}" for text in expected.errors]
+        for way in self.ways:
+            found = self.jobs.by_way[way].perform(program)
+            texts = differences(expected, found)
+            if texts:
+                self.detail = found.detail
+                self.jobs.by_way[way].end()
+                return [f"{way}: {text}" for text in texts]
+        return []
+
+    def shrink(self, program: Program, seconds: float) -> tuple[Program, list[str], str]:
+        """Return a shorter program that differs, how, and tracebacks."""
+        found: dict[Program, tuple[list[str], str]] = {program: ([], "")}
+
+        def differs(candidate: Program) -> bool:
+            if candidate.ranks != self.jobs.ranks:
+                return False
+            texts = self.texts(candidate)
+            if texts and texts[0].startswith("plain:") == self.is_of_oracle:
+                found[candidate] = texts, self.detail
+                return True
+            return False
+
+        best = shrunk(program, differs, seconds)
+        return best, *found[best]
+
+
+def drawn(seed: int, ranks: int, subjects: tuple[str, ...]) -> list[Program]:
+    """Return the programs of a seed."""
+    found: list[Program] = []
+
+    @seeded(seed)
+    @settings(
+        max_examples=BATCH,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(programs(ranks, subjects))
+    def keep(program: Program) -> None:
+        found.append(program)
+
+    keep()
+    return found
+
+
+def ranks_of(seed: int, ranks: list[int]) -> int:
+    """Return the number of ranks of a seed; many seeds in a row have one number, whose jobs then live longer."""
+    return ranks[seed // 8 % len(ranks)]
+
+
+def main(description: str) -> int:
+    """Look at programs as the command line says; return 1 if any differs."""
+    options = parsed(description)
+    if options.replay:
+        return replay(options)
+    if options.jobs > 1:
+        result = several.run(passed_on(), options.jobs, options.programs or 1, options.seed)
+    else:
+        result = one(options)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+    if options.jobs > 1:
+        print(f"{result['programs']} programs, {result['seconds']:.0f} s: {len(result['found'])} differ", flush=True)
+    return int(bool(result["found"]))
+
+
+def passed_on() -> list[str]:
+    """Return the arguments of this command that each of several nets has, too."""
+    parser = argparse.ArgumentParser()
+    for name in ("--jobs", "--programs", "--seed", "--json"):
+        parser.add_argument(name)
+    return parser.parse_known_args()[1]
+
+
+def one(options: argparse.Namespace) -> dict[str, Any]:
+    """Look at the programs of one seed after another."""
+    begin, found, done, seed = time.monotonic(), [], 0, options.seed
+
+    def is_over() -> bool:
+        return 0 < done >= (options.programs or 0) or time.monotonic() - begin > options.seconds
+
+    while not is_over():
+        ranks = ranks_of(seed, options.ranks)
+        with jobs(["plain", *options.ways], ranks) as made:
+            net = Net(made, options.ways)
+            while ranks_of(seed, options.ranks) == ranks and not is_over():
+                for index, program in enumerate(drawn(seed, ranks, tuple(options.subjects))):
+                    if time.monotonic() - begin > options.seconds:
+                        break
+                    done += 1
+                    if net.texts(program):
+                        found.append(look_into(net, program, f"{seed}_{index}", options))
+                seed += 1
+        print(f"{done} programs, seeds {options.seed} to {seed - 1}, {time.monotonic() - begin:.0f} s:", end=" ")
+        print(f"{len(found)} differ", flush=True)
+    return {"programs": done, "seconds": time.monotonic() - begin, "found": found}
+
+
+def look_into(net: Net, program: Program, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Shrink what differs, print it, and write it where --replay finds it; return it for the summary."""
+    first, detail = net.last, net.detail
+    net.is_of_oracle = first[0].startswith("plain:")
+    ways, net.ways = net.ways, [way for way in net.ways if first[0].startswith(f"{way}:")]
+    best, texts, shorter = net.shrink(program, options.shrink)
+    net.ways = ways
+    again = [] if texts else ["alone it does not differ again"]
+    lines = [f"seed {name}", *again, *(texts or first)[:12]]
+    listing = "".join(f"# {text}\n" for text in lines) + best.listing()
+    print(f"\n{listing}", flush=True)
+    if options.findings:
+        options.findings.mkdir(parents=True, exist_ok=True)
+        (options.findings / f"{name}.py").write_text(listing)
+        (options.findings / f"{name}.txt").write_text(shorter or detail)
+        (options.findings / f"{name}.whole.py").write_text(program.listing())
+    return {"seed": name, "texts": lines[1:], "listing": best.listing()}
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Perform the program of a file."""
+    program = read(options.replay.read_text())
+    with jobs(["plain", *options.ways], program.ranks) as made:
+        net = Net(made, options.ways)
+        for _ in range(options.times):
+            texts = net.texts(program)
+            print("\n".join(texts) or "equal", net.detail if options.verbose else "", flush=True)
+    return int(bool(texts))
+
+
+def parsed(description: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, metavar="N", help="at least so many (without it, one batch)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many nets at once (default 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a summary to this file, too")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no batch after these")
+    parser.add_argument("--seed", type=int, default=1, help="of the first batch; each has the next (default 1)")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4, 1])
+    parser.add_argument("--ways", nargs="+", default=[way for way in WAYS if way != "plain"], choices=list(WAYS))
+    parser.add_argument("--subjects", nargs="+", default=list(SUBJECTS), choices=list(SUBJECTS))
+    parser.add_argument("--findings", type=Path, help="a folder for the listings of what differs")
+    parser.add_argument("--shrink", type=float, default=90.0, metavar="SECONDS", help="for each finding (default 90)")
+    parser.add_argument("--replay", type=Path, help="a file with a listing")
+    parser.add_argument("--times", type=int, default=1, help="how often to replay")
+    parser.add_argument("--verbose", action="store_true", help="tracebacks and stacks of a replay")
+    return parser.parse_args()

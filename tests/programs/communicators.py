@@ -1,0 +1,56 @@
+"""The communicators of a program: those that its acts name are made before the first act, by all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .program import Act, Program
+
+if TYPE_CHECKING:
+    from .execute import Side
+
+KINDS = ("base", "dup", "reversed", "halves")  # and "own": a duplicate for that act alone
+
+
+class Communicators:
+    """What acts name by a word."""
+
+    def __init__(self, side: Side, program: Program) -> None:
+        self.world, self.rank = side.world, side.beside.rank
+        used = {act.comm for act in program.acts}
+        self._made: dict[Any, Any] = {kind: self._make(kind) for kind in KINDS[1:] if kind in used}
+        for number, act in enumerate(program.acts):
+            if act.comm == "own":
+                for which in range(act.duplicates()):
+                    self._made[number, which] = self.world.Dup()
+
+    def _make(self, kind: str) -> Any:
+        if kind == "dup":
+            return self.world.Dup()
+        if kind == "reversed":
+            return self.world.Split(0, -self.rank)
+        return self.world.Split(2 * self.rank // self.world.size, self.rank)
+
+    def of(self, act: Act, number: int, which: int = 0) -> Any:
+        """Return the communicator of an act."""
+        if act.comm == "base":
+            return self.world
+        return self._made[(number, which) if act.comm == "own" else act.comm]
+
+    def close(self) -> None:
+        """Free what was made."""
+        for comm in self._made.values():
+            comm.Free()
+
+
+class Alone(Communicators):
+    """One communicator for all acts: a thread's."""
+
+    def __init__(self, comm: Any, rank: int) -> None:
+        self.comm, self.rank = comm, rank
+
+    def of(self, act: Act, number: int, which: int = 0) -> Any:
+        return self.comm
+
+    def close(self) -> None:
+        """Leave it to who has made it."""

@@ -1,0 +1,164 @@
+"""A long-lived job of ranks that performs one program after another, and is replaced when one hangs or raises."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import launch
+from programs.program import Program
+from programs.rank import receive, send
+from programs.ways import WAYS
+
+START_S = 120.0  # until all ranks have called in
+TIMEOUT_S = "4"  # PYNCCLX_TIMEOUT of the ranks
+HANG_S = {True: 8.0, False: 30.0}  # without an answer from any rank; of mpi4py alone, of the library
+AFTER_ERROR_S = 1.0  # for the other ranks, once one has raised
+WORKER = str(Path(__file__).resolve().parent / "worker.py")
+
+
+@dataclass
+class Outcome:
+    """What the ranks returned; by rank, None where there was no answer."""
+
+    notes: list[list[tuple[str, Any]] | None]
+    errors: list[str] = field(default_factory=list)  # in words
+    detail: str = ""  # tracebacks, stacks of ranks that hang
+
+
+class Job:
+    """The ranks of one way."""
+
+    def __init__(self, way: str, ranks: int) -> None:
+        self.way, self.ranks = way, ranks
+        self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+
+    def perform(self, program: Program) -> Outcome:
+        """Perform a program on all ranks."""
+        if self._process is None:
+            self._start()
+        answers: list[Any] = [None] * self.ranks
+        try:
+            for link in self._links:
+                send(link, program.listing())
+            self._collect(answers)
+        except OSError:
+            pass
+        outcome = Outcome([answer[0] if answer else None for answer in answers])
+        for rank, answer in enumerate(answers):
+            if answer and answer[1]:
+                outcome.errors.append(f"rank {rank}, {answer[1]}")
+                outcome.detail += f"rank {rank}: {answer[2]}\n"
+        silent = [rank for rank, answer in enumerate(answers) if answer is None]
+        if silent:
+            outcome.errors.append(f"ranks {silent} did not end")
+            outcome.detail += self._stacks(silent)
+        if outcome.errors:
+            self.end()
+        return outcome
+
+    def _start(self) -> None:
+        self.starts += 1
+        way = WAYS[self.way]
+        self._folder = tempfile.TemporaryDirectory(prefix="programs-")
+        path = f"{self._folder.name}/link"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(self.ranks)
+            listener.settimeout(START_S)
+            variables = launch.environment(launch.device(self.ranks)) | {"PYNCCLX_TIMEOUT": TIMEOUT_S} | way.variables
+            runner = ["-m", "pyncclx", "run"] if way.start == "runner" else []
+            self._output = open(f"{self._folder.name}/output", "w+b")  # noqa: SIM115  as long as the job
+            self._process = subprocess.Popen(
+                launch.mpiexec(self.ranks, *runner, WORKER, self.way, path),
+                env={"PYNCCLX_HEAP": "8M", **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=launch.end_with_parent,  # noqa: PLW1509  it takes no lock
+            )
+            self._links, self._pids = [None] * self.ranks, [0] * self.ranks
+            try:
+                for _ in range(self.ranks):
+                    link, _ = listener.accept()
+                    rank, pid = receive(link)
+                    self._links[rank], self._pids[rank] = link, pid
+            except (OSError, TypeError):
+                text = self._said()
+                self.end()
+                raise SystemExit(f"the job {self.way} of {self.ranks} ranks did not start:\n{text}") from None
+
+    def _collect(self, answers: list[Any]) -> None:
+        """Receive the answers, until all are there or none comes."""
+        end = time.monotonic() + HANG_S[self.way == "plain"]
+        left = dict(zip(self._links, range(self.ranks), strict=True))
+        while left and time.monotonic() < end:
+            ready, _, _ = select.select(list(left), [], [], end - time.monotonic())
+            for link in ready:
+                rank = left.pop(link)
+                answers[rank] = receive(link)
+                if answers[rank] is None or answers[rank][1]:
+                    end = min(end, time.monotonic() + AFTER_ERROR_S + float(TIMEOUT_S))
+
+    def _said(self) -> str:
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")[-4000:]
+
+    def _stacks(self, ranks: list[int]) -> str:
+        """Return where ranks are that did not end, and what the job has printed."""
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pids[rank], signal.SIGUSR2)
+        time.sleep(0.3)
+        texts = [f"rank {rank} is at\n{Path(f'{self._folder.name}/link.{rank}').read_text()}" for rank in ranks]
+        return "\n".join([*texts, self._said()])
+
+    def end(self) -> None:
+        """End the ranks; the next program starts new ones."""
+        if self._process is None:
+            return
+        for link in self._links:
+            if link is not None:
+                link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.2)
+        for pid in self._pids:
+            if pid and self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        launch.end(self._process)
+        self._output.close()
+        self._folder.cleanup()
+        self._process = None
+
+
+class Jobs:
+    """One job for each way, of one number of ranks."""
+
+    def __init__(self, ways: list[str], ranks: int) -> None:
+        self.ranks = ranks
+        self.by_way = {way: Job(way, ranks) for way in ways}
+
+    def end(self) -> None:
+        for job in self.by_way.values():
+            job.end()
+
+
+@contextlib.contextmanager
+def jobs(ways: list[str], ranks: int) -> Iterator[Jobs]:
+    """Jobs that end with the block."""
+    made = Jobs(ways, ranks)
+    try:
+        yield made
+    finally:
+        made.end()
