@@ -79,3 +79,4 @@ class OpenArrival(Arrival):
                 self._unpack()
             elif self._kernel_stream is not self.stream:
                 self.endpoint.device.order(self._kernel_stream, self.stream)
+            self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, self.buffer)

@@ -17,10 +17,18 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 
-def drain_if_blocking(state: State, endpoint: Endpoint) -> None:
-    """Wait on the host, if the communicator's calls block; also at the end of a request after it has been freed."""
+def drain_if_blocking(state: State, endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
+    """Wait on the host, if the communicator's calls block; also at the end of a request after it has been freed.
+
+    If they do not and the program has named a stream, arrays may be another stream's: they are kept until their
+    messages' kernels have ended.
+    """
     if state.blocking == "host":
         wait_for(endpoint, endpoint.drain)
+    elif state.stream is not None:
+        for message in messages:
+            if message is not None:
+                endpoint.postbox.receives.unsent.keep_for(endpoint.device, message.stream, message.buffer)
 
 
 def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:

@@ -31,7 +31,7 @@ def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> No
         else:
             outgoing.signal_ready()
             outgoing.finish(outgoing.stream)
-        drain_if_blocking(comm.state, outgoing.endpoint)
+        drain_if_blocking(comm.state, outgoing.endpoint, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing)
 
@@ -112,4 +112,4 @@ def _finish(comm: MessageBase, incoming: Incoming, status: MPI.Status | None) ->
     incoming.finish(incoming.stream)
     if status is not None:
         copy_status(status, incoming.status)
-    drain_if_blocking(comm.state, incoming.endpoint)
+    drain_if_blocking(comm.state, incoming.endpoint, incoming)

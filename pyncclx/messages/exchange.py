@@ -38,7 +38,7 @@ def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, 
             outgoing.finish(outgoing.stream)
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
-    drain_if_blocking(comm.state, endpoint)
+    drain_if_blocking(comm.state, endpoint, incoming, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
 

@@ -49,7 +49,7 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            drain_if_blocking(self._state, message.endpoint)
+            drain_if_blocking(self._state, message.endpoint, message)
 
     def is_over(self) -> bool:
         message = self._message or self._dropped()

@@ -110,7 +110,7 @@ class PersistentMessage(Startable):
             if isinstance(self.buffer, TypedBuffer) and stream is not message.stream:
                 self.endpoint.device.order(stream, message.stream)  # which uses the packed copy again
             self._met(message)
-            drain_if_blocking(self._state, self.endpoint)
+            drain_if_blocking(self._state, self.endpoint, message)
 
     def _finish_captured(self, event: Event, stream: Any) -> None:
         let_receives_leave()

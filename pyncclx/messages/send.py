@@ -296,4 +296,5 @@ class Outgoing:
     def abandon(self) -> None:
         """Let it go on without a call that finishes it: the library keeps it until it has ended."""
         self._close()
+        self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, self.buffer)
         self.postbox.receives.unsent.keep_message(self)

@@ -1,5 +1,7 @@
 """What MPI has still to do inside its own calls: messages to send, and the program's requests of MPI's own.
 
+Messages that no call ends are kept here, with the memory that MPI, a receiver or a stream still uses.
+
 MPI cannot take any number of envelopes before their receiver looks for them, and sends the others inside its own calls.
 There it also moves long messages of host memory, and does the later steps of nonblocking collectives. This rank may
 make no such call until then, for it waits in a kernel, or computes. So the watcher lets MPI go on meanwhile.
@@ -16,6 +18,7 @@ from mpi4py import MPI
 
 from mpi_bootstrap.waiting import let_go_on
 
+from ..backends import Device, Event
 from ..requests.open_receives import LOCK
 from ..system.process import held
 from .watcher import Watcher
@@ -47,6 +50,17 @@ class _Sent(NamedTuple):
 
     def has_ended(self) -> bool:
         return self.request.Test()
+
+
+class _Used(NamedTuple):
+    """Memory that a stream uses."""
+
+    end: Event
+    memory: Any
+    nbytes: int = 0
+
+    def has_ended(self) -> bool:
+        return self.end.is_over()
 
 
 class Unsent:
@@ -107,6 +121,13 @@ class Unsent:
     def keep(self, request: MPI.Request, memory: Any) -> None:
         """Keep a message that no call waits for until MPI has sent it."""
         self.keep_message(_Sent(request, memory))
+
+    def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
+        """Keep memory until a stream has done what it has by now; in a capture its graph's owner keeps it."""
+        if not device.is_capturing(stream):
+            end = device.event()
+            end.record(stream)
+            self.keep_message(_Used(end, memory))
 
     def keep_message(self, message: Kept) -> None:
         """Keep a message that no call waits for until nothing uses its memory."""

@@ -77,6 +77,7 @@ def endpoint(device):
         bounce=SimpleNamespace(arrived_word=lambda stream: 0),
         scratch=SimpleNamespace(give_back=lambda message, copied: None),
         rescue=SimpleNamespace(pulled={}),
+        receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
     nothing = {"team": None, "calls": None, "senders": {}, "broken": set(), "record_end": lambda entry: None}
