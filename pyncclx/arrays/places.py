@@ -105,7 +105,8 @@ def _place(array: Any, read: Reader) -> str | None:
         return "device" if on_device else "host"
     address = interface_address(array)
     if address is None:
-        return "device" if dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "host"
+        of_cuda = dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED)
+        return "device" if of_cuda and is_there() else "host"
     # Host memory has the attribute too, so the driver decides. An empty array may have no address: it goes to the
     # device, as the other ranks' parts do, if there is one.
     return "device" if (is_device_pointer(address) if address else is_there()) else "host"

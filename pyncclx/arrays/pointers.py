@@ -21,7 +21,7 @@ from ..system.driver import gpu_of_memory
 from ..system.process import held
 from .checks import Device
 
-__all__ = ["address_of", "gpu_at", "has_memory", "is_of_host", "is_over_device", "reaches"]
+__all__ = ["address_of", "gpu_at", "has_memory", "is_of_host", "is_over_device", "precedes", "reaches"]
 
 _HOST_OWNERS = (bytes, bytearray, stdlib_array.array, np.generic)  # their memory is Python's own
 _known: dict[int, tuple[weakref.ref[Any], bool]] = held({})  # by the identity of an object: whether it is over a device
@@ -93,6 +93,28 @@ def gpu_at(address: int) -> int | None:
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
     """Whether bytes beyond an object's own length may be used: the length of an `MPI.buffer` by address is a guess."""
     return type(thing) is MPI.buffer and device.room(address, nbytes) == nbytes
+
+
+def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
+    """Whether so many bytes before an object's own belong to the memory of which the object is a part.
+
+    Datatypes with negative strides reach there. Of arrays whose memory only the driver could find, it is asked.
+    """
+    begin = address - nbytes
+    known = _whole_of(thing) if has_memory(thing) else None
+    return device.room(begin, nbytes) == nbytes if known is None else known <= begin
+
+
+def _whole_of(thing: Any) -> int | None:
+    """The address of the memory of which an object is a part; None if Python does not have it."""
+    while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
+        thing = thing.base
+    if type(thing) is MPI.buffer and thing.obj is None:
+        return None
+    for each in (_owner_of(thing), thing):
+        with contextlib.suppress(TypeError, ValueError, BufferError):  # it has no buffer interface, as windows' memory
+            return address_of(each)
+    return None
 
 
 def address_of(thing: Any) -> int:

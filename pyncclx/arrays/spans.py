@@ -1,9 +1,9 @@
-"""How far a buffer argument reaches from the beginning of its memory, whatever length the object itself gives."""
+"""Which bytes a buffer argument names, from the beginning of its memory on, whatever length the object itself gives."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -11,11 +11,15 @@ from mpi4py import MPI
 from . import datatypes
 from .specs import spec_parts
 
-__all__ = ["span_nbytes"]
+__all__ = ["span_of"]
+
+_NOTHING = (0, 0)
 
 
-def span_nbytes(spec: Any, blocks: int) -> int:
-    """Return where the bytes end that a buffer argument names; 0 where only the object's own length has it.
+def span_of(spec: Any, blocks: int) -> tuple[int, int]:
+    """Return where the bytes begin and end that a buffer argument names; zeros where only the object has its length.
+
+    They begin at 0 or before the object's first byte, as those of a datatype with a negative stride do.
 
     Parameters
     ----------
@@ -24,22 +28,26 @@ def span_nbytes(spec: Any, blocks: int) -> int:
         Of an argument with one count for all of them.
     """
     if not isinstance(spec, (list, tuple)) or len(spec) < 2:
-        return 0
+        return _NOTHING
     if _are_types(spec[-1]):
-        return _end_of_each(spec)
+        return _around(_of_each(spec))
     _, counts, displs, key = spec_parts(spec, lists=False)
     if counts is None:
-        return 0
-    upper, extent = _bounds(key)
+        return _NOTHING
+    bounds = _bounds(key)
+    extent = bounds[-1]
     if not hasattr(counts, "__len__"):
         displ = 0 if displs is None or hasattr(displs, "__len__") else operator.index(displs)
-        return _end(displ * extent, operator.index(counts) * blocks, upper, extent)
+        return _around([_elements(displ * extent, operator.index(counts) * blocks, *bounds)])
     starts: Any = displs if displs is not None else [sum(counts[:rank]) for rank in range(len(counts))]
     if not hasattr(starts, "__len__"):
         starts = [operator.index(starts) * rank for rank in range(len(counts))]
-    return max(
-        (_end(displ * extent, count, upper, extent) for count, displ in zip(counts, starts, strict=False)), default=0
-    )
+    return _around(_elements(displ * extent, count, *bounds) for count, displ in zip(counts, starts, strict=False))
+
+
+def _around(spans: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    begins, ends = zip(_NOTHING, *spans, strict=True)
+    return min(begins), max(ends)
 
 
 def _are_types(last: Any) -> bool:
@@ -47,21 +55,24 @@ def _are_types(last: Any) -> bool:
     return isinstance(last, (list, tuple)) and any(isinstance(each, (MPI.Datatype, str)) for each in last)
 
 
-def _end_of_each(spec: Sequence[Any]) -> int:
-    """The end of an argument of Alltoallw, whose displacements are in bytes."""
+def _of_each(spec: Sequence[Any]) -> list[tuple[int, int]]:
+    """The spans of an argument of Alltoallw, whose displacements are in bytes."""
     _, *between, types = spec
     counts, displs = between[0] if len(between) == 1 else between or ([1] * len(types), [0] * len(types))
-    ends = (_end(displ, count, *_bounds(key)) for count, displ, key in zip(counts, displs, types, strict=False))
-    return max(ends, default=0)
+    return [_elements(displ, count, *_bounds(key)) for count, displ, key in zip(counts, displs, types, strict=False)]
 
 
-def _end(begin: int, count: int, upper: int, extent: int) -> int:
-    return int(begin + upper + max(count - 1, 0) * extent) if count > 0 else 0
+def _elements(begin: int, count: int, lower: int, upper: int, extent: int) -> tuple[int, int]:
+    if count <= 0:
+        return _NOTHING
+    last = (count - 1) * extent
+    return int(begin + lower + min(last, 0)), int(begin + upper + max(last, 0))
 
 
-def _bounds(key: Any) -> tuple[int, int]:
-    """The end of an element, and the distance from one element to the next."""
+def _bounds(key: Any) -> tuple[int, int, int]:
+    """Begin and end of an element, and the distance from one element to the next."""
     if isinstance(key, MPI.Datatype):
-        return sum(key.Get_true_extent()), key.Get_extent()[1]
+        lower, length = key.Get_true_extent()
+        return lower, lower + length, key.Get_extent()[1]
     itemsize = 1 if key is None else datatypes.of(key).itemsize
-    return itemsize, itemsize
+    return 0, itemsize, itemsize

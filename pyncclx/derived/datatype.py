@@ -11,6 +11,7 @@ from .. import backends
 from ..arrays import places
 from ..arrays.buffers import resolve
 from ..arrays.places import on_host, where
+from ..arrays.spans import span_of
 from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
 from ..staging.stand_ins import StandIn, constants_of
@@ -83,7 +84,7 @@ class Datatype(StandIn, MPI.Datatype):
         if not on_host(inbuf, outbuf) and self._has_kernels:
             return _move(self, PACK, inbuf, outbuf, position, comm)
         call = super().Pack
-        return _on_copies("Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
+        return _on_copies(self, "Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: MPI.Comm) -> int:
         """Unpack elements that `Pack` has packed, or another MPI. As mpi4py's Unpack.
@@ -93,17 +94,17 @@ class Datatype(StandIn, MPI.Datatype):
         if not on_host(inbuf, outbuf) and self._has_kernels:
             return _move(self, UNPACK, outbuf, inbuf, position, comm)
         call = super().Unpack
-        return _on_copies("Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
+        return _on_copies(self, "Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
         """As mpi4py's Pack_external. Of device arrays on host copies: the result is there when it returns."""
         call, pack = super().Pack_external, "Pack_external"
-        return _on_copies(pack, lambda source, target: call(datarep, source, target, position), inbuf, outbuf)
+        return _on_copies(self, pack, lambda source, target: call(datarep, source, target, position), inbuf, outbuf)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
         """As mpi4py's Unpack_external. Of device arrays on host copies: the result is there when it returns."""
         call, unpack = super().Unpack_external, "Unpack_external"
-        return _on_copies(unpack, lambda source, target: call(datarep, source, position, target), inbuf, outbuf)
+        return _on_copies(self, unpack, lambda source, target: call(datarep, source, position, target), inbuf, outbuf)
 
     @property
     def _has_kernels(self) -> bool:
@@ -137,19 +138,26 @@ def _move(datatype: Datatype, kernel: str, array: Any, packed: Any, position: in
     return end
 
 
-def _on_copies(operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
+def _on_copies(datatype: MPI.Datatype, operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
     """MPI's call: of device arrays, on host copies."""
     if places.host_arrays() or on_host(inbuf, outbuf):
         return call(inbuf, outbuf)
     if (where(inbuf), where(outbuf)) != ("device", "device"):
         raise NotSupported(f"{operation}: one array is on the device, one in host memory; copy one of them")
-    source = Copy(inbuf, f"{operation}: inbuf", written=False, whole=True)
-    target = Copy(outbuf, f"{operation}: outbuf", written=True, whole=False)
+    spans = [_span(datatype, inbuf), (0, 0)] if operation.startswith("Pack") else [(0, 0), _span(datatype, outbuf)]
+    source = Copy(inbuf, f"{operation}: inbuf", written=False, whole=True, span=spans[0])
+    target = Copy(outbuf, f"{operation}: outbuf", written=True, whole=False, span=spans[1])
     for copy in (source, target):
         copy.download()
     position = call(source.host_array(), target.host_array())
     target.upload()
     return position
+
+
+def _span(datatype: MPI.Datatype, array: Any) -> tuple[int, int]:
+    """Where the bytes begin and end of as many elements as an array has room for."""
+    nbytes = resolve([array, MPI.BYTE], "Pack: array", writable=False, device=backends.select()).nbytes
+    return span_of([array, nbytes // max(datatype.extent, 1), datatype], 1)
 
 
 Datatype.constants = constants_of(Datatype)

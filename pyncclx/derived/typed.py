@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from ..arrays import vectors
 from ..arrays.buffers import Buffer, resolve
-from ..arrays.pointers import reaches
+from ..arrays.pointers import precedes, reaches
 from ..arrays.specs import spec_parts
 from ..backends import Device
 from ..errors import MPIError
@@ -176,9 +176,10 @@ def _checked(part: Part, buffer: Buffer, array: Any, device: Device, name: str) 
         return part
     last = (count - 1) * typemap.extent
     begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)
-    if end > buffer.nbytes and begin >= 0 and reaches(array, device, buffer.address, end):
+    if end > buffer.nbytes and reaches(array, device, buffer.address, end):
         buffer.count = end  # of bytes
-    if begin < 0 or end > buffer.nbytes:
+    outside = begin < 0 and not precedes(array, device, buffer.address, -begin)
+    if outside or end > buffer.nbytes:
         raise ValueError(
             f"{name} has {buffer.nbytes} bytes, the message takes those from {begin} to {end}; pass a larger array, or "
             "check count, displacement and datatype"

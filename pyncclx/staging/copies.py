@@ -12,8 +12,8 @@ from mpi4py import MPI
 from .. import backends
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
+from ..arrays.pointers import precedes
 from ..arrays.readers import reader_of
-from ..backends import Device
 from ..team.streams import ANY_CALLER, Caller, stream_for
 
 Bytes = npt.NDArray[np.uint8]
@@ -65,8 +65,8 @@ class Copy:
         Whether MPI may write to it.
     whole : bool
         Whether all of the array belongs to the operation.
-    span_nbytes : int
-        How far the operation may reach, be it beyond the array's own length (`pointers.reaches`).
+    span : tuple of int
+        Where the bytes begin and end that the operation may use, be they before or beyond the array's own.
     caller : Caller
         For streams.
     """
@@ -78,7 +78,7 @@ class Copy:
         *,
         written: bool,
         whole: bool,
-        span_nbytes: int = 0,
+        span: tuple[int, int] = (0, 0),
         caller: Caller = ANY_CALLER,
     ) -> None:
         device, read = backends.select(), reader_of(array)
@@ -88,18 +88,24 @@ class Copy:
         self.address, self.nbytes, key, shape, readonly, stream, owner = read(array, name, device)
         self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
-        self._memory = self.host = self._mover.allocate(self.nbytes)
-        if span_nbytes > self.nbytes and type(array) is MPI.buffer:
-            self._reach(span_nbytes, device)
+        self._begin = min(span[0], 0)  # of `host`, from the array's first byte on
+        if self._begin < 0 or span[1] > self.nbytes:
+            self._reach(array, name, span[1])
+        else:
+            self._memory = self.host = self._mover.allocate(self.nbytes)
         self._before: Bytes | None = None
         self._typestr, self._itemsize = _element(key)
         self._readonly = readonly
 
-    def _reach(self, span_nbytes: int, device: Device) -> None:
+    def _reach(self, array: Any, name: str, end: int) -> None:
         """Have room for all that MPI may use; the array's copy in it is as long as the array's allocation allows."""
-        self.nbytes = device.room(self.address, span_nbytes)
-        self._source.count = self.nbytes
-        self._memory = self._mover.allocate(span_nbytes)
+        if self._begin and not precedes(array, self._device, self.address, -self._begin):
+            raise ValueError(f"{name}: the datatype reaches {-self._begin} bytes before the array's memory")
+        length = max(end, self.nbytes) - self._begin
+        self.address += self._begin
+        self.nbytes = self._device.room(self.address, length)
+        self._source.address, self._source.count = self.address, self.nbytes
+        self._memory = self._mover.allocate(length)
         self.host = self._memory[: self.nbytes]
 
     def download(self, part: slice = slice(None)) -> None:
@@ -153,7 +159,7 @@ class Copy:
 
     def host_array(self) -> HostArray:
         """The copy in the array's place."""
-        return HostArray(self._memory, self._typestr, self._itemsize, self._readonly)
+        return HostArray(self._memory[-self._begin :], self._typestr, self._itemsize, self._readonly)
 
 
 def copy_in(copies: Iterable[Copy]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mpi4py import MPI
 
 from .. import events
-from ..arrays.spans import span_nbytes
+from ..arrays.spans import span_of
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
 from ..team.streams import ANY_CALLER, Caller
@@ -107,9 +107,9 @@ def replace(
         spec = argument(which, args, kwargs)
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]
-        span, written = span_nbytes(spec, blocks), which.written and not reads
+        span, written = span_of(spec, blocks), which.written and not reads
         name = f"{operation}: {which.name}"
-        copy = Copy(array, name, written=written, whole=whole, span_nbytes=span, caller=caller)
+        copy = Copy(array, name, written=written, whole=whole, span=span, caller=caller)
         if computing and not copy.is_of_numbers and spec_parts(spec)[-1] is None:
             raise no_arithmetic(operation)
         host = copy.host_array()

@@ -38,6 +38,16 @@ class Array:
         }
 
 
+class Rest:
+    """A device array of the elements of another one, from some element on."""
+
+    def __init__(self, array, first):
+        begin, self._array = first * array.host.itemsize, array
+        address, readonly = array.__cuda_array_interface__["data"]
+        part = {"shape": array.host[first:].shape, "data": (address + begin, readonly)}
+        self.__cuda_array_interface__ = array.__cuda_array_interface__ | part
+
+
 class FakeGpu:
     """A GPU, as far as copies need one."""
 
@@ -66,6 +76,10 @@ class FakeGpu:
 
     def is_device_pointer(self, address):
         return address >= NOWHERE
+
+    def room(self, address, nbytes):
+        is_there = any(key <= address < key + part.nbytes for key, part in memory.items())
+        return self._part(address, nbytes).nbytes if is_there else 0
 
     def allocate(self, nbytes):
         return np.full(nbytes, 0xA5, np.uint8)

@@ -79,6 +79,7 @@ def test_where_on_the_host_device():
 
 
 def test_where_on_gpus(on_gpus, monkeypatch):
+    monkeypatch.setattr(places, "is_there", lambda: True)
     assert places.where(fake_cupy(A)) == places.where([fake_cupy(A), 1]) == "device"
     assert places.where(FakeTensor(A)) == "device"
     assert places.where(FakeTensor(A, cuda=False)) == "host"
@@ -87,9 +88,10 @@ def test_where_on_gpus(on_gpus, monkeypatch):
     monkeypatch.setattr(places, "is_device_pointer", lambda address: address == A.ctypes.data)
     assert places.where(InterfaceArray(A)) == "device"
     assert places.where(InterfaceArray(np.zeros(3))) == "host"
-    for there, place in ((True, "device"), (False, "host")):
-        monkeypatch.setattr(places, "is_there", lambda there=there: there)
-        assert places.where(InterfaceArray(np.zeros(0), data=(None, False))) == place
+    empty, claimed = InterfaceArray(np.zeros(0), data=(None, False)), DlpackArray(A, device=(2, 0))
+    assert places.where(empty) == "device"
+    monkeypatch.setattr(places, "is_there", lambda: False)
+    assert places.where(empty) == places.where(claimed) == "host"
 
 
 def test_the_driver_says_what_is_device_memory(monkeypatch):

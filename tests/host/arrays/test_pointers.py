@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.arrays import places, pointers
-from pyncclx.arrays.spans import span_nbytes
+from pyncclx.arrays.spans import span_of
 
 
 @pytest.fixture
@@ -109,11 +109,12 @@ def test_on_the_host_device_memory_by_address_is_on_the_device(monkeypatch):
         assert not places.on_device(own)
 
 
+BACKWARDS = MPI.DOUBLE.Create_hvector(3, 1, -16).Create_resized(0, 8)
 COLUMN = MPI.DOUBLE.Create_vector(4, 1, 10).Create_resized(0, 8)
 
 
 @pytest.mark.parametrize(
-    ("spec", "nbytes"),
+    ("spec", "end"),
     [
         (["m"], 0),
         (["m", MPI.DOUBLE], 0),
@@ -134,6 +135,21 @@ COLUMN = MPI.DOUBLE.Create_vector(4, 1, 10).Create_resized(0, 8)
         (["m", ([1, 2, 3], 7)], 17),
     ],
 )
-def test_spans(spec, nbytes):
+def test_spans(spec, end):
     """Of three blocks."""
-    assert span_nbytes(spec, 3) == nbytes
+    assert span_of(spec, 3) == (0, end)
+
+
+@pytest.mark.parametrize(
+    ("spec", "span"),
+    [
+        (["m", 1, BACKWARDS], (-32, 24)),
+        (["m", (1, 1), BACKWARDS], (-24, 32)),
+        (["m", 0, BACKWARDS], (0, 0)),
+        (["m", [1, 2, 0], [0, 5, -900], BACKWARDS], (-32, 56)),
+        (["m", ([1, 1], [0, 64]), [MPI.DOUBLE, BACKWARDS]], (0, 72)),
+        (["m", 1, MPI.DOUBLE.Create_resized(0, -8)], (-16, 8)),
+    ],
+)
+def test_spans_before_the_beginning(spec, span):
+    assert span_of(spec, 3) == span

@@ -10,7 +10,7 @@ from pyncclx.staging.op import Op
 from pyncclx.staging.requests import Prequest, Request
 from support.arrays import host_only
 from support.everywhere import assert_everywhere
-from support.fake_gpu import Array, allowed, check, installed, ramp
+from support.fake_gpu import Array, Rest, allowed, check, installed, ramp
 
 pytestmark = host_only
 gpu = pytest.fixture(installed, autouse=True)
@@ -112,6 +112,27 @@ def test_columns_of_one_array(comm):
     comm.Send(Array(np.full(4, 7.0)), comm.rank, 0)
     MPI.Request.Waitall(receives)
     check(y, np.tile([7.0, 5.0, 8.0], (4, 1)))
+
+
+def test_datatype_that_reaches_before_the_array(comm):
+    """Every second element backwards, and one in front of the array's end."""
+    datatype = MPI.DOUBLE.Create_hvector(3, 1, -16).Commit()
+    send, recv = ramp(comm, 9), np.full((comm.size, 9), -1.0)
+    x, y = Array(send), Array(recv.reshape(-1))
+    rows = datatype.Create_resized(0, 72).Commit()
+    comm.Allgather([Rest(x, 6), 1, datatype], [Rest(y, 5), 1, rows])
+    recv[:, 5:0:-2] = [ramp(comm, 9, rank=rank)[6:1:-2] for rank in range(comm.size)]
+    check(y, recv.reshape(-1))
+    check(x, send)
+    request = comm.Irecv([Rest(y, 8), 1, datatype], comm.rank)
+    comm.Send([Rest(x, 8), 1, datatype], comm.rank)
+    request.Wait()
+    recv[0, 8:3:-2] = send[8:3:-2]
+    check(y, recv.reshape(-1))
+    with pytest.raises(ValueError, match="takes those from -32"):
+        comm.Bcast([x, 1, datatype])
+    for each in (datatype, rows):
+        each.Free()
 
 
 def test_gaps_between_blocks(comm):

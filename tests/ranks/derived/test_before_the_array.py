@@ -1,0 +1,117 @@
+"""Datatypes that reach before the first byte of the array that a call is given, within the memory it is a part of."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.derived.datatype import Datatype
+from support.arrays import Output, get, put
+from support.columns import INT64
+from support.everywhere import raises_everywhere
+from support.forms import FORMS, call
+from support.reference import comparing, labels
+from support.reversed_ranks import reversed_ranks, ring
+
+comm = pytest.fixture(reversed_ranks, scope="module")
+ring = pytest.fixture(ring)
+ROWS = 5
+
+
+@pytest.fixture(params=["backwards", "around", "indexed"])
+def datatype(request):
+    """Of ROWS elements: each the second before the last one; on both sides; in no order."""
+    made = {
+        "backwards": lambda: INT64.Create_hvector(ROWS, 1, -16),
+        "around": lambda: INT64.Create_hindexed_block(1, [8 * each for each in (2, 1, 0, -1, -2)]),
+        "indexed": lambda: INT64.Create_hindexed([2, 1, 1, 1], [8 * each for each in (-9, 1, -5, -3)]),
+    }[request.param]()
+    resized = made.Create_resized(0, 8 * 16).Commit()
+    yield resized
+    for each in (made, resized):
+        each.Free()
+
+
+def middle(whole):
+    """What calls are given: the elements from the tenth of the memory on."""
+    return whole[10:]
+
+
+@pytest.mark.parametrize("name", ["Bcast", "Gather", "Scatter", "Allgather", "Alltoall", "Allgatherv", "Alltoallw"])
+@pytest.mark.parametrize("form", FORMS)
+def test_collectives(comm, datatype, name, form):
+    size = comm.size
+    span = 16 * size + 10
+    sent, received = put(labels(comm.rank, span)), Output(span, "i8")
+    if name == "Bcast":
+        received.fill(labels(comm.rank, span))
+    expected = received.read()
+
+    def specs(send, receive):
+        if name == "Bcast":
+            return [[middle(receive), size, datatype], size - 1]
+        if name == "Alltoallw":
+            each = ([1] * size, [128 * rank for rank in range(size)]), [datatype] * size
+            return [[middle(send), *each], [middle(receive), *each]]
+        if name == "Allgatherv":
+            counts = [1] * size, list(reversed(range(size)))
+            return [[middle(send), 1, datatype], [middle(receive), counts, datatype]]
+        return [[middle(send), 1, datatype], [middle(receive), 1, datatype]]
+
+    getattr(MPI.Intracomm, name)(comm, *specs(labels(comm.rank, span), expected))
+    call(comm, form, name, *specs(sent, received.array))
+    with comparing() as compare:
+        compare(received, expected, f"{name}, {form}")
+
+
+def test_messages(comm, ring, datatype):
+    """Blocking, nonblocking, persistent ones, with a status, and in place."""
+    above, below = ring
+    with comparing() as compare:
+        for number in range(3):
+            sent, received = put(labels(comm.rank, 40, number)), Output(40, "i8")
+            expected, status = received.read(), MPI.Status()
+            own, theirs = [middle(sent), 1, datatype], [middle(received.array), 1, datatype]
+            values, source = labels(comm.rank, 40, number), labels(below, 40, number)
+            MPI.Intracomm(comm).Sendrecv(
+                [middle(values), 1, datatype], above, recvbuf=[middle(expected), 1, datatype], source=below
+            )
+            assert set(expected) & set(source), "nothing was sent"
+            if number == 0:
+                comm.Sendrecv(own, above, recvbuf=theirs, source=below, status=status)
+                assert status.Get_count(datatype) == 1
+            elif number == 1:
+                pyncclx.Request.Waitall([comm.Irecv(theirs, below), comm.Isend(own, above)])
+            else:
+                requests = [comm.Recv_init(theirs, below), comm.Send_init(own, above)]
+                for request in requests:
+                    request.Start()
+                pyncclx.Request.Waitall(requests)
+            compare(received, expected, f"message {number}")
+            replaced, expected = Output(40, "i8").fill(values), labels(comm.rank, 40, number)
+            MPI.Intracomm(comm).Sendrecv_replace([middle(expected), 1, datatype], above, source=below)
+            comm.Sendrecv_replace([middle(replaced.array), 1, datatype], above, source=below)
+            compare(replaced, expected, f"replaced {number}")
+
+
+def test_pack(datatype):
+    datatype = Datatype(datatype)
+    values, packed, back = labels(0, 26), np.zeros(ROWS, "i8"), Output(26, "i8")
+    sent, target = put(values), put(packed)
+    MPI.Datatype.Pack(datatype, middle(values), packed, 0, MPI.COMM_SELF)
+    assert datatype.Pack(middle(sent), target, 0, MPI.COMM_SELF) == 8 * ROWS
+    assert (get(target) == packed).all()
+    expected = back.read()
+    MPI.Datatype.Unpack(datatype, packed, 0, middle(expected), MPI.COMM_SELF)
+    datatype.Unpack(target, 0, middle(back.array), MPI.COMM_SELF)
+    with comparing() as compare:
+        compare(back, expected, "Unpack")
+
+
+def test_outside_of_the_memory(comm, datatype):
+    """Refused on all ranks before anything is launched, and the communicator goes on."""
+    whole = put(labels(comm.rank, 40))
+    for array in (whole, whole[1:]):
+        with raises_everywhere(comm, ValueError, match="takes those from -"):
+            comm.Bcast([array, 1, datatype])
+    comm.Bcast([whole[10:], 1, datatype])
