@@ -69,7 +69,8 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
     send, recv, arrays = _resolve(sendbuf, recvbuf, options, size, device)
     segments = None if options.segments is None else read_segments(options.segments, size, device)
     _check_apart(arrays, segments, layout)
-    sent, received = _rows(send, "sendbuf", size, ""), _rows(recv, "recvbuf", size, layout)
+    sent = _rows(send, "sendbuf", size, "")
+    received = _rows(recv, "recvbuf", size, layout, sent.nbytes)
     _check_rows(sent, received, layout)
     addresses = {name: buffer.address for name, buffer in arrays._asdict().items() if buffer is not None}
     arguments = AlltoallvArgs(
@@ -130,11 +131,16 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
         )
 
 
-def _rows(buffer: Buffer, name: str, size: int, layout: str) -> Rows:
-    """Rows of a buffer; in a layout of slots, of one slot: the shape is (size, capacity, …) or (size * capacity, …)."""
+def _rows(buffer: Buffer, name: str, size: int, layout: str, sent_nbytes: int = 0) -> Rows:
+    """Rows of a buffer; in a layout of slots, of one slot: the shape is (size, capacity, …) or (size * capacity, …).
+
+    With a capacity of 1 both can be meant, and the length of the rows that are sent says which.
+    """
     shape, slots = buffer.shape, layout in IN_SLOTS
     if slots and len(shape) >= 2 and shape[0] == size:
-        return Rows(shape[1], math.prod(shape[2:]) * buffer.datatype.itemsize)
+        whole = math.prod(shape[1:]) * buffer.datatype.itemsize
+        in_slot = math.prod(shape[2:]) * buffer.datatype.itemsize
+        return Rows(1, whole) if sent_nbytes == whole != in_slot else Rows(shape[1], in_slot)
     rows = shape[0] if shape else 1
     if slots and rows % size:
         raise ValueError(
@@ -152,7 +158,7 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
 
 
 def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None:
-    """Raise ValueError if an output is also an input: it could be written before every block has read it."""
+    """Raise ValueError if an output overlaps an input, which another block may still read, or another output."""
     placed = layout == "placed"
     inputs = [arrays.send_counts, arrays.send_displs, arrays.recv_displs if placed else None]
     outputs = {
@@ -164,7 +170,18 @@ def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None
     if segments is not None:
         inputs += [segments.lengths, segments.ids]
         outputs["all_lengths of segments"] = segments.all_lengths
-    read = {buffer.address for buffer in inputs if buffer is not None}
+    read = [buffer for buffer in inputs if buffer is not None]
+    written: list[Buffer] = []
     for name, buffer in outputs.items():
-        if buffer is not None and buffer.address in read:
+        if buffer is None:
+            continue
+        if any(_overlap(buffer, each) for each in read):
             raise ValueError(f"Alltoallv: {name} is an array that gives counts or displs; pass another one")
+        if any(_overlap(buffer, each) for each in written):
+            raise ValueError(f"Alltoallv: {name} overlaps another array that the call writes; pass another one")
+        written.append(buffer)
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    """Return whether two arrays share a byte."""
+    return max(a.address, b.address) < min(a.address + a.nbytes, b.address + b.nbytes)

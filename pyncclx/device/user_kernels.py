@@ -97,6 +97,8 @@ class Kernel:
         if isinstance(value, DeviceTeam):
             return struct.pack("=Q", value.pointer)
         if isinstance(value, int):
+            if not -(1 << 63) <= value < 1 << 64:
+                raise ValueError(f"{self.name}: argument {number} is {value}; an integer has 64 bits in a kernel")
             return struct.pack("=q" if value < 1 << 63 else "=Q", value)
         if isinstance(value, float):
             return struct.pack("=d", value)

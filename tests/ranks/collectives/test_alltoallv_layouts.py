@@ -163,6 +163,47 @@ def test_bad_options(comm):
         comm.Alltoallv([rows, counts], [recv, (places := xp.zeros(size, "i8"), places)], layout="placed")
 
 
+def test_arrays_that_overlap(comm):
+    """In part or as a whole, with an input or with another output: nothing is launched."""
+    size = comm.size
+    rows, recv = xp.ones((size, 2)), xp.zeros((size, 2))
+    memory = xp.zeros(3 * size + 1, "i8")
+    memory[:size] = 1
+    counts, beside, behind = memory[:size], memory[size : 2 * size], memory[size - 1 : 2 * size - 1]
+    for out, options in (
+        ([recv, (behind, memory[2 * size : 3 * size])], {}),
+        ([recv, (memory[2 * size : 3 * size], behind)], {}),
+        (recv, {"total": counts[-1:]}),
+        (recv, {"status": behind}),
+        ([recv, (beside, beside)], {}),
+        ([recv, (beside, memory[2 * size : 3 * size])], {"total": beside[-1:]}),
+        ([recv, (beside, memory[2 * size : 3 * size])], {"status": memory[2 * size + 1 :]}),
+    ):
+        if size == 1 and options.get("status") is not None and out is not recv:
+            continue  # one element overlaps as a whole or not at all
+        with raises_everywhere(comm, ValueError, match="another one"):
+            comm.Alltoallv([rows, counts], out, layout="packed", **options)
+    into = [recv, (beside, memory[2 * size : 3 * size])]
+    comm.Alltoallv([rows, counts], into, layout="packed", total=memory[3 * size :])
+    assert get(memory).tolist() == [1] * size + [1] * size + list(range(size)) + [size]
+
+
+@pytest.mark.parametrize("layout", ["slots", "sender"])
+@pytest.mark.parametrize("inner", [(), (1,)])
+def test_slots_of_one_row(comm, layout, inner):
+    """Where there is one slot for each rank, `recvbuf` may have the dimension of the capacity or not."""
+    size, me = comm.size, comm.rank
+    send = rows_of(me, 1)
+    counts = np.zeros(size, "i8")
+    counts[(me + 1) % size] = 1
+    recv = Output((size, *inner, WIDTH), "i8")
+    comm.Alltoallv([put(send), put(counts)], recv.array, layout=layout)
+    expected = np.full((size, WIDTH), POISONED)
+    expected[(me - 1) % size] = rows_of((me - 1) % size, 1)
+    with comparing() as compare:
+        compare(recv, expected.reshape(size, *inner, WIDTH), "rows")
+
+
 @pytest.mark.parametrize("layout", ["packed", "slots", "sender", "placed"])
 def test_persistent(comm, layout):
     """A request is made once; each start reads the counts, displacements and places that are there then."""
