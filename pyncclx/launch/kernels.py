@@ -21,6 +21,7 @@ from ..backends import Device, Function
 from ..errors import CollectiveMismatch
 from ..operators import linked
 from ..operators.bound_op import BoundOp
+from ..operators.kept import fingerprint
 from ..recording.failures import noted
 from ..system import settings
 from ..system.cache_folders import cache_directory
@@ -47,11 +48,14 @@ class Part:
         Returns the image.
     load : callable
         Returns the kernels of an image by name.
+    called : bytes
+        What tells a program's function that is in the image from another one.
     """
 
     names: Sequence[str]
     compile: Callable[[], bytes]
     load: Callable[[bytes], dict[str, Function]]
+    called: bytes = b""
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
@@ -102,10 +106,12 @@ def _parts(device: Device, file: str, kernels: Sequence[str], template: Template
 
 
 def _part(device: Device, file: str, kernels: Sequence[str], template: Template) -> Part:
+    function = linked.named(template)
     return Part(
         names=[instantiation(kernel, *template) for kernel in kernels],
         compile=lambda: compile_image(device, file, kernels, template),
         load=lambda image: load_image(device, file, kernels, template, image),
+        called=b"" if function is None else fingerprint(function.fn),
     )
 
 
@@ -130,18 +136,19 @@ def share(
         comm.state.meet(comm, call=names[0])
     # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
     # interpreter, and a peer may do so for the communicator of another thread.
-    alike = list(map(linked.unnumbered, names))
-    gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((alike, ready)))
-    wanted: list[tuple[list[str], list[bool]]] = list(map(pickle.loads, gathered))
-    if any(each != alike for each, _ in wanted):
-        text = "; ".join(f"rank {rank}: {each[0]}" for rank, (each, _) in enumerate(wanted))
-        raise noted(
-            CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}")
-        )
-    missing = [part for part, *of_ranks in zip(parts, *(each for _, each in wanted), strict=True) if not all(of_ranks)]
+    alike, called = list(map(linked.unnumbered, names)), [part.called for part in parts]
+    gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((alike, ready, called)))
+    wanted: list[tuple[list[str], list[bool], list[bytes]]] = list(map(pickle.loads, gathered))
+    if any(each != alike for each, *_ in wanted):
+        text = "; ".join(f"rank {rank}: {each[0]}" for rank, (each, *_) in enumerate(wanted))
+        raise noted(CollectiveMismatch(f"ranks disagree about the call, whose kernels they have to prepare: {text}"))
+    ready_on_ranks = zip(*(each for _, each, _ in wanted), strict=True)
+    missing = [part for part, of_ranks in zip(parts, ready_on_ranks, strict=True) if not all(of_ranks)]
     if missing:
+        # A function that has captured other values on another rank is in the images of that rank alone.
+        apart = any(each != called for *_, each in wanted)
         with _reported(device, missing, reports=comm.rank == 0):
-            images = _images(comm, missing)
+            images = _images(comm, missing, apart=apart)
 
         def load() -> None:
             _load(device, missing, images)
@@ -152,10 +159,10 @@ def share(
     return {name: _loaded[name] for name in names}
 
 
-def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
-    """Return the image of each part; each rank compiles some, and sleeps until all are done. Collective."""
+def _images(comm: MPI.Intracomm, parts: Sequence[Part], *, apart: bool) -> list[bytes]:
+    """Return the image of each part; each rank compiles some, or all if `apart`, and sleeps until all are done."""
 
-    own_parts = parts[comm.rank :: comm.size]
+    own_parts = parts if apart else parts[comm.rank :: comm.size]
 
     def compile_own() -> list[bytes]:
         try:
@@ -166,6 +173,8 @@ def _images(comm: MPI.Intracomm, parts: Sequence[Part]) -> list[bytes]:
                 mpi_bootstrap.sleeping_barrier(comm, settings.TIMEOUT.get() + LONGEST_COMPILATION_S)
 
     own = mpi_bootstrap.agree(comm, compile_own)
+    if apart:
+        return own
     of_ranks = [pickle.loads(data) for data in mpi_bootstrap.allgather_bytes(comm, pickle.dumps(own))]
     return [of_ranks[i % comm.size][i // comm.size] for i in range(len(parts))]
 

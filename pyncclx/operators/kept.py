@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import hashlib
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -42,6 +43,31 @@ def is_as_kept(fn: Function, copy: Function) -> bool:
     copies = [value for name, value in copy.__globals__.items() if name != "__builtins__"]
     cells = zip(map(_contents, fn.__closure__ or ()), map(_contents, copy.__closure__ or ()), strict=True)
     return all(_equal(*pair) for pair in (*zip(values, copies, strict=True), *cells))
+
+
+def fingerprint(copy: Function) -> bytes:
+    """Return bytes that differ if the code or a number that a copy has captured does; objects count by their types."""
+    cells = map(_contents, copy.__closure__ or ())
+    captured = [each for name, each in sorted(copy.__globals__.items()) if name != "__builtins__"]
+    values = [*_constants(copy.__code__), *captured, *cells]
+    return hashlib.blake2b(b"\0".join(map(_in_bytes, values)), digest_size=16).digest()
+
+
+def _constants(code: CodeType) -> Iterator[Any]:
+    """Yield the instructions and the constants of a function and of those inside of it."""
+    yield code.co_code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _constants(value)
+        else:
+            yield value
+
+
+def _in_bytes(value: Any) -> bytes:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}".encode() + value.tobytes()
+    simple = isinstance(value, (int, float, complex, str, bytes, np.generic))
+    return (repr(value) if simple else type(value).__name__).encode()
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -56,6 +56,13 @@ def test_wrong_arguments_are_told_once(comm, team):
 
 
 @one_communicator
+@pytest.mark.parametrize("number", [1 << 64, -(1 << 63) - 1])
+def test_integers_that_no_kernel_has(comm, number):
+    with raises_everywhere(comm, ValueError, match=f"argument 1 is {number}; an integer has 64 bits"):
+        launch("describe", 1, 32, 0, number)
+
+
+@one_communicator
 def test_a_grid_that_is_too_large(comm):
     small, out = comm.device_team(signals=1, blocks=2), xp.zeros(5, "i4")
     with raises_everywhere(comm, ValueError, match=r"a grid of 3 blocks, the team was made for 2; .*blocks="):

@@ -1,5 +1,6 @@
 """Kernels that ranks prepare together: who compiles what, who waits how, and what all raise."""
 
+import dataclasses
 import itertools
 import logging
 import time
@@ -77,6 +78,31 @@ def test_different_kernels_raise_on_all_ranks(comm):
     parts = part([]), part([])
     with raises_everywhere(comm, CollectiveMismatch, match="ranks disagree"):
         share(comm, parts[min(comm.rank, 1)])
+
+
+def test_functions_that_differ_are_compiled_by_each_rank(comm):
+    """What one rank has captured must not come to another one in an image."""
+    compiled = []
+    parts = [dataclasses.replace(part(compiled), called=b"captured %d" % comm.rank) for _ in range(2)]
+    parts.append(part(compiled))
+    loaded = share(comm, *parts)
+    names = [each.names[0].partition(",")[0] for each in parts]
+    assert [loaded[each.names[1]] for each in parts] == names
+    assert compiled == names
+
+
+def test_numbers_of_functions_are_no_names(comm):
+    """Each process counts its own functions."""
+    number, mine = next(numbers), []
+
+    def compile_part():
+        mine.append(number)
+        return b"image"
+
+    names = [f"kernel {number}<float, UserOp#{number + 10 * comm.rank}>"]
+    load = lambda image: dict.fromkeys(names, image)  # noqa: E731
+    assert share(comm, kernels.Part(names=names, compile=compile_part, load=load)) == {names[0]: b"image"}
+    assert len(mine) == (comm.rank == 0)
 
 
 def test_ranks_sleep_while_one_compiles(comm):

@@ -106,6 +106,21 @@ def test_what_a_transform_has_captured(comm):
     assert found == [1, 1, 1, 100]
 
 
+@pytest.mark.ranks(2, 3)
+def test_what_each_rank_has_captured(comm):
+    """A rank's own number is that of the rank that sends."""
+    own = float(comm.rank)
+
+    @pyncclx.Transform
+    def numbered(x, row, column):
+        return x + own
+
+    recv = Output(5 * comm.size, "f4")
+    comm.Allgather(put(np.zeros(5, "f4")), recv.array, transform=numbered)
+    with comparing() as compare:
+        compare(recv, np.repeat(np.arange(comm.size, dtype="f4"), 5), "numbers of ranks")
+
+
 @numba.njit
 def checked(a):
     assert a < 3
