@@ -41,13 +41,18 @@ struct Prod : Operator {
     template <class A>
     __device__ static A combine(A a, A b) { return product(a, b); }
 };
+// NaN wins against all numbers, so the result does not depend on the rank that has it. Integers are never NaN: there the
+// compiler leaves the comparison out.
+template <class A>
+__device__ __forceinline__ bool is_nan(A value) { return value != value; }
+
 struct Min : Operator {
     template <class A>
-    __device__ static A combine(A a, A b) { return b < a ? b : a; }
+    __device__ static A combine(A a, A b) { return b < a || is_nan(b) ? b : a; }
 };
 struct Max : Operator {
     template <class A>
-    __device__ static A combine(A a, A b) { return a < b ? b : a; }
+    __device__ static A combine(A a, A b) { return a < b || is_nan(b) ? b : a; }
 };
 struct BitAnd : Operator {
     template <class A>
@@ -73,18 +78,22 @@ struct LogicalXor : Operator {
     template <class A>
     __device__ static A combine(A a, A b) { return A(!a != !b); }
 };
-struct MinLoc : Operator {  // of equal values the smaller index, as MPI defines it
+// Of equal values the smaller index, as MPI defines it, and so of several NaN.
+template <class V>
+__device__ __forceinline__ bool ties(V a, V b) { return a == b || (is_nan(a) && is_nan(b)); }
+
+struct MinLoc : Operator {
     template <class V>
     __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {
-        if (a.value == b.value) return {a.value, a.index < b.index ? a.index : b.index};
-        return b.value < a.value ? b : a;
+        if (ties(a.value, b.value)) return {a.value, a.index < b.index ? a.index : b.index};
+        return b.value < a.value || is_nan(b.value) ? b : a;
     }
 };
 struct MaxLoc : Operator {
     template <class V>
     __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {
-        if (a.value == b.value) return {a.value, a.index < b.index ? a.index : b.index};
-        return a.value < b.value ? b : a;
+        if (ties(a.value, b.value)) return {a.value, a.index < b.index ? a.index : b.index};
+        return a.value < b.value || is_nan(b.value) ? b : a;
     }
 };
 

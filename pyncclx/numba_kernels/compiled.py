@@ -38,8 +38,9 @@ MAKERS = {
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "SUM": lambda a, b: a + b,
     "PROD": lambda a, b: a * b,
-    "MIN": lambda a, b: b if b < a else a,
-    "MAX": lambda a, b: b if a < b else a,
+    # NaN wins: it alone differs from itself.
+    "MIN": lambda a, b: b if b < a or b != b else a,  # noqa: PLR0124
+    "MAX": lambda a, b: b if a < b or b != b else a,  # noqa: PLR0124
 }
 ELEMENTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
 

@@ -39,21 +39,22 @@ def _product(left, right):
 
 
 def _smaller(left, right):
-    return np.where(right < left, right, left)  # as the kernel does, where np.minimum differs on NaN
+    return np.where((right < left) | np.isnan(right), right, left)  # zeros: NumPy's minimum may choose another one
 
 
 def _larger(left, right):
-    return np.where(left < right, right, left)
+    return np.where((left < right) | np.isnan(right), right, left)
 
 
 def _better(less, left, right):
-    """Choose between two arrays of (value, index); equal values keep the lower index."""
+    """Choose between two arrays of (value, index); equal values, and NaN, keep the lower index."""
     names = left.dtype.names
     if names is None:
         raise TypeError(f"expecting a structured dtype of (value, index), got {left.dtype}")
     value, index = names[0], names[1]
-    tie = (left[value] == right[value]) & (right[index] < left[index])
-    return np.where(less(right[value], left[value]) | tie, right, left)
+    none, other_none = np.isnan(left[value]), np.isnan(right[value])
+    tie = ((left[value] == right[value]) | (none & other_none)) & (right[index] < left[index])
+    return np.where(less(right[value], left[value]) | (other_none & ~none) | tie, right, left)
 
 
 _PAIRWISE = {
