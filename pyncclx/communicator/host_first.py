@@ -24,7 +24,7 @@ from ..messages.probe import HOLDING
 from ..messages.unsent import going_on
 from ..recording.facts import records_all
 from ..recovery.meetings import raise_explained
-from ..staging.operations import is_nonblocking
+from ..staging.operations import OPERATIONS, is_nonblocking
 from ..system import settings
 from ..system.process import cached
 
@@ -177,9 +177,9 @@ def _irecv(general: _Method) -> _Method:
     @functools.wraps(general)
     def Irecv(self: Any, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
         if type(buf) is ndarray and not looks_closely() and is_plain(buf) and not HOLDING and not events.listeners:
-            request = original(self, buf, source, tag)
-            short = buf.nbytes < ENVELOPE_NBYTES
-            return going_on(request) if short else host_receive.ireceive_plain(self, request, buf)
+            if buf.nbytes < ENVELOPE_NBYTES:
+                return going_on(original(self, buf, source, tag))
+            return host_receive.ireceive_plain(self, original, buf, source, tag)
         return general(self, buf, source, tag)
 
     return Irecv
@@ -215,3 +215,19 @@ RECEIVES: dict[str, Callable[[_Method], _Method]] = {
     "Sendrecv": _sendrecv,
     **dict.fromkeys(("Isendrecv", "Sendrecv_replace", "Isendrecv_replace"), lambda general: general),
 }
+
+
+def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Let MPI receive what kernels refuse here: the sender cannot know of it, and may have sent a device array."""
+    arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
+    into = next(each.name for each in OPERATIONS[name] if each.written)
+    buf = arguments.get(into)
+    if is_nonblocking(name):
+        return host_receive.ireceive(comm, lambda view: call(**{**arguments, into: view}), buf)
+    status = arguments.pop("status", None)
+
+    @functools.wraps(call)
+    def receive(status: MPI.Status) -> None:
+        call(**arguments, status=status)
+
+    return host_receive.receive(comm, receive, (), buf, status)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from mpi4py import MPI
 
 from .. import events
+from ..arrays import places
 from ..collectives import blocking_form
 from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
@@ -25,7 +26,7 @@ from ..requests.request import request_of
 from ..staging.operations import is_persistent
 from ..team.tracks import tracks_of
 from . import mixed
-from .host_first import Ways, host_first, parameters
+from .host_first import RECEIVES, Ways, host_first, parameters, receive_by_mpi
 
 _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
@@ -163,7 +164,10 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
         if which is not None and not self.is_inter:
             with suppress(NotSupported):  # of kernels, on all ranks alike
                 return mixed.with_copy(self, native, which, args, kwargs)
-        return getattr(super(family, self), name)(*args, **kwargs)
+        by_mpi: _Function = getattr(super(family, self), name)
+        if name in RECEIVES and places.host_arrays():
+            return receive_by_mpi(self, name, by_mpi, args, kwargs)
+        return by_mpi(*args, **kwargs)
 
     @functools.wraps(native)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -8,10 +8,13 @@ from mpi4py import MPI
 
 from ..arrays.places import on_host
 from ..messages import calls, exchange, host_receive
+from ..messages.begin import resolve
+from ..messages.host_memory import gathered
 from ..messages.side import Side
+from ..messages.unsent import going_on
 from .methods import or_staged
 from .persistent_messages import PersistentMessages
-from .probes import is_probed, take_probed
+from .probes import is_probed, probed_message
 
 
 class PointToPoint(PersistentMessages):
@@ -81,21 +84,22 @@ class PointToPoint(PersistentMessages):
         MPI.Exception
             Of class ERR_TRUNCATE if the message is longer than buf. The message is used up.
         """
-        found = take_probed(self, source, tag)
-        if found is not None:
-            return found.Recv(buf, status)
         if on_host(buf):
+            with probed_message(self, source, tag) as found:
+                if found is not None:
+                    return found.Recv(buf, status)
             return host_receive.receive(self, super().Recv, (buf, source, tag), buf, status)
         return calls.receive(self, buf, source, tag, status)
 
     @or_staged
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As `Recv`, but neither waits before the request is waited for; then the current stream waits for the data."""
-        found = take_probed(self, source, tag)
-        if found is not None:
-            return found.Irecv(buf)
         if on_host(buf):
-            return host_receive.ireceive(self, super().Irecv(buf, source, tag), buf)
+            with probed_message(self, source, tag) as found:
+                if found is not None:
+                    return found.Irecv(buf)
+            begin = super().Irecv
+            return host_receive.ireceive(self, lambda view: begin(view, source, tag), buf)
         return calls.ireceive(self, buf, source, tag)
 
     @or_staged
@@ -111,12 +115,9 @@ class PointToPoint(PersistentMessages):
     ) -> None:
         """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or is_probed(self, source, recvtag):
-            self._check_both("Sendrecv", dest, sendtag, source, recvtag)
-            sending = self.Isend(sendbuf, dest, sendtag)
-            self.Recv(recvbuf, source, recvtag, status)
-            sending.Wait()
-            return None
+        if sends_host != receives_host or (sends_host and is_probed(self, source, recvtag)):
+            self._check_both("Sendrecv", Side(sendbuf, dest, sendtag), Side(recvbuf, source, recvtag))
+            return self._receive_beside(self.Isend(sendbuf, dest, sendtag), recvbuf, source, recvtag, status)
         if sends_host:
             arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag
             return host_receive.receive(self, super().Sendrecv, arguments, recvbuf, status)
@@ -135,13 +136,14 @@ class PointToPoint(PersistentMessages):
     ) -> MPI.Request:
         """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or is_probed(self, source, recvtag):
-            self._check_both("Isendrecv", dest, sendtag, source, recvtag)
+        if sends_host != receives_host or (sends_host and is_probed(self, source, recvtag)):
+            self._check_both("Isendrecv", Side(sendbuf, dest, sendtag), Side(recvbuf, source, recvtag))
             receiving = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
         if sends_host:
-            request = super().Isendrecv(sendbuf, dest, sendtag, recvbuf, source, recvtag)
-            return host_receive.ireceive(self, request, recvbuf)
+            begin = super().Isendrecv
+            start = lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag)  # noqa: E731
+            return host_receive.ireceive(self, start, recvbuf)
         send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
         return exchange.iexchange(self, "Isendrecv", send_side, receive_side)
 
@@ -156,11 +158,10 @@ class PointToPoint(PersistentMessages):
         status: MPI.Status | None = None,
     ) -> None:
         """As `Sendrecv`, with one buffer: a copy of it is sent."""
-        found = take_probed(self, source, recvtag)
-        if found is not None:
-            self.Send(buf, dest, sendtag)
-            return found.Recv(buf, status)
         if on_host(buf):
+            if is_probed(self, source, recvtag):
+                self._check_both("Sendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
+                return self._receive_beside(self._isend_copy(buf, dest, sendtag), buf, source, recvtag, status)
             arguments = buf, dest, sendtag, source, recvtag
             return host_receive.receive(self, super().Sendrecv_replace, arguments, buf, status)
         return exchange.exchange(self, "Sendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag), status)
@@ -170,16 +171,34 @@ class PointToPoint(PersistentMessages):
         self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
     ) -> MPI.Request:
         """As `Isendrecv`, with one buffer: a copy of it is sent."""
-        found = take_probed(self, source, recvtag)
-        if found is not None:
-            self.Send(buf, dest, sendtag)
-            return found.Irecv(buf)
         if on_host(buf):
-            request = super().Isendrecv_replace(buf, dest, sendtag, source, recvtag)
-            return host_receive.ireceive(self, request, buf)
+            if is_probed(self, source, recvtag):
+                self._check_both("Isendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
+                sending = self._isend_copy(buf, dest, sendtag)
+                return exchange.together(self.Irecv(buf, source, recvtag), sending)
+            begin = super().Isendrecv_replace
+            return host_receive.ireceive(self, lambda view: begin(view, dest, sendtag, source, recvtag), buf)
         return exchange.iexchange(self, "Isendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
 
-    def _check_both(self, operation: str, dest: int, sendtag: int, source: int, recvtag: int) -> None:
-        """Check the ranks and tags of a send and a receive before either begins."""
-        self.endpoint.check_send(operation, dest, sendtag)
-        self.endpoint.check_receive(operation, source, recvtag)
+    def _check_both(self, operation: str, sending: Side, receiving: Side) -> None:
+        """Check all arguments of a send and a receive before either begins."""
+        self.endpoint.check_send(operation, sending.rank, sending.tag)
+        self.endpoint.check_receive(operation, receiving.rank, receiving.tag)
+        for side, writable, prepare in ((sending, False, MPI.Comm.Send_init), (receiving, True, MPI.Comm.Recv_init)):
+            if on_host(side.buf):
+                prepare(MPI.COMM_SELF, side.buf, 0, 0).Free()  # raises what mpi4py raises
+            else:
+                resolve(self.endpoint, operation, side, writable=writable)
+
+    def _receive_beside(
+        self, sending: MPI.Request, buf: Any, source: int, tag: int, status: MPI.Status | None
+    ) -> None:
+        """Receive a message while another one is being sent, and wait for both."""
+        try:
+            self.Recv(buf, source, tag, status)
+        finally:
+            sending.Wait()
+
+    def _isend_copy(self, buf: Any, dest: int, tag: int) -> MPI.Request:
+        """Begin to send what a host array has now, which may be written again at once."""
+        return going_on(MPI.Comm.Isend(self, [gathered(buf), MPI.PACKED], dest, tag))

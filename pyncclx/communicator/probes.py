@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
@@ -15,6 +16,7 @@ from ..messages.unsent import going_on
 from ..recovery.meetings import explained
 
 _T = TypeVar("_T")
+_OF_ARGUMENTS = (MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_TYPE)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -27,6 +29,26 @@ def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
 def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
     """Whether there is such a message; it stays."""
     return bool(HOLDING) and comm.probed.find(source, tag) is not None
+
+
+@contextmanager
+def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message | None]:
+    """Provide such a message to a block that receives it; it stays if the block raises before it is received."""
+    found = comm.probed.find(source, tag) if HOLDING else None
+    if found is None:
+        yield None
+        return
+    message = Message(found.message, comm, found)
+    is_received = True
+    try:
+        yield message
+    except BaseException as error:
+        # MPI's own errors come after the receive, but for those of arguments; mpi4py leaves the message then.
+        is_received = not message or (isinstance(error, MPI.Exception) and error.Get_error_class() not in _OF_ARGUMENTS)
+        raise
+    finally:
+        if is_received:
+            comm.probed.forget(found)
 
 
 def of_any(method: _Method) -> _Method:
@@ -170,10 +192,9 @@ class Probes(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """As mpi4py's `sendrecv`."""
-        found = take_probed(self, source, recvtag)
-        if found is None:
+        if not is_probed(self, source, recvtag):
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        sending = self.isend(sendobj, dest, sendtag)
-        received = found.recv(status)
+        sending = self.isend(sendobj, dest, sendtag)  # before the message is taken, which an error here leaves
+        received = Probes.recv(self, recvbuf, source, recvtag, status)
         sending.wait()
         return received

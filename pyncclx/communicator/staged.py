@@ -20,7 +20,7 @@ from ..staging.operations import OPERATIONS, device_buffers, is_nonblocking, is_
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from .host_first import RECEIVES, Ways, host_first
+from .host_first import RECEIVES, Ways, host_first, receive_by_mpi
 
 _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
@@ -41,6 +41,7 @@ def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
 def _staged(operation: str, original: _Method) -> _Method:
     # Those are recorded before they come here.
     nonblocking = is_nonblocking(operation)
+    receives = operation in RECEIVES and not nonblocking
     is_blocking_collective = not (is_message(operation) or nonblocking or is_persistent(operation))
 
     @functools.wraps(original)
@@ -50,7 +51,8 @@ def _staged(operation: str, original: _Method) -> _Method:
         # On the host device every array is in host memory: staging is MPI's call itself.
         if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
             if self.staging:
-                staged = stage.stage(self, operation, functools.partial(original, self), args, kwargs)
+                call = _checking(self, operation, original) if receives else functools.partial(original, self)
+                staged = stage.stage(self, operation, call, args, kwargs)
                 return going_on(staged) if nonblocking else staged
             if is_cuda_aware() is False:
                 raise NotSupported(
@@ -71,6 +73,17 @@ def _staged(operation: str, original: _Method) -> _Method:
 
     ways = Ways(general=method, native=method, kinds=set(), may_stage=lambda *_: False, staged=method)
     return method if is_persistent(operation) else host_first(operation, ways)
+
+
+def _checking(comm: Base, operation: str, original: _Method) -> _Method:
+    """mpi4py's receive on host copies, into which an envelope may come."""
+    call = functools.partial(original, comm)
+    functools.update_wrapper(call, original)
+
+    def receive(*args: Any, **kwargs: Any) -> Any:
+        return receive_by_mpi(comm, operation, call, args, kwargs)
+
+    return receive
 
 
 @_stages_all_of(MPI.Comm)

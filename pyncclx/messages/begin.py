@@ -12,6 +12,7 @@ from ..errors import NotSupported
 from ..team.streams import stream_for
 from .channels import Outlet
 from .mpi_transfer import start_receive, start_send
+from .probe import HOLDING
 from .receive import Incoming
 from .send import SYNCHRONOUS, Outgoing
 from .side import ResolvedSide, Side
@@ -51,9 +52,18 @@ def begin_receive(
     if source == MPI.PROC_NULL:
         return None
     buffer, stream = resolve(endpoint, operation, side, writable=True, not_captured=not_captured)
-    incoming = Incoming(endpoint, operation, buffer, stream)
-    incoming.expect(source, tag)
-    incoming.start(partial(start_receive, comm, source, tag))
+    return start_to_receive(comm, endpoint, operation, ResolvedSide(buffer, stream, source, tag))
+
+
+def start_to_receive(comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide) -> Incoming:
+    """Start to receive after all checks: a message that a probe has found, if one matches, or the next one."""
+    probed = comm.probed.take(side.rank, side.tag) if HOLDING else None
+    incoming = Incoming(endpoint, operation, side.buffer, side.stream, probed)
+    incoming.expect(side.rank, side.tag)
+    if probed is None:
+        incoming.start(partial(start_receive, comm, side.rank, side.tag))
+    else:
+        incoming.start(lambda memory: MPI.Message.Irecv(probed.message, [memory, MPI.BYTE]))
     return incoming
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import zlib
 from dataclasses import astuple, dataclass, fields
 from operator import attrgetter
 from typing import Any
@@ -20,10 +21,11 @@ INLINE = 4  # behind the envelope, in the same message of MPI
 LETTER = 5  # not at all: see letters.py
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
-_ENVELOPE = struct.Struct(f"=16s9Q64s4Q{_SENDER.size}s")  # ENVELOPE_MAGIC, the fields of `Envelope`
+_HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the fields
+_FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # of `Envelope`
 # A multiple of 32, as the lengths of all messages are, so that they are whole elements of any datatype. MPICH ends the
 # program where a message to the same process has a part of one.
-ENVELOPE_NBYTES = _ENVELOPE.size
+ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
 STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
 
 
@@ -72,6 +74,8 @@ class Envelope:
         Of the data.
     place : int
         In the bounce memory: that of the message's ready word and done word.
+    source : int
+        The sender's rank in the communicator of the message.
     answer : int
         Not 0: answer the sender with this number once its bounce memory is open.
     offset : int
@@ -96,6 +100,7 @@ class Envelope:
     clock: int
     nbytes: int
     place: int = 0
+    source: int = 0
     answer: int = 0
     offset: int = 0
     allocation: int = 0
@@ -130,18 +135,22 @@ class Envelope:
 
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""
-        return _ENVELOPE.pack(ENVELOPE_MAGIC, *_after_sender(self), self.sender.packed)
+        packed = _FIELDS.pack(*_after_sender(self), self.sender.packed)
+        return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
 _after_sender = attrgetter(*[field.name for field in fields(Envelope)][1:])
 
 
 def unpack(message: Any, nbytes: int) -> Envelope | None:
-    """Read the envelope at the beginning of a message of `nbytes`; None if there is none."""
+    """Read the envelope at the beginning of a message of `nbytes`; None if there is none, or a part of it."""
     if nbytes < ENVELOPE_NBYTES:
         return None
-    magic, *fields, sender = _ENVELOPE.unpack_from(message)
-    return Envelope(_unpack_sender(sender), *fields) if magic == ENVELOPE_MAGIC else None
+    magic, checksum = _HEAD.unpack_from(message)
+    if magic != ENVELOPE_MAGIC or checksum != zlib.crc32(message[_HEAD.size : ENVELOPE_NBYTES]):
+        return None
+    *fields, sender = _FIELDS.unpack_from(message, _HEAD.size)
+    return Envelope(_unpack_sender(sender), *fields)
 
 
 @functools.lru_cache  # the same few processes send again and again

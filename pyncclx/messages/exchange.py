@@ -119,7 +119,7 @@ class _Exchange:
             self._sending.Wait()
 
     def is_over(self) -> bool:
-        return self._receiving.Get_status() and self._sending.Get_status()
+        return all([self._receiving.Get_status(), self._sending.Get_status()])  # both: each call moves one on
 
     def fill(self, status: MPI.Status) -> None:
         copy_status(status, self._status)

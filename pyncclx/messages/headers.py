@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..backends import Device, Watch
-from ..errors import NotSupported
+from ..backends import Device, Exported, Watch
 from ..requests.open_receives import LOCK
 
-HEADERS = 128  # communicators that may have endpoints at the same time
+HEADERS = 128  # in the bounce memory; of more communicators at the same time they are in memory of their own
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 
 
 class Headers:
-    """Headers at the beginning of the bounce memory, one for each endpoint.
+    """Headers, one for each endpoint: at the beginning of the bounce memory, and in more memory where there are many.
 
     Attributes
     ----------
@@ -23,23 +22,19 @@ class Headers:
 
     def __init__(self, device: Device, base: int) -> None:
         self._device = device
-        self._free = deque(range(base, base + HEADERS * HEADER_NBYTES, HEADER_NBYTES))
+        self._free = deque(_headers_at(base))
+        self._more: list[Exported] = []  # keeps the memory
         self.retired: deque[tuple[int, Watch]] = deque()
 
     def take(self) -> int:
-        """Return the address of a cleared header.
-
-        Raises
-        ------
-        NotSupported
-            All are in use.
-        """
+        """Return the address of a cleared header."""
         self.reclaim()
-        try:
+        with LOCK:
+            if not self._free:
+                more = self._device.allocate_exported(HEADERS * HEADER_NBYTES)
+                self._more.append(more)
+                self._free.extend(_headers_at(more.address))
             header = self._free.popleft()
-        except IndexError:
-            text = f"{HEADERS} communicators have sent or received device arrays: Free some"
-            raise NotSupported(text) from None
         self._device.fill_zero(header, HEADER_NBYTES)
         return header
 
@@ -52,3 +47,7 @@ class Headers:
         for header, watch in retired:
             self._free.append(header)
             watch.close()
+
+
+def _headers_at(base: int) -> range:
+    return range(base, base + HEADERS * HEADER_NBYTES, HEADER_NBYTES)

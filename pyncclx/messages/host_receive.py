@@ -1,24 +1,27 @@
-"""Receives of host arrays, which are mpi4py's: what to do when the message turns out to be a device array's."""
+"""Receives of host arrays, which are mpi4py's: what to do when the message turns out to be a device array's.
+
+MPI has then received an envelope. It is found by its beginning, in one place: `HostLanding` of a nonblocking receive,
+which all ways to complete the request ask, and `_fetched` for a blocking one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
-from ..arrays import datatypes
-from ..arrays.buffers import Buffer
-from ..arrays.specs import spec_parts
 from ..errors import MPIError
 from ..recovery.meetings import raise_explained
-from ..requests.host_receive import ENVELOPE_MAGIC, HostReceiveRequest
+from ..requests.host_receive import HostReceiveRequest
+from ..requests.open_receives import LOCK
 from ..team.base import Base
-from .envelope import ENVELOPE_NBYTES, STEP_NBYTES, inline_nbytes, may_be_envelope, unpack
+from .envelope import ENVELOPE_NBYTES, OFFERED, STEP_NBYTES, WINDOW, inline_nbytes, may_be_envelope
+from .host_fetch import HostFetch
+from .host_memory import HostMemory, has_own_datatype, memory_of
 from .probe import ProbedMessage
-from .receive import Incoming
-from .unsent import going_on
+from .unsent import Follows, follow, going_on
 
 if TYPE_CHECKING:
     from .base import MessageBase
@@ -44,77 +47,139 @@ def receive(
             raise_explained(comm, error, call.__name__)
         text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
         raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
-    if may_be_envelope(status.Get_count(_BYTE)):
-        _check(comm, _host_memory(recvbuf), status)
+    # A communicator of mpi4py's comes here by MPI.Comm.Recv(comm, array).
+    if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
+        memory = memory_of(recvbuf)
+        envelope = memory.envelope()
+        if envelope is not None:
+            HostFetch(comm, memory, envelope).finish(status)
+
+
+class HostLanding(Follows):
+    """What is examined when a nonblocking receive of a host array ends: whether an envelope is in its memory.
+
+    It refers to the view of the array that mpi4py holds until the request is complete. So where none of the request's
+    own methods completes it but mpi4py's `Waitall`, say, the end of the view brings the data; only the length in
+    mpi4py's status is then the envelope's.
+
+    Attributes
+    ----------
+    is_claimed : bool
+        Whether a method of the request examines the memory.
+    fetch : HostFetch or None
+        Of the data, once an envelope was found.
+    """
+
+    # Only the slots are set in every receive; the others have a value where an envelope or a probed message is.
+    __slots__ = ("__dict__", "_buf", "_comm", "is_claimed")
+    _buf: Any
+    _comm: MessageBase
+    is_claimed: bool
+    fetch: HostFetch | None = None
+    _memory: HostMemory | None = None
+    _probed: ProbedMessage | None = None
+
+    def is_complete(self, status: MPI.Status) -> bool:
+        """Whether all data is there, of a message that MPI has received with this status; sets the status if so."""
+        if status.Get_error() != MPI.SUCCESS or not self._find(status):
+            return True
+        assert self.fetch is not None
+        if not self.fetch.is_over():
+            return False
+        self.fetch.fill(status)
+        return True
+
+    def complete(self, status: MPI.Status) -> None:
+        """Wait for the data of a message that MPI has received with this status, and set the status."""
+        if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES and self._find(status):
+            assert self.fetch is not None
+            self._finish(status)
+            return
+        self._buf = None
+        if self._memory is not None:
+            self._memory = None
+
+    def go_on(self) -> None:
+        """Fetch the data of a long message, for which its sender may wait, before MPI is asked for it."""
+        with suppress(Exception):  # the call that completes the request raises it
+            if self._examine(only_long=True) and self.fetch is not None:
+                self.fetch.is_over()
+
+    def _find(self, status: MPI.Status) -> bool:
+        """Look for an envelope in a message that MPI has received."""
+        if self._probed is not None:
+            self._probed.set_origin(status)
+        return may_be_envelope(status.Get_count(_BYTE)) and self._examine()
+
+    def _examine(self, *, only_long: bool = False) -> bool:
+        """Look for an envelope in the memory, and prepare to fetch the data that it describes."""
+        with LOCK:
+            buf = self._buf
+            if buf is None or not isinstance(self._comm, Base):  # over, or a communicator of mpi4py's
+                return False
+            memory = self._memory = memory_of(buf) if self._memory is None else self._memory
+            envelope = memory.envelope()
+            if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
+                return False
+            if self.fetch is None or not self.fetch.is_of(envelope):
+                self.fetch = HostFetch(self._comm, memory, envelope)
+            return True
+
+    def _finish(self, status: MPI.Status | None) -> None:
+        fetch, self.fetch, self._memory, self._buf = self.fetch, None, None, None
+        if fetch is not None:
+            fetch.finish(status)
+
+    @staticmethod
+    def end(landing: HostLanding) -> None:
+        """Bring the data, unless the request's own method does: MPI has completed it, or the program has dropped it."""
+        if not landing.is_claimed:
+            landing._examine()
+            landing._finish(None)
+
+
+_end = HostLanding.end
+_LASTING = memoryview(b"")  # in the place of a view, of what exports no memory
 
 
 def ireceive(
-    comm: MessageBase, request: MPI.Request, buf: Any, probed: ProbedMessage | None = None
-) -> HostReceiveRequest:
-    """Do the same when mpi4py's request of a nonblocking receive is waited for."""
-    memory = _host_memory(buf)  # now: by the end of the receive the datatype may have been freed
-    checked = HostReceiveRequest(request)
-
-    def check(status: MPI.Status) -> None:
-        if probed is not None:
-            probed.set_origin(status)
-        if may_be_envelope(status.Get_count(_BYTE)):
-            _check(comm, memory, status)
-
-    checked.check = check
-    return going_on(checked)
-
-
-def ireceive_plain(comm: MessageBase, request: MPI.Request, array: np.ndarray[Any, Any]) -> HostReceiveRequest:
-    """As `ireceive`, for all of a NumPy array: its memory is looked up only if an envelope may have arrived."""
-    checked = HostReceiveRequest(request)
-
-    def check(status: MPI.Status) -> None:
-        if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES:  # at once what `may_be_envelope` finds out
-            _check(comm, _host_memory(array), status)
-
-    checked.check = check
-    return going_on(checked)
+    comm: MessageBase, start: Callable[[Any], MPI.Request], buf: Any, probed: ProbedMessage | None = None
+) -> MPI.Request:
+    """Begin to receive into a host array by ``start(buf)``, which is mpi4py's."""
+    spec, view = _viewed(buf)
+    request = HostReceiveRequest(start(spec))
+    request.landing = landing = HostLanding(view, HostLanding.end)
+    landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
+    if has_own_datatype(buf):
+        landing._memory = memory_of(buf, is_kept=True)
+    if view is _LASTING:
+        return going_on(request)
+    follow(landing)
+    return request
 
 
-def _check(comm: MessageBase, memory: Any, status: MPI.Status) -> None:
-    """Bring the data if there is an envelope at the beginning of the memory."""
-    if memory is None or bytes(memory[: len(ENVELOPE_MAGIC)]) != ENVELOPE_MAGIC:
-        return
-    if isinstance(comm, Base):  # not one of mpi4py's: MPI.Comm.Recv(comm, array)
-        _unwrap(comm, memory, status.Get_count(_BYTE), status)
-
-
-def _unwrap(comm: MessageBase, memory: Any, received_nbytes: int, status: MPI.Status) -> None:
-    """Replace a device array's message in host memory by its data.
-
-    The program's stream may wait for a peer that waits for this, so nothing here is on that stream.
-    """
-    device, message = comm.endpoint.device, np.frombuffer(memory[:received_nbytes], np.uint8).copy()
-    envelope, stream = unpack(message, received_nbytes), comm.endpoint.postbox.host_array_stream
-    nbytes = min(envelope.nbytes if envelope else 0, len(memory))
-    copy = device.allocate_temporary(max(nbytes, 1), stream)
-    buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
-    incoming = Incoming(comm.endpoint, "Recv", buffer, stream)
-    incoming.accept(message, status)
-    device.copy(MPI.Get_address(memory), copy.address, nbytes, stream)
-    device.synchronize(stream)
-    incoming.finish(stream)
-
-
-def _host_memory(spec: Any) -> Any:
-    """Return the bytes of a host buffer argument from its displacement on; None if it is of an unknown kind."""
-    array, count, displ, key = spec_parts(spec)
+def ireceive_plain(
+    comm: MessageBase, start: Callable[..., MPI.Request], array: Any, source: int, tag: int
+) -> MPI.Request:
+    """Begin to receive into a NumPy array by ``start(comm, array, source, tag)``, which is mpi4py's."""
     try:
         view = memoryview(array)
-        itemsize = key.Get_extent()[1] if isinstance(key, MPI.Datatype) else _itemsize(view, key)
-        whole = np.frombuffer(array.T if view.f_contiguous and not view.c_contiguous else array, np.uint8)
+        request = HostReceiveRequest(start(comm, view, source, tag))
     except (TypeError, ValueError, BufferError):
-        return None
-    begin = (displ or 0) * itemsize
-    return whole[begin : begin + count * itemsize] if count is not None else whole[begin:]
+        return start(comm, array, source, tag)  # which raises what mpi4py raises
+    request.landing = landing = HostLanding(view, _end)
+    landing._comm, landing._buf, landing.is_claimed = comm, array, False
+    follow(landing)
+    return request
 
 
-def _itemsize(view: memoryview, key: Any) -> int:
-    """Return the size of the elements that a key names; without one, of the buffer's, in any format."""
-    return np.dtype(key).itemsize if key else view.itemsize
+def _viewed(buf: Any) -> tuple[Any, memoryview]:
+    """Return a buffer argument with a view in the place of the array, and the view."""
+    is_spec = isinstance(buf, (list, tuple)) and len(buf) > 0
+    try:
+        view = memoryview(buf[0] if is_spec else buf)
+    except (TypeError, ValueError, BufferError):
+        return buf, _LASTING
+    if view.readonly or not view.contiguous:  # mpi4py refuses it
+        return buf, _LASTING
+    return (type(buf)((view, *buf[1:])) if is_spec else view), view

@@ -122,7 +122,7 @@ class Message(StandIn, MPI.Message):
                     raise
             if not places.host_arrays():
                 return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
-        request = host_receive.ireceive(comm, receive(buf), buf, probed)
+        request = host_receive.ireceive(comm, receive, buf, probed)
         if began is not None:
             events.emit("Irecv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
         return request

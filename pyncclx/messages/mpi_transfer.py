@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from ..system.process import held
+from ..system.process import PerProcess, held
 from .envelope import ENVELOPE_NBYTES
 
 GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
@@ -16,6 +16,8 @@ _SHORT_NBYTES = 1 << 10  # the longest in one part, of which Open MPI writes no 
 _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
+#: A communicator of this process alone. Hold `LOCK` until what was sent on it has been matched.
+ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)
 _KEPT: dict[int, MPI.Datatype] = held({})  # by the length of the message
 
 

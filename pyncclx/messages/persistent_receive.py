@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -11,11 +10,11 @@ from ..backends import Event
 from ..errors import NotSupported
 from ..requests.status import copy_status, fill_empty, status_of_no_source
 from .batch import Batch
+from .begin import start_to_receive
 from .channels import Inlet, inlet_of, unmatched
-from .mpi_transfer import start_receive
 from .persistent import PersistentMessage
 from .receive import Incoming
-from .side import Side
+from .side import ResolvedSide, Side
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
@@ -29,20 +28,15 @@ class PersistentReceive(PersistentMessage):
 
     def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
         super().__init__(comm, operation, side, writable=True)
-        self._status, self._probes = MPI.Status(), comm.probed
+        self._status = MPI.Status()
         fill_empty(self._status)
 
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_receive(self.operation, side.rank, side.tag)
 
     def begin(self, stream: Any, batch: Batch | None) -> None:
-        probed = self._probes.take(self.peer, self.tag)
-        incoming = Incoming(self.endpoint, self.operation, self.buffer, stream, probed)
-        incoming.expect(self.peer, self.tag)
-        if probed is None:
-            incoming.start(functools.partial(start_receive, self.comm, self.peer, self.tag))
-        else:
-            incoming.start(lambda memory: MPI.Message.Irecv(probed.message, [memory, MPI.BYTE]))
+        side = ResolvedSide(self.buffer, stream, self.peer, self.tag)
+        incoming = start_to_receive(self.comm, self.endpoint, self.operation, side)
         self._message = self.receive = incoming
         incoming.post()
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from ..system.process import PerProcess, held
+from ..requests.open_receives import LOCK
+from ..system.process import held
 from .envelope import may_be_envelope, unpack
-from .mpi_transfer import GAP_NBYTES, two_part_datatype
+from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype
 
-_ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)  # a communicator of this process alone
 _sent: list[tuple[MPI.Request, Any]] = held([])  # messages to itself that are not received yet, and their memory
 HOLDING: set[ProbedMessages] = set()  # those that hold any message
 
@@ -82,10 +82,14 @@ class ProbedMessages:
         """Return it, to be received."""
         found = self.find(source, tag)
         if found is not None:
-            self._messages.remove(found)
-            if not self._messages:
-                HOLDING.discard(self)
+            self.forget(found)
         return found
+
+    def forget(self, message: ProbedMessage) -> None:
+        """Hold a message no longer: it has been received, or will be."""
+        self._messages.remove(message)
+        if not self._messages:
+            HOLDING.discard(self)
 
     def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
         """Take a message from MPI that a probe has found, with this status, if it may be an envelope.
@@ -108,15 +112,27 @@ class ProbedMessages:
 
 def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MPI.Message]:
     """Receive a message that may be an envelope, and send it to this process itself; return its data's length, too."""
-    itself = _ITSELF.get()
     nbytes = received_nbytes + GAP_NBYTES
     data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
     envelope = unpack(data, received_nbytes)
-    _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
-    _sent.append((itself.Isend([data, 1, datatype], 0), data))
+    again = _send([data, 1, datatype])
     datatype.Free()
-    return envelope.nbytes if envelope else received_nbytes, itself.Mprobe(0)
+    return envelope.nbytes if envelope else received_nbytes, again
+
+
+def _send(spec: Any) -> MPI.Message:
+    """Send a message to this process itself, and return it matched."""
+    with LOCK:  # no other thread gets it
+        return _begin_to_send(spec).Mprobe(0)
+
+
+def _begin_to_send(spec: Any) -> MPI.Intracomm:
+    """Send a message to this process itself, on the communicator that is returned."""
+    itself = ITSELF.get()
+    _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
+    _sent.append((itself.Isend(spec, 0), spec))
+    return itself
 
 
 def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> Any:
@@ -131,6 +147,5 @@ def ireceive_object(probed: ProbedMessage) -> MPI.Request:
     """Return a request for the same."""
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE])
-    itself = _ITSELF.get()
-    _sent.append((itself.Isend([data, MPI.BYTE], 0), data))
-    return itself.irecv(bytearray(probed.nbytes), 0)
+    with LOCK:
+        return _begin_to_send([data, MPI.BYTE]).irecv(bytearray(probed.nbytes), 0)

@@ -87,7 +87,7 @@ class Outgoing:
         return self._inline(answer=peers.number_of(self.peer) + 1)
 
     def _envelope(self, transport: int) -> Envelope:
-        envelope = Envelope(self.postbox.sender, transport, self.clock, self.nbytes)
+        envelope = Envelope(self.postbox.sender, transport, self.clock, self.nbytes, source=self.endpoint.rank)
         if self._channel is not None:
             self._channel.describe(envelope)
         return envelope

@@ -30,7 +30,7 @@ class Side:
 
 @dataclass(slots=True)
 class ResolvedSide:
-    """A side that sends, after all checks.
+    """A side after all checks.
 
     Attributes
     ----------

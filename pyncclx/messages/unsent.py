@@ -63,13 +63,22 @@ class _Used(NamedTuple):
         return self.end.is_over()
 
 
+class Follows(ref[Any]):
+    """A reference to a part of a request of MPI's own that has something to do while the request is under way."""
+
+    __slots__ = ()
+
+    def go_on(self) -> None:
+        """Do what other ranks may wait for, without waiting."""
+
+
 class Unsent:
     """What MPI may still have to do for this process.
 
     Attributes
     ----------
     new : deque of weak references
-        Requests of MPI's own that the program has begun and that are not counted yet.
+        To requests of MPI's own that the program has begun and that are not counted yet.
     begun : int
         How many there were before.
     dropped : deque
@@ -77,11 +86,11 @@ class Unsent:
     """
 
     def __init__(self, watcher: Watcher) -> None:
-        self.new: deque[ref[MPI.Request]] = deque()
+        self.new: deque[ref[Any]] = deque()
         self.begun = 0
         self.dropped: deque[Any] = deque()
         self._watcher = watcher
-        self._followed: list[ref[MPI.Request]] = []  # requests that the program has still to complete
+        self._followed: list[ref[Any]] = []  # requests that the program has still to complete
         self._open = WeakSet[Any]()  # those that a call will end
         self._kept: deque[Kept] = deque()  # those that no call waits for
 
@@ -92,7 +101,7 @@ class Unsent:
         """Whether the program has still to complete a request. Completed ones are null; only the program asks MPI."""
         with LOCK:
             self._count_new()
-            self._followed = [reference for reference in self._followed if reference()]
+            self._followed = [reference for reference in self._followed if _is_under_way(reference)]
             return bool(self._followed)
 
     def note_new(self) -> None:
@@ -105,7 +114,7 @@ class Unsent:
     def _count_new(self) -> None:
         new = [self.new.popleft() for _ in range(len(self.new))]
         self.begun += len(new)
-        self._followed += [reference for reference in new if reference()]
+        self._followed += [reference for reference in new if _is_under_way(reference)]
 
     def add(self, message: Any) -> None:
         """Let MPI go on until the message is discarded."""
@@ -148,12 +157,15 @@ class Unsent:
             return False
 
     def go_on(self) -> None:
-        """Let MPI send what it can."""
+        """Let MPI send what it can, and fetch what host arrays are to receive and senders may wait for."""
         if self:
             with LOCK:
                 for _ in range(STEPS):
                     let_go_on()
                 self.sweep()
+                for reference in self._followed:
+                    if isinstance(reference, Follows):
+                        reference.go_on()
 
     def take_dropped(self) -> None:
         """Let messages go on whose requests the program has dropped."""
@@ -186,9 +198,21 @@ def _has_ended(message: Kept) -> bool:
 
 def going_on(request: _Begun) -> _Begun:
     """Return a request of MPI's own; MPI goes on with it from now on, whatever this process waits for."""
+    follow(ref(request))
+    return request
+
+
+def follow(reference: ref[Any]) -> None:
+    """Let MPI go on with what is referred to, until it is complete: a request of MPI's own, or the view of its memory.
+
+    A reference to a view has a callback, which Python clears when the view ends.
+    """
     if OF_PROCESS:
         new = OF_PROCESS[0].new
-        new.append(ref(request))
+        new.append(reference)
         if not 1 < len(new) <= MOST_NEW:
             OF_PROCESS[0].note_new()
-    return request
+
+
+def _is_under_way(reference: ref[Any]) -> bool:
+    return reference.__callback__ is not None or bool(reference())

@@ -2,47 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
 
+_wait, _get_status = MPI.Request.Wait, MPI.Request.Get_status
 #: Begins every envelope, and other data only by an accident of 2**-128.
 ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
-class HostReceiveRequest(MPI.Request):
-    """mpi4py's request of a receive of a host array, which checks the message when it has arrived.
+class Landing(Protocol):
+    """What a message to a host array is taken from, once MPI has received it.
 
     Attributes
     ----------
-    check : callable
-        Called once with the status of the message. It replaces an envelope by the data.
+    is_claimed : bool
+        Whether a method of the request examines the message. If not, the end of the request in mpi4py does so.
     """
 
-    check: Callable[[MPI.Status], None]
+    is_claimed: bool
+
+    def is_complete(self, status: MPI.Status) -> bool:
+        """Whether all data is there, of a message that MPI has received with this status; sets the status if so."""
+
+    def complete(self, status: MPI.Status) -> None:
+        """Wait for the data of a message that MPI has received with this status, and set the status."""
+
+
+class HostReceive(MPI.Request):
+    """A receive of a host array: each way to complete it replaces an envelope by the data, once.
+
+    Attributes
+    ----------
+    landing : Landing
+    """
+
+    landing: Landing
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait for the message, and check it."""
-        if self:
-            status = MPI.Status() if status is None else status
-            super().Wait(status)
-            self.check(status)
+        """Wait for the message. As mpi4py's `Wait`."""
+        if not self:
+            return _wait(self, status)
+        if status is None:
+            status = MPI.Status()
+        landing = self.landing
+        landing.is_claimed = True
+        _wait(self, status)
+        landing.complete(status)
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the message has arrived; if so, check it."""
-        if self:
-            status = MPI.Status() if status is None else status
-            if not super().Test(status):
-                return False
-            self.check(status)
+        """Whether the message has come, with its data; if so, complete the request. As mpi4py's `Test`."""
+        if not self:
+            return super().Test(status)
+        if status is None:
+            status = MPI.Status()
+        landing = self.landing
+        if not (_get_status(self, status) and landing.is_complete(status)):
+            return False
+        landing.is_claimed = True
+        _wait(self, status)
+        landing.complete(status)
         return True
 
-    def is_over(self, status: MPI.Status, errors: list[Exception]) -> bool:
-        """Return what `Test` does; append an error to `errors` instead of raising it."""
-        try:
-            return self.Test(status)
-        except Exception as error:
-            errors.append(error)
-            return True
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        """Whether the message has come, with its data; the request stays. As mpi4py's `Get_status`."""
+        if status is None:
+            status = MPI.Status()
+        return _get_status(self, status) and (not self or self.landing.is_complete(status))
+
+    def get_status(self, status: MPI.Status | None = None) -> bool:
+        """As `Get_status`."""
+        return self.Get_status(status)
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """As `Wait`; return None, for there is no object."""
+        self.Wait(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """As `Test`; the object is None."""
+        return self.Test(status), None
+
+
+class HostReceiveRequest(HostReceive):
+    """The request of one receive."""

@@ -13,6 +13,7 @@ from .. import events
 from ..errors import MPIError
 from .open_receives import OpenReceive
 from .request import Request, Work
+from .shown import ShownHandle
 
 #: Persistent requests of this library, by their handles; weakly.
 BY_HANDLE: weakref.WeakValueDictionary[int, MPI.Request] = weakref.WeakValueDictionary()
@@ -70,8 +71,8 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     `Start` launches a kernel after what the current stream has then; that of a collective, and all in a graph, on a
     stream of the communicator's own. `Wait` makes the stream that is current wait for it, and `Test` returns whether
-    the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`. mpi4py's own
-    calls for many find a request that has nothing to do.
+    the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`, and mpi4py's
+    own `Waitall`. mpi4py's `Testall`, `Waitany` and the like may take it first and wait.
 
     Examples
     --------
@@ -83,13 +84,18 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     """
 
     _work: Startable
+    _handle: ShownHandle
 
     def __new__(cls, work: Startable) -> Prequest:
         """Make the request of a call."""
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
-        request._work = work
+        request._work, request._handle = work, ShownHandle(request, work)
         BY_HANDLE[request.handle] = request
         return request
+
+    def __bool__(self) -> bool:
+        """Whether it has not been freed."""
+        return hasattr(self, "_work")
 
     @property
     def receive(self) -> OpenReceive | None:  # type: ignore[override]
@@ -114,6 +120,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
         self._work.start()
+        self.show()
         if began is not None:
             emit_starts([self], began)
 
@@ -132,6 +139,15 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     def _complete(self, status: MPI.Status) -> None:
         self._work.fill(status)
 
+    def _finish(self) -> None:
+        if self:
+            self._handle.deactivate()
+        super()._finish()
+
+    def show(self) -> None:
+        """Show mpi4py's own calls a request that has been started."""
+        self._handle.activate()
+
     def Free(self) -> None:
         """Free the request and what it keeps. A message that is under way goes on.
 
@@ -144,6 +160,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             self._finish()
         else:
             self._work.abandon()
+        self._handle.free()
         MPI.Prequest.Free(self)
         del self._work
 
@@ -159,10 +176,15 @@ def start_all(requests: Sequence[MPI.Prequest]) -> None:
 
 def _start_ours(requests: Iterable[Prequest]) -> None:
     """Start several; those of a kind that follow each other may take one launch."""
-    works = []
-    for request in requests:
+    works, started = [], list(requests)
+    for request in started:
         if not request:
             raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
         works.append(request._work)
-    for starter, together in itertools.groupby(works, lambda work: work.starter):
-        starter(list(together))
+    try:
+        for starter, together in itertools.groupby(works, lambda work: work.starter):
+            starter(list(together))
+    finally:  # of those that have been started, if another one cannot be
+        for request in started:
+            if request.is_active:
+                request.show()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
 
 from ..errors import MPIError
-from .host_receive import HostReceiveRequest
-from .host_waits import gathered
+from .objects import ObjectRequests
 from .open_receives import OpenReceive
 from .status import forget_at_end
 
@@ -28,7 +25,7 @@ class Work(Protocol):
         """Set the status to what is known of the message."""
 
 
-class Request(MPI.Request):
+class Request(ObjectRequests):
     """An `mpi4py.MPI.Request` of an operation on device arrays.
 
     `Wait` makes the current stream wait. The host waits only until a message is matched.
@@ -46,12 +43,6 @@ class Request(MPI.Request):
     """
 
     _work: Work
-    receive: OpenReceive | None = None  # of a device array, that it stands for
-
-    @property
-    def is_active(self) -> bool:
-        """Whether there is something to wait for."""
-        return bool(self)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Make the current stream wait, and return True. As mpi4py's `Wait`.
@@ -148,81 +139,6 @@ class Request(MPI.Request):
     def _is_over(self) -> bool:
         return not self or self._work.is_over()
 
-    # Several, of any kind: these and mpi4py's
-
-    @classmethod
-    def Waitall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
-        """Wait for all, and return True. As mpi4py's `Waitall`."""
-        if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
-            return wait_and_check(requests, statuses)
-        ours = [each for each in requests if isinstance(each, Request)]
-        receives = [each.receive for each in ours if each.receive is not None]
-        for receive in receives:
-            receive.is_awaited = True
-        if len(receives) > 1:
-            receives[0].gather(receives[1:])
-        to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, HostReceiveRequest)}
-        if to_check:
-            return _wait_and_check(requests, [] if statuses is None else statuses, ours, to_check)
-        active = {id(each): each for each in ours if each.is_active} if statuses is not None else {}
-        errors = _finish_all(ours)
-        over = MPI.Request.Waitall(requests, statuses)
-        for index in (index for index, each in enumerate(requests) if id(each) in active):
-            active[id(requests[index])]._complete(cast(list[MPI.Status], statuses)[index])
-        if errors:
-            raise errors[0]
-        return over
-
-    @classmethod
-    def Testall(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> bool:
-        """Whether all are over; if so, do what `Waitall` does. As mpi4py's `Testall`."""
-        ours = [request for request in requests if isinstance(request, Request)]
-        theirs = [request for request in requests if not isinstance(request, Request)]
-        over = [request._is_over() for request in ours]  # all of them: each call moves one on
-        over += [request.Get_status() for request in theirs]
-        return all(over) and cls.Waitall(requests, statuses)
-
-    @classmethod
-    def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait for one, and return its index, or MPI.UNDEFINED if none is active. As mpi4py's `Waitany`."""
-        while True:
-            index, over = cls.Testany(requests, status)
-            if over:
-                return index
-            os.sched_yield()
-
-    @classmethod
-    def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of one that is over, and whether there is one. As mpi4py's `Testany`."""
-        if not any(map(_is_active, requests)):
-            return MPI.UNDEFINED, True
-        for index, request in enumerate(requests):
-            if _is_active(request) and request.Get_status():
-                request.Wait(status)
-                return index, True
-        return MPI.UNDEFINED, False
-
-    @classmethod
-    def Waitsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """Wait until some are over, and return their indices; None if none is active. As mpi4py's `Waitsome`."""
-        while True:
-            over = cls.Testsome(requests, statuses)
-            if over is None or over:
-                return over
-            os.sched_yield()
-
-    @classmethod
-    def Testsome(cls, requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> list[int] | None:
-        """Return the indices of those that are over; None if none is active. As mpi4py's `Testsome`."""
-        if not any(map(_is_active, requests)):
-            return None
-        over = [index for index, request in enumerate(requests) if _is_active(request) and request.Get_status()]
-        cls.Waitall([requests[index] for index in over], statuses)
-        return over
-
-
-_OF_HOST_ARRAYS = {MPI.Request, HostReceiveRequest}
-
 
 def request_of(work: Work, receive: OpenReceive | None = None) -> Request:
     """Make the request of some work, which may be a receive."""
@@ -238,62 +154,3 @@ def _query(status: MPI.Status, work: Work) -> None:
     work.finish()
     work.fill(status)
     status.Set_cancelled(False)
-
-
-def _is_active(request: MPI.Request) -> bool:
-    return request.is_active if isinstance(request, Request) else bool(request)
-
-
-def _finish_all(requests: Sequence[Request]) -> list[Exception]:
-    """Finish the work of some, each whatever the others raise; return what they raise."""
-    errors: list[Exception] = []
-    with gathered(errors):
-        for request in requests:
-            try:
-                request._finish()
-            except Exception as error:
-                errors.append(error)
-    return errors
-
-
-def wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status] | None = None) -> Literal[True]:
-    """Wait for requests of mpi4py's, and check receives of host arrays among them."""
-    if statuses is None:
-        statuses = [MPI.Status() for _ in requests]
-    else:
-        statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
-    over = MPI.Request.Waitall(requests, statuses)
-    for request, status in zip(requests, statuses, strict=False):
-        if type(request) is HostReceiveRequest:  # of one that has been waited for, the status is empty
-            request.check(status)
-    return over
-
-
-def _wait_and_check(
-    requests: Sequence[MPI.Request],
-    statuses: list[MPI.Status],
-    ours: list[Request],
-    to_check: dict[int, HostReceiveRequest],
-) -> Literal[True]:
-    """Wait for all, and check receives of host arrays, by their index; with some of ours, receive host arrays first.
-
-    A peer's long message to a host array ends only when its receive has been checked. If all peers waited for their
-    own long messages first, none would get there.
-    """
-    statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
-    if not ours:
-        return wait_and_check(requests, statuses)
-    errors: list[Exception] = []
-    left = list(to_check)
-    while left := [index for index in left if not to_check[index].is_over(statuses[index], errors)]:
-        for each in ours:
-            each._is_over()  # moves it on
-        os.sched_yield()
-    rest = [index for index in range(len(requests)) if index not in to_check]
-    try:
-        Request.Waitall([requests[index] for index in rest], [statuses[index] for index in rest])
-    except Exception as error:
-        errors.append(error)
-    if errors:
-        raise errors[0]
-    return True

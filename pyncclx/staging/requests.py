@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
-from ..requests import request as messages
-from ..requests.host_receive import HostReceiveRequest
+from ..requests.host_receive import HostReceive
+from ..requests.objects import ObjectRequests
 from .completion import CopiesItself, copy_back_completed
 from .stand_ins import StandIn
 
@@ -22,15 +22,13 @@ from .stand_ins import StandIn
 def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> Any:
     """mpi4py's class method, for staged requests too; `completed` returns the indices of n that its result names."""
     original: Callable[..., Any] = getattr(MPI.Request, name)
-    with_ours = getattr(messages.Request, name)  # takes requests of messages with device arrays among others
-
-    of_host_arrays = messages.wait_and_check if name == "Waitall" else with_ours
+    with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays among others
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
         kinds = set(map(type, requests))
         if kinds <= _OF_HOST_ARRAYS:
-            return (of_host_arrays if HostReceiveRequest in kinds else original)(requests, *args, **kwargs)
-        ours = any(isinstance(request, (messages.Request, HostReceiveRequest)) for request in requests)
+            return original(requests, *args, **kwargs)
+        ours = any(isinstance(request, (ObjectRequests, HostReceive)) for request in requests)
         result = (with_ours if ours else original)(requests, *args, **kwargs)
         indices = completed(len(requests), result)
         copy_back_completed(requests[index] for index in indices if index >= 0)  # MPI.UNDEFINED is negative
@@ -67,7 +65,7 @@ class Request(StandIn, MPI.Request):
     testsome = _completing("testsome", lambda _, result: result[0] or [])
 
 
-_OF_HOST_ARRAYS = {MPI.Request, Request, HostReceiveRequest}  # requests that have nothing to copy back
+_OF_HOST_ARRAYS = {MPI.Request, Request}  # requests that have nothing to copy back
 
 REQUEST_NULL = Request(MPI.REQUEST_NULL)
 Request.constants = {"REQUEST_NULL": REQUEST_NULL}

@@ -1,0 +1,123 @@
+"""The memory of a host array, as the bytes of a message that MPI has received into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from ..arrays.specs import spec_parts
+from ..requests.host_receive import ENVELOPE_MAGIC
+from ..requests.open_receives import LOCK
+from .envelope import ENVELOPE_NBYTES, Envelope, unpack
+from .mpi_transfer import ITSELF
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class HostMemory:
+    """Memory in which the bytes of a message follow each other.
+
+    Attributes
+    ----------
+    nbytes : int
+        The most that a message can have.
+    """
+
+    def __init__(self, array: Bytes) -> None:
+        self._array, self.nbytes = array, array.nbytes
+
+    def envelope(self) -> Envelope | None:
+        """Return the envelope with which the message begins; None if there is none, or MPI has brought a part of it."""
+        if self._array[: len(ENVELOPE_MAGIC)].tobytes() != ENVELOPE_MAGIC:
+            return None
+        return unpack(self._array[:ENVELOPE_NBYTES], min(self.nbytes, ENVELOPE_NBYTES))
+
+    def read(self, nbytes: int) -> Bytes:
+        """Return a copy of the first bytes of the message."""
+        return self._array[:nbytes].copy()
+
+    def replace(self, nbytes: int, data: Bytes) -> None:
+        """Replace a message of `nbytes` by another one, and clear what is left of it."""
+        self._array[: data.nbytes] = data
+        self._array[data.nbytes : nbytes] = 0
+
+
+class ScatteredMemory(HostMemory):
+    """Memory over which a datatype scatters the message: MPI gathers and scatters it, by messages to this process."""
+
+    def __init__(self, spec: Any, *, is_kept: bool) -> None:
+        self._datatype: MPI.Datatype | None = None  # a copy of the program's, which may free its own meanwhile
+        if is_kept and has_own_datatype(spec):
+            self._datatype = spec[-1].Dup()
+            spec = [*spec[:-1], self._datatype]
+        self._spec = spec
+        super().__init__(np.empty(0, np.uint8))
+
+    def __del__(self) -> None:
+        if self._datatype is not None and not MPI.Is_finalized():
+            self._datatype.Free()
+
+    def envelope(self) -> Envelope | None:
+        super().__init__(gathered(self._spec))
+        return super().envelope()
+
+    def replace(self, nbytes: int, data: Bytes) -> None:
+        super().replace(nbytes, data)
+        itself, changed = ITSELF.get(), self._array[: max(nbytes, data.nbytes)]
+        with LOCK:
+            sending = MPI.Comm.Isend(itself, [changed, MPI.PACKED], 0)
+            MPI.Comm.Recv(itself, self._spec, 0, 0)
+        sending.Wait()
+
+
+def gathered(spec: Any) -> Bytes:
+    """Return the bytes of a message that a buffer argument describes."""
+    itself, status = ITSELF.get(), MPI.Status()
+    with LOCK:
+        sending = MPI.Comm.Isend(itself, spec, 0)
+        message = MPI.Comm.Mprobe(itself, 0, 0, status)
+    array = np.empty(status.Get_elements(MPI.BYTE), np.uint8)
+    message.Recv([array, MPI.PACKED])
+    sending.Wait()
+    return array
+
+
+def has_own_datatype(spec: Any) -> bool:
+    """Whether a buffer argument has a datatype that the program has made."""
+    key = spec[-1] if isinstance(spec, (list, tuple)) and spec else None
+    return isinstance(key, MPI.Datatype) and not key.is_predefined
+
+
+def memory_of(spec: Any, *, is_kept: bool = False) -> HostMemory:
+    """Return the memory of a buffer argument; with `is_kept`, for longer than its datatype may live."""
+    array, count, displ, key = spec_parts(spec)
+    try:
+        view = _view(array)
+        itemsize = _itemsize(view, key) if key is not None or count is not None or displ else 1
+        whole = np.frombuffer(view, np.uint8)
+        begin = (displ or 0) * itemsize
+        return HostMemory(whole[begin : begin + count * itemsize] if count is not None else whole[begin:])
+    except (TypeError, ValueError, BufferError, KeyError):
+        return ScatteredMemory(spec, is_kept=is_kept)
+
+
+def _view(array: Any) -> memoryview:
+    """Return what an array exports, in the order of its memory."""
+    try:
+        view = memoryview(array)
+    except TypeError:  # of DLPack, or with an array interface
+        memory: Any = MPI.buffer.frombuffer(array)
+        return memoryview(memory)
+    return memoryview(array.T) if view.f_contiguous and not view.c_contiguous else view
+
+
+def _itemsize(view: memoryview, key: Any) -> int:
+    """Return the size of the elements that a key names; without one, of the buffer's. ValueError if they have gaps."""
+    if not isinstance(key, MPI.Datatype):
+        return np.dtype(key).itemsize if key else view.itemsize
+    if not key.is_predefined or key.Get_extent() != (0, key.Get_size()):
+        raise ValueError(key)
+    return key.Get_size()
