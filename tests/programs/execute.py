@@ -29,7 +29,8 @@ class Side:
     world: Any  # a communicator of the library
     beside: Any  # a duplicate of mpi4py's, for what the programs themselves do not do
     place: Place
-    is_plain: bool
+    has_partitions: bool
+    aborts: bool = False  # whether an exception that nothing catches ends the job
 
 
 class Run:
@@ -62,14 +63,14 @@ class Run:
             elif not waiting and not self._pending:
                 break
         self.at = "the end"
-        if not isinstance(self.comms, Alone):
-            self.side.beside.Barrier()  # MPI goes on with what was dropped only in its calls
         for request in self.inactive:
             request.Free()
+        if not isinstance(self.comms, Alone):
+            self.side.beside.Barrier()  # MPI goes on with what was dropped only in its calls
+            self.kept.clear()
         self.comms.close()
         for datatype in self._datatypes.values():
             datatype.Free()
-        self.kept.clear()
 
     def _begin(self, act: Act, number: int) -> Iterator[int]:
         if act.late == self.comms.rank:

@@ -43,7 +43,7 @@ def side(way: str) -> Side:
 
         world = MPI.COMM_WORLD.Dup()
         MPI.Attach_buffer(bytearray(1 << 24))
-        return Side(MPI, mpi, world, mpi.COMM_WORLD.Dup(), Place(Pieces(np.zeros(ARENA, "u1"))), is_plain=True)
+        return Side(MPI, mpi, world, mpi.COMM_WORLD.Dup(), Place(Pieces(np.zeros(ARENA, "u1"))), has_partitions=False)
     import pyncclx  # noqa: PLC0415
     from pyncclx import MPI as ours  # noqa: PLC0415
 
@@ -57,7 +57,8 @@ def side(way: str) -> Side:
     place = (Place if on_host else Gpu)(pieces)
     if WAYS[way].layout is not None:
         pieces.arena = place.device(ARENA)  # over nodes there is no memory that all ranks can map
-    return Side(ours, mpi, world, mpi.COMM_WORLD.Dup(), place, is_plain=False)
+    beside, aborts = mpi.COMM_WORLD.Dup(), WAYS[way].start == "runner"
+    return Side(ours, mpi, world, beside, place, has_partitions=WAYS[way].layout is None, aborts=aborts)
 
 
 def perform(sides: Side, text: str) -> tuple[Any, ...]:

@@ -3,8 +3,9 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from programs.program import Act, Program
+from programs.program import Act, Buffer, Program
 
 Differs = Callable[[Program], bool]
 
@@ -38,20 +39,37 @@ def candidates(program: Program) -> Iterator[Program]:
             yield Program(program.ranks, (*acts[:begin], *acts[begin + size :]))
         size //= 2
     for index, act in enumerate(acts):
-        for simpler in fewer_fields(act):
+        for simpler in simpler_acts(act):
             yield Program(program.ranks, (*acts[:index], simpler, *acts[index + 1 :]))
-    if program.ranks > 1:
-        yield Program(program.ranks - 1, acts)
 
 
-def fewer_fields(act: Act) -> Iterator[Act]:
-    """Yield the act with half of its fields, then with one, as they are by default, if that is legal."""
+def simpler_acts(act: Act) -> Iterator[Act]:
+    """Yield the act with half of its fields, then with one, as they are by default; then with parts of a field."""
     fields = [each for each in dataclasses.fields(act) if getattr(act, each.name) != each.default]
+    changes: list[dict[str, Any]] = []
     size = len(fields) // 2
     while size:
         for begin in range(0, len(fields), size):
-            changes = {each.name: each.default for each in fields[begin : begin + size]}
-            simpler = dataclasses.replace(act, **changes).legal()
-            if len(repr(simpler)) < len(repr(act)):
-                yield simpler
+            changes.append({each.name: each.default for each in fields[begin : begin + size]})
         size //= 2
+    for field in fields:
+        changes += [{field.name: value} for value in simpler_values(getattr(act, field.name))]
+    for change in changes:
+        simpler = dataclasses.replace(act, **change).legal()
+        if len(repr(simpler)) < len(repr(act)):
+            yield simpler
+
+
+def simpler_values(value: Any) -> Iterator[Any]:
+    """Yield a tuple without one of its elements, or with one that is simpler; and the same of what holds values."""
+    if isinstance(value, Act):
+        yield from simpler_acts(value)
+    elif isinstance(value, Buffer):
+        for each in dataclasses.fields(value):
+            yield dataclasses.replace(value, **{each.name: each.default})
+    elif isinstance(value, tuple):
+        for index, element in enumerate(value):
+            if isinstance(element, Act):
+                yield (*value[:index], *value[index + 1 :])
+            for simpler in simpler_values(element):
+                yield (*value[:index], simpler, *value[index + 1 :])

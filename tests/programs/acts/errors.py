@@ -234,14 +234,12 @@ class Unreadable(Act):
         rank, place = self.rank % comm.size, self.place % comm.size
         array = run.place.on_device(pattern("f8", 70000 if self.long else 10, index, comm.rank))
         own = [Spoiled(rank), array] if comm.rank == place else [array, "good"]
-        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         calls: dict[str, Callable[[], Any]] = {
             "gather": lambda: comm.gather(own, rank),
             "allgather": lambda: comm.allgather(own),
             "alltoall": lambda: comm.alltoall([own] * comm.size),
             "bcast": lambda: comm.bcast(own if comm.rank == place else None, place),
             "scatter": lambda: comm.scatter([own] * comm.size if comm.rank == place else None, place),
-            "sendrecv": lambda: comm.sendrecv(own, right, index, None, left, index),
         }
         found = run.attempt(name, calls[self.name])
         if found is not None:

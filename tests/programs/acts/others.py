@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..communicators import Alone
 from ..memory import pattern
 from ..program import Act, Program
+from .collectives import Collective
 from .messages import Message
 
 if TYPE_CHECKING:
@@ -39,13 +40,7 @@ class Threads(Act):
 
     def legal(self) -> Threads:
         """Let each act use the communicator of its thread, and no meeting beside it."""
-        parts = tuple(
-            tuple(
-                dataclasses.replace(each, comm="base", **({"send": "Isend"} if _needs_token(each) else {})).legal()
-                for each in part
-            )
-            for part in self.parts
-        )
+        parts = tuple(tuple(_in_thread(each) for each in part) for part in self.parts)
         return dataclasses.replace(self, parts=parts, comm="own")
 
     def perform(self, run: Run, index: int) -> Iterator[int]:
@@ -55,6 +50,7 @@ class Threads(Act):
             comms = Alone(run.comms.of(self, index, number), run.side.beside.rank)
             first = TAGS_OF_A_THREAD * (number + 1)
             runs.append(type(run)(run.side, Program(run.program.ranks, part * self.times), comms, first))
+            runs[-1].kept = run.kept  # until the end of the program
 
         def work(one: Run) -> None:
             try:
@@ -75,8 +71,14 @@ class Threads(Act):
         yield from ()
 
 
-def _needs_token(act: Act) -> bool:
-    return isinstance(act, Message) and act.send in ("Rsend", "Irsend")
+def _in_thread(act: Act) -> Act:
+    """Return an act that needs no other communicator and no meeting beside it."""
+    changes: dict[str, Any] = {"comm": "base"}
+    if isinstance(act, Message) and act.send in ("Rsend", "Irsend"):
+        changes["send"] = "Isend"
+    if isinstance(act, Collective):
+        changes["later"] = 0
+    return dataclasses.replace(act, **changes).legal()
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,21 +94,22 @@ class Fork(Act):
             return
         child = os.fork()
         if child == 0:
-            self._child()
+            self._child(may_raise=not run.side.aborts)
         if not self.wait:
             yield 4
         run.note(f"{index} child", self._ended(child))
 
-    def _child(self) -> None:
+    def _child(self, *, may_raise: bool) -> None:
+        """End this process; under a runner that lets MPI abort after an exception, without one."""
         if self.end == "_exit":
             os._exit(3)
         if self.end == "SIGTERM":
             time.sleep(0.05)
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
-        if self.end == "raise":
+        if self.end == "raise" and may_raise:
             raise KeyboardInterrupt("of a child")
-        sys.exit(3)
+        sys.exit(0)
 
     @staticmethod
     def _ended(child: int) -> str:

@@ -172,8 +172,11 @@ class Partitioned(Act):
             request.Free()
 
     def _made(self, run: Run, comm: Any, area: Area, index: int, other: int, sender: bool) -> Any:
-        """Prepare one end. Open MPI's partitioned messages hang beside communicators that are made: no oracle."""
-        if run.side.is_plain:
+        """Prepare one end; where there are no partitions, of a message as a whole.
+
+        Open MPI's hang beside communicators that are made, so that they are no oracle; pyncclx has none between nodes.
+        """
+        if not run.side.has_partitions:
             return (comm.Send_init if sender else comm.Recv_init)(area.argument(), other, index)
         parts = self.parts[0 if sender else 1]
         make = comm.Psend_init if sender else comm.Precv_init
@@ -185,7 +188,7 @@ class Partitioned(Act):
             area.initial[area.where] = pattern("f8", self.count, *keys)
         area.put(area.initial)
         request.Start()
-        if sender and not run.side.is_plain:
+        if sender and run.side.has_partitions:
             parts = range(self.parts[0])
             for part in reversed(parts) if self.backwards else parts:
                 request.Pready(part)

@@ -54,7 +54,7 @@ def unreadable(draw: st.DrawFn) -> Unreadable:
     return Unreadable(
         comm=draw(COMM),
         late=draw(LATE),
-        name=draw(sampled("gather", "allgather", "alltoall", "bcast", "scatter", "sendrecv")),
+        name=draw(sampled("gather", "allgather", "alltoall", "bcast", "scatter")),
         rank=draw(RANKS),
         place=draw(RANKS),
         long=draw(st.booleans()),
