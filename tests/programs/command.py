@@ -18,6 +18,7 @@ from programs.shrink import shrunk
 from programs.ways import WAYS
 
 BATCH = 25  # programs of one seed
+TRIES, SLOW_TRIES = 300, 20  # of the shrinking of one finding; a program that hangs takes seconds each time
 
 
 class Net:
@@ -61,7 +62,8 @@ class Net:
                 return True
             return False
 
-        best = shrunk(program, differs, seconds)
+        is_slow = any(word in text for text in self.last for word in ("did not end", "Timeout", "Missing"))
+        best = shrunk(program, differs, seconds, SLOW_TRIES if is_slow else TRIES)
         return best, *found[best]
 
 
@@ -179,7 +181,7 @@ def parsed(description: str) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", default=[way for way in WAYS if way != "plain"], choices=list(WAYS))
     parser.add_argument("--subjects", nargs="+", default=list(SUBJECTS), choices=list(SUBJECTS))
     parser.add_argument("--findings", type=Path, help="a folder for the listings of what differs")
-    parser.add_argument("--shrink", type=float, default=90.0, metavar="SECONDS", help="for each finding (default 90)")
+    parser.add_argument("--shrink", type=float, default=60.0, metavar="SECONDS", help="for each finding (default 60)")
     parser.add_argument("--replay", type=Path, help="a file with a listing")
     parser.add_argument("--times", type=int, default=1, help="how often to replay")
     parser.add_argument("--verbose", action="store_true", help="tracebacks and stacks of a replay")

@@ -10,8 +10,8 @@ from programs.program import Act, Buffer, Program
 Differs = Callable[[Program], bool]
 
 
-def shrunk(program: Program, differs: Differs, seconds: float) -> Program:
-    """Return a shorter program that differs, the best that was found in so many seconds.
+def shrunk(program: Program, differs: Differs, seconds: float, tries: int) -> Program:
+    """Return a shorter program that differs, the best that was found in so many seconds and tries.
 
     A program that hangs costs seconds, and starts a job anew; so this tries what helps most, and each candidate once.
     """
@@ -19,7 +19,7 @@ def shrunk(program: Program, differs: Differs, seconds: float) -> Program:
     tried = {program}
     while time.monotonic() < end:
         for candidate in candidates(program):
-            if candidate in tried or time.monotonic() > end:
+            if candidate in tried or time.monotonic() > end or len(tried) > tries:
                 continue
             tried.add(candidate)
             if differs(candidate):
