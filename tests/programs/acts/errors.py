@@ -165,15 +165,13 @@ class TooLong(Act):
     def perform(self, run: Run, index: int) -> Iterator[int]:
         comm, tag, name = run.comms.of(self, index), FIRST_TAG + index, f"{index} too long, {self.receive}"
         source, dest = self.source % comm.size, self.dest % comm.size
-        if source == dest:
-            return
         requests = []
-        if comm.rank == source:
+        if comm.rank == source != dest:
             for number in range(2):
                 values = pattern("f8", self.count, index, number)
                 sent = Area(run, self.sendbuf, self.count, values=values)
                 requests.append(comm.Isend(sent.argument(), dest, tag + 4000 * number))
-        if comm.rank == dest:
+        if comm.rank == dest != source:
             first = Area(run, self.recvbuf, self.short)
             second = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
             if self.receive == "Waitall":
