@@ -59,9 +59,9 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
             yield steps.conformance()
             yield steps.demos()
         elif step == "programs":
-            for ranks, counts in PROGRAMS.items():
+            for size, counts in PROGRAMS.items():
                 if count := counts[options.all]:
-                    yield steps.programs(ranks, count)
+                    yield steps.programs(size, count)
         elif step == "nodes":
             for nodes in steps.NODES if options.all else steps.NODES[:2]:
                 once = steps.ONCE_OVER_NODES if options.all or nodes == steps.NODES[0] else ()
