@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from . import failures, hangs, mismatches, stragglers
-from .job import Job
+from .job import CALLS, Job, Rank
 from .verdict import CAUSES, Verdict
 from .words import Words
 
@@ -18,6 +19,7 @@ _NOTICED_S = 0.1  # after the end of a wait, at most, others have noticed it
 
 def analyse(job: Job) -> list[Verdict]:
     """Return the verdicts on a job, the first of which explains the others; none on a healthy one."""
+    job = unsettled(job)
     words = Words(job)
     found = [verdict for look in _REPORTED for verdict in _first(look(job, words))]
     if not found:  # else waits, and calls that do not fit, follow from that
@@ -29,6 +31,33 @@ def analyse(job: Job) -> list[Verdict]:
         found += _first(stragglers.slow_rank(job, words))
     order = list(CAUSES)
     return sorted(found, key=lambda verdict: order.index(verdict.cause))
+
+
+def unsettled(job: Job) -> Job:
+    """Return a job without the failures after which a program has gone on, and the communicators that these have ended.
+
+    A rank has gone on if it has made two collective calls since: in the second one it may wait, the first one is over.
+    """
+    handled = {rank.number: _handled(rank) for rank in job}
+    survived = {world for found in handled.values() for failure in found for world in _dead(failure)}
+    survived -= {world for rank in job for failure in rank.failures if failure not in handled[rank.number]
+                 for world in _dead(failure)}
+    ranks = {rank.number: rank.since(handled[rank.number], survived) for rank in job if rank.number not in survived}
+    return Job(ranks, job.where, job.notes)
+
+
+def _handled(rank: Rank) -> list[dict[str, Any]]:
+    begun = [entry["began_ns"] for entry in rank.entries if entry["kind"] in CALLS and entry["number"]]
+    return [
+        failure
+        for failure in rank.failures
+        if not failure["unhandled"] and sum(began_ns > failure["time_ns"] for began_ns in begun) > 1
+    ]
+
+
+def _dead(failure: dict[str, Any]) -> tuple[int, ...]:
+    """The ranks of which a failure reports that they died."""
+    return tuple(failure["fields"].get("world_ranks", ())) if failure["kind"] == "RankFailed" else ()
 
 
 def before_failures(job: Job) -> Job:

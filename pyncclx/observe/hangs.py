@@ -47,6 +47,8 @@ def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int
 def _first_missed(job: Job, rank: Rank, wait: Wait) -> Entry:
     """The first call that a rank has not made, as one that waits for it has made it."""
     comm = wait.entry["comm"]
+    if rank.has_forgotten and not rank.last(comm):  # its calls there are not in the record any more
+        return wait.entry
     return job.ranks[wait.rank].calls.get(comm, {}).get(reached(rank, comm) + 1, wait.entry)
 
 

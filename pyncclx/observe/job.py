@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -63,8 +63,23 @@ class Rank:
         went_on = len(entries) < len(self.record["entries"])  # so it had not ended then
         state = "running" if went_on else self.record["state"]
         condition = self.record.get("condition") or None  # a process that is gone now was there then
-        record = {**self.record, "entries": entries, "state": state, "condition": condition}
+        record = {**self._with(entries), "state": state, "condition": condition}
         return Rank(record, min(self.at_ns, ns))
+
+    def since(self, handled: Sequence[dict[str, Any]], survived: Container[int]) -> Rank:
+        """Return what is known without failures that the program has handled, and ranks that it has survived."""
+        last_ns = max((failure["time_ns"] for failure in handled), default=0)
+        used = {entry["comm"] for entry in self.record["entries"] if entry["began_ns"] > last_ns}
+        used -= {place for place, comm in self.comms.items() if any(rank in survived for rank in comm.members)}
+        entries = [entry for entry in self.record["entries"] if entry["comm"] in used]
+        left = [failure for failure in self.failures if failure not in handled]
+        return Rank({**self._with(entries), "failures": left}, self.at_ns)
+
+    def _with(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the record with some of its entries, and the numbers of calls that it had no entries of anyway."""
+        listed = {entry["comm"] for entry in self.record["entries"] if entry["kind"] in CALLS and entry["number"]}
+        numbers = {place: each for place, each in self.record.get("numbers", {}).items() if int(place) not in listed}
+        return {**self.record, "entries": entries, "numbers": numbers}
 
     @cached_property
     def comms(self) -> dict[int, Comm]:
@@ -99,8 +114,18 @@ class Rank:
         return None
 
     def last(self, comm: Comm) -> int:
-        """The number of its last call on a communicator; 0: there is none in the record."""
-        return max(self.calls.get(comm, {}), default=0)
+        """The number of its last call on a communicator; 0: it has made none, or that is not known."""
+        return max(self.calls.get(comm, {}), default=0) or self._numbers.get(comm, 0)
+
+    @cached_property
+    def _numbers(self) -> dict[Comm, int]:
+        """The numbers of last calls, as a dump has them: no entry may be left of one."""
+        return {self.comms[int(place)]: each for place, each in self.record.get("numbers", {}).items()}
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether later entries have the places of its first ones."""
+        return bool(self.record["entries"]) and int(self.record["entries"][0]["sequence"]) > 1
 
     @property
     def number(self) -> int:
@@ -195,14 +220,27 @@ def load(folder: Path) -> Job:
         There is neither in the folder.
     """
     job = Job({}, folder)
-    for path in sorted(folder.glob("rank-*.json")):
-        record = json.loads(path.read_text())
-        job.ranks[int(record["process"]["rank"])] = Rank(record, int(record["dumped_ns"]))
+    records = {path: json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))}
+    newest: Entry = max(records.values(), key=lambda record: int(record["dumped_ns"]), default={})
+    for path, record in records.items():
+        if _is_of(record, newest):
+            job.ranks[int(record["process"]["rank"])] = Rank(record, int(record["dumped_ns"]))
+        else:
+            job.notes.append(f"{path} is of an earlier job")
     beside = {Path(rank.record["file"]).parent for rank in job if rank.record.get("file")}
     _add_rings(job, [folder, *sorted(beside)])
     if not job.ranks:
         raise FileNotFoundError(f"{folder} has no rank-*.json, and no file of a flight recorder")
     return job
+
+
+def _is_of(record: dict[str, Any], newest: dict[str, Any]) -> bool:
+    """Whether two dumps are of one job; without a name by the launcher it has another one on each host."""
+    mine, others = record["process"], newest["process"]
+    if record.get("job") == newest.get("job"):
+        return bool(mine["size"] == others["size"])
+    names = str(record.get("job")), str(newest.get("job"))
+    return mine["host"] != others["host"] and mine["size"] == others["size"] and not any(map(folders.is_agreed, names))
 
 
 def _add_rings(job: Job, places: Iterable[Path]) -> None:

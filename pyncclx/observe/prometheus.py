@@ -54,7 +54,8 @@ def _samples(job: Job, rank: Rank, words: Words) -> Iterator[tuple[str, dict[str
         name = words.comm(comm).removeprefix(" of ") or "MPI.COMM_WORLD"
         named = own | {"comm_name": name, "nranks": len(comm.world)}
         yield "pyncclx_last_call_number", named, float(rank.last(comm))
-        yield from _timed(rank, named, comm)
+        hosts = len({member.host for member in job.of(comm)})
+        yield from _timed(rank, named | {"n_nodes": hosts}, comm)
 
 
 def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str, dict[str, Any], float]]:
@@ -64,7 +65,7 @@ def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str,
         if entry["kind"] in CALLS and entry["comm"] == comm and entry["ended_ns"] is not None and entry["nbytes"]:
             last[entry["operation"], entry["nbytes"]] = entry
     for (operation, nbytes), entry in last.items():
-        call = {"n_nodes": 1, "collective": operation, "message_size": nbytes, "algo_proto": entry["algorithm"]}
+        call = {"collective": operation, "message_size": nbytes, "algo_proto": entry["algorithm"]}
         about = labels | call
         microseconds = max((entry["ended_ns"] - entry["began_ns"]) / 1e3, 1e-3)
         yield "nccl_collective_exec_time_microseconds", about, microseconds

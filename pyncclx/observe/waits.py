@@ -13,6 +13,7 @@ from .job import CALLS, Comm, Entry, Job, Rank
 AFTER_FAILURES_S = 0.2  # where a wait has ended in vain, long ones are looked for
 SHORTEST_S = 1.0  # a wait that is shorter is none yet, nor is one of few intervals between calls
 INTERVALS = 5
+_OF_LONGEST = 1.5  # of the longest interval so far: the next one may be as long
 _RECEIVES = ("Recv", "Mrecv", "Sendrecv", "Sendrecv_replace", "recv", "Irecv", "Imrecv", "Isendrecv", "Recv_init")
 _SENDS = ("Send", "Ssend", "Rsend", "Sendrecv", "send", "ssend", "Isend", "Issend", "Send_init", "Ssend_init")
 
@@ -46,13 +47,14 @@ def waits(job: Job) -> list[Wait]:
 
 
 def patience_ns(rank: Rank) -> float:
-    """How long a rank must have waited to be stuck: a second, and longer where calls come more seldom."""
+    """How long a rank must have waited to be stuck: a second, and longer where calls come more seldom, or in bursts."""
     if rank.failures:
         return AFTER_FAILURES_S * 1e9
     begins = [entry["began_ns"] for entry in rank.entries if entry["kind"] in CALLS]
-    between = [after - before for before, after in itertools.pairwise(begins)]
-    usual = statistics.median(between) if len(between) >= INTERVALS else 0.0
-    return max(SHORTEST_S * 1e9, INTERVALS * usual)
+    between: list[float] = [after - before for before, after in itertools.pairwise(begins)]
+    if len(between) < INTERVALS:
+        return SHORTEST_S * 1e9
+    return max(SHORTEST_S * 1e9, INTERVALS * statistics.median(between), _OF_LONGEST * max(between))
 
 
 def is_stuck(rank: Rank, entry: Entry) -> bool:
@@ -69,9 +71,9 @@ def current(rank: Rank, comm: Comm) -> Entry | None:
 
 
 def reached(rank: Rank, comm: Comm) -> int:
-    """The number of that call; 0: none."""
+    """The number of that call; 0: none, or it is not known."""
     entry = current(rank, comm)
-    return int(entry["number"]) if entry is not None else 0
+    return int(entry["number"]) if entry is not None else rank.last(comm)
 
 
 def _in_calls(job: Job) -> Iterator[Wait]:

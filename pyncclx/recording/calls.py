@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import weakref
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from .ring import RING, Ring, now
 from .sites import calling_site
 
 _MOST_KEPT = 1024  # facts of messages
+
+#: Those of communicators and windows that are in use.
+CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
 
 
 class Calls:
@@ -36,10 +40,17 @@ class Calls:
         self.reference = ring.passing_text(identity.text(name, rank))
         self.numbers = itertools.count(1)
         self.skipped = 0
+        CALLS.add(self)
         self._kept: dict[Hashable, bytes] = {}
+
+    @property
+    def last(self) -> int:
+        """The number of the last collective call; an iterator that counts shows the next one in its text alone."""
+        return int(repr(self.numbers).removeprefix("count(").removesuffix(")")) - 1
 
     def close(self) -> None:
         """Note that the communicator is gone: once its entries are, too, its text leaves its place to another."""
+        CALLS.discard(self)
         self._ring.release(self.reference)
 
     # Collective calls

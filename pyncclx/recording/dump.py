@@ -19,7 +19,7 @@ from ..system import settings
 from ..system.notes import note
 from ..system.process import lock
 from . import folders
-from .calls import Calls
+from .calls import CALLS, Calls
 from .reading import Reading
 from .ring import RING, Ring
 from .sites import is_inside
@@ -44,8 +44,11 @@ _writing = lock()
 
 def folder() -> Path:
     """Return the folder of this job's dumps: PYNCCLX_DUMP, or one in the folder for temporary files."""
-    chosen = settings.DUMP.get()
-    return chosen or Path(tempfile.gettempdir()) / f"pyncclx-dump-{os.getuid()}" / folders.job()
+    return settings.DUMP.get() or _of_all_jobs() / folders.job()
+
+
+def _of_all_jobs() -> Path:
+    return Path(tempfile.gettempdir()) / f"pyncclx-dump-{os.getuid()}"
 
 
 def dump(reason: str = "asked for", *, to: str | os.PathLike[str] | None = None) -> Path | None:
@@ -84,6 +87,8 @@ def write(ring: Ring | None, reason: str, to: Path) -> Path | None:
     part = path.with_suffix(f".{os.getpid()}.part")
     with _writing:
         try:
+            if to.parent == _of_all_jobs():
+                folders.own(to.parent)
             to.mkdir(mode=0o700, parents=True, exist_ok=True)
             part.write_text(json.dumps(record))
             part.replace(path)
@@ -95,14 +100,17 @@ def write(ring: Ring | None, reason: str, to: Path) -> Path | None:
 
 def _record(ring: Ring, reason: str) -> dict[str, Any]:
     reading = Reading(bytes(ring.memory))
+    numbers = {calls.reference: calls.last for calls in list(CALLS) if calls.reference}
     return {
         "format": FORMAT,
         "reason": reason,
+        "job": folders.job(),
         "dumped_ns": time.time_ns(),
-        **reading.record(),
+        **reading.record(*numbers),
         "failures": ring.failures[-_FAILURES_KEPT:],
         "stacks": stacks(),
         "progress": _progress(),
+        "numbers": numbers,
         "started": reading.header.started,
         "file": str(ring.path) if ring.path is not None else None,
     }

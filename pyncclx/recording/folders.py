@@ -37,7 +37,11 @@ def base() -> Path:
     """
     shared = Path("/dev/shm")
     parent = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    folder = parent / f"pyncclx-{os.getuid()}"
+    return own(parent / f"pyncclx-{os.getuid()}")
+
+
+def own(folder: Path) -> Path:
+    """Return a folder in one that all users write to, made if it is not there; raise as `base`."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -52,6 +56,11 @@ def job() -> str:
     parent = os.getppid()  # of the ranks that a launcher starts on a node
     name = namespace or (f"slurm-{slurm[0]}.{slurm[1]}" if all(slurm) else f"{parent}-{started(parent)}")
     return re.sub(r"[^\w.@-]", "_", name)
+
+
+def is_agreed(name: str) -> bool:
+    """Return whether the name of a job is the same on all of its nodes."""
+    return re.fullmatch(r"\d+-\d+", name) is None
 
 
 def jobs() -> list[Path]:

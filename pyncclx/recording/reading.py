@@ -75,14 +75,14 @@ class Reading:
         since_ns = live.since_ns + self.header.realtime_ns
         return {"what": self.text(live.what), "detail": self.text(live.detail), "comm": live.comm, "since_ns": since_ns}
 
-    def record(self) -> dict[str, Any]:
-        """Return all of it, as a dump has it."""
+    def record(self, *others: int) -> dict[str, Any]:
+        """Return all of it, as a dump has it, with communicators that entries refer to and others."""
         entries, live = self.entries(), self.live()
         return {
             "process": self.facts,
             "state": layout.STATES[self.header.state],
             "live": live,
-            "comms": self.comms(entries, live["comm"] if live else 0),
+            "comms": self.comms(entries, live["comm"] if live else 0, *others),
             "entries": entries,
         }
 

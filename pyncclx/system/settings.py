@@ -85,7 +85,7 @@ def _one_of(*values: str) -> Callable[[str], str]:
 
 def _nbytes(text: str) -> int:
     match = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
-    if not match:
+    if not match or not int(match[1]):
         raise ValueError(text)
     return int(match[1]) * _UNITS[match[2]]
 
@@ -132,7 +132,7 @@ HEAP = Setting(
     "PYNCCLX_HEAP",
     default=96 << 20,
     parse=_nbytes,
-    accepts="a number of bytes, such as 16777216 or 16M",
+    accepts="a number of bytes, 1 or more, such as 16777216 or 16M",
     text="device memory of a process for communication, in bytes or with `K`, `M`, `G`; "
     "with less, fewer messages travel as lines",
     default_text="`96M`",

@@ -39,7 +39,7 @@ class FakeRank:
 
     def call(self, operation="Allreduce", comm=1, kind="collective", ended=False, **fields):
         numbers = [entry["number"] for entry in self.entries if entry["comm"] == comm]
-        return self._add(operation, kind, comm, ended, number=max(numbers, default=0) + 1, **fields)
+        return self._add(operation, kind, comm, ended, **{"number": max(numbers, default=0) + 1, **fields})
 
     def beginning(self, operation="Allreduce", comm=1):
         return self._add(operation, "collective", comm, False)

@@ -67,9 +67,40 @@ def recovered(ranks):
         rank.call()
 
 
+def bursts(ranks):
+    """Many short calls, then one rank works for seconds, again and again; now it does so once more."""
+    for _ in range(3):
+        for rank in ranks:
+            for _ in range(50):
+                rank.call()
+            rank.now_ns += 4 * S
+    for rank in ranks[:2]:
+        rank.call()
+
+
+def handled(ranks):
+    """One rank had too little room once, and two have survived another one's death."""
+    ranks[1].fails("CapacityExceeded", "rank 1 has room for 3 rows")
+    for rank in ranks:
+        rank.call(), rank.call()
+    survive(ranks)
+
+
+def survive(ranks, calls=2):
+    """Rank 2 dies in its next call; the others go on without it."""
+    ranks[2].extra = {"condition": ""}
+    for rank in ranks[:2]:
+        rank.call()
+        rank.fails("RankFailed", "Allreduce: rank 2 failed", world_ranks=(2,), ranks=(2,), reason="its process died")
+        rest = rank.comm(world=[0, 1])
+        for _ in range(calls):
+            rank.call(comm=rest)
+    return rest
+
+
 HEALTHY = [
     *((healthy, 10), (running, 0.2), (ahead, 10), (over, 10), (computes, 60), (recovered, 0.5)),
-    *((busy, 10), (busy_for_a_moment, 10)),
+    *((busy, 10), (busy_for_a_moment, 10), (bursts, 0.1), (bursts, 5), (handled, 0.5)),
 ]
 
 
@@ -204,6 +235,50 @@ def stood_still(ranks):
     return "stopped", (1,), ["rank 1 is stopped"]
 
 
+def computes_with_the_interpreter(ranks):
+    """Another process has been stopped, and goes on: rank 2, which waits."""
+    ranks[0].call(), ranks[2].call()
+    ranks[0].fails("PeerTimeout", rank=0, peer=1, detail="its process, 101, computes, and has run no Python code")
+    ranks[2].fails("PeerTimeout", rank=2, peer=0, detail="its process, 100, has not run for 3.1 s: stopped")
+    return "stalled before the call", (1,), ["rank 1 never called Allreduce #11"]
+
+
+def stalled_after_a_handled_failure(ranks):
+    ranks[1].fails("CapacityExceeded", "rank 1 has room for 3 rows", after_s=0)
+    for rank in ranks:
+        for _ in range(5):
+            rank.call()
+    ranks[0].call(), ranks[1].call()
+    ranks[0].fails("PeerTimeout", rank=0, peer=2)
+    return "stalled before the call", (2,), ["rank 2 never called Allreduce #16"]
+
+
+def stalled_after_a_survived_death(ranks):
+    rest = survive(ranks, 40)
+    ranks[0].call(comm=rest)
+    ranks[0].fails("PeerTimeout", rank=0, peer=1)
+    return "stalled before the call", (1,), ["rank 1 never called Allreduce #41"]
+
+
+def failed_a_call_ago(ranks):
+    """What a rank does once since a failure may be what the failure has led to."""
+    ranks[1].fails("CapacityExceeded", "rank 1 has room for 3 rows")
+    ranks[1].call("Barrier"), ranks[0].call(), ranks[2].call()
+    return "full capacity", (1,), ["rank 1 has too little room"]
+
+
+def wrapped(ranks):
+    """Of rank 0 messages alone are left, of the others one call."""
+    for rank in ranks:
+        del rank.entries[:]
+    for _ in range(20):
+        ranks[0].message("Send", 1, 5, ended=True)
+    ranks[0].entries[0]["sequence"] = 11
+    for rank in ranks[1:]:
+        rank.call(number=11)
+    return "stalled before the call", (0,), ["rank 0 never called Allreduce #11"]
+
+
 def ended(ranks):
     ranks[0].call(), ranks[2].call()
     ranks[1].state = "ended"
@@ -331,6 +406,8 @@ def rank_that_is_a_little_slow(ranks):
 BUILDERS = (
     *(dead, dead_without_a_word, exception, killed_by_the_launcher, gpu_error, full_capacity, mpi_error),
     *(different_operation, stalled_before, timed_out, stopped, stood_still, ended, compiles, unmatched_tag),
+    *(computes_with_the_interpreter, stalled_after_a_handled_failure, stalled_after_a_survived_death),
+    *(failed_a_call_ago, wrapped),
     *(unmatched_tag_of_a_send, missing_partner, missing_receiver, lock_cycle, lock_held, order_of_communicators),
     order_of_what_has_ended,
     *(graph_replays, stalled_in_a_call, settings_differ, versions_differ),
@@ -352,6 +429,14 @@ def test_a_few_calls_make_no_rank_slow():
     """However late a rank comes to them, as while it compiles."""
     ranks = [FakeRank(number, 3) for number in range(3)]
     late_to(ranks, 4, 0, 0.5)
+    assert analyse(job_of(ranks)) == []
+
+
+def test_a_dump_has_numbers_of_calls_that_its_entries_have_lost():
+    """Rank 0 has made its part of the last call before its messages: it is not late."""
+    ranks = well()
+    wrapped(ranks)
+    ranks[0].extra = {"numbers": {"1": 11}}
     assert analyse(job_of(ranks)) == []
 
 

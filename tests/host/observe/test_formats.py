@@ -10,7 +10,7 @@ from pyncclx.events import END, START, Event
 from pyncclx.observe import chrome_format, picture, prometheus, torch_format
 from pyncclx.recording.nvtx_ranges import Ranges
 from support import flight_records
-from support.records import job_of, well
+from support.records import FakeRank, job_of, well
 
 
 @pytest.fixture
@@ -95,6 +95,13 @@ def test_chrome(job, tmp_path):
     assert calls[3]["dur"] == 1  # to its own end
     assert calls[4]["args"]["nbytes"] == 40
     assert {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "rank 1"}} in events
+
+
+def test_prometheus_counts_nodes():
+    ranks = [FakeRank(number, 2, host="ab"[number]) for number in range(2)]
+    for rank in ranks:
+        rank.call(ended=True, nbytes=40)
+    assert prometheus.text(job_of(ranks)).count('n_nodes="2"') == 4
 
 
 def test_prometheus(job, tmp_path):

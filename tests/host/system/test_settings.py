@@ -40,7 +40,7 @@ VALUES = {
 }
 REFUSED = {
     "PYNCCLX_DEVICE": ["cpu", "GPU"],
-    "PYNCCLX_HEAP": ["big", "-1", "16T"],
+    "PYNCCLX_HEAP": ["big", "-1", "16T", "0", "0M"],
     "PYNCCLX_CHANNELS": ["0", "-1", "many", "2.0"],
     "PYNCCLX_TIMEOUT": ["soon", "inf", "nan", "0", "-1"],
     "PYNCCLX_ENGINE": ["ucx"],
