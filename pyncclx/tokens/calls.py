@@ -138,7 +138,8 @@ def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None
 def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
     """Refuse a handle of another shuffle: its rows are in that shuffle's memory."""
     if not isinstance(handle, Handle):
-        raise TypeError(f"{operation}: handle is {handle!r}; expecting the handle that a dispatch has returned")
+        kind = type(handle).__name__
+        raise TypeError(f"{operation}: handle is an object of {kind}; expecting the handle that a dispatch returned")
     if handle.window is not shuffle.memory().window:
         raise ValueError(
             f"{operation}: the handle is of another shuffle; pass one that a dispatch of this shuffle has returned"
