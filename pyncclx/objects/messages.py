@@ -126,11 +126,10 @@ class Exchange(Opening):
     __slots__ = ("_messages",)
 
     def __init__(self, comm: MessageBase, messages: Iterable[Any] = (), *, defers: bool = False) -> None:
-        super().__init__(comm, defers=defers)
-        self._messages = messages
+        self.comm, self._messages, self.defers = comm, messages, defers
 
-    def __exit__(self, error: object, /, *rest: object) -> None:
-        super().__exit__(error, *rest)
+    def __exit__(self, error: object = None, /, *_: object) -> None:
+        current.opening = self._outer
         if error is not None:
             withdraw(self._messages)
 
@@ -150,7 +149,8 @@ def _decline(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message
 
 
 def _endpoint() -> Endpoint:
-    return _ALONE.get() if current.comm is None else current.comm.endpoint
+    comm = current.opening.comm
+    return _ALONE.get() if comm is None else comm.endpoint
 
 
 @opener(_decline)
@@ -158,7 +158,7 @@ def open_sealed(
     stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int
 ) -> Any:
     """Return the object, in new arrays that the current stream fills; pickle calls this."""
-    comm, endpoint = current.comm, _endpoint()
+    comm, endpoint = current.opening.comm, _endpoint()
     began = events.now() if events.listeners else None
     try:
         endpoint.check()

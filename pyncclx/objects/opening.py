@@ -15,16 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["Opening", "Unopened", "current", "open_all", "opened", "opener"]
 
 
-class _Thread(threading.local):
-    """The method that a thread is in."""
-
-    comm: MessageBase | None = None  # its communicator
-    defers = False  # whether it opens what it receives itself
-
-
-current = _Thread()
-
-
 class Opening:
     """A context in which the objects that this thread unpickles belong to a communicator.
 
@@ -32,17 +22,25 @@ class Opening:
     before the program's code, which may raise, sees the first one.
     """
 
-    __slots__ = ("_before", "_own")
+    __slots__ = ("_outer", "comm", "defers")
 
-    def __init__(self, comm: MessageBase, *, defers: bool = False) -> None:
-        self._own = comm, defers
+    def __init__(self, comm: MessageBase | None, *, defers: bool = False) -> None:
+        self.comm, self.defers = comm, defers
 
     def __enter__(self) -> None:
-        self._before = current.comm, current.defers
-        current.comm, current.defers = self._own
+        self._outer, current.opening = current.opening, self
 
-    def __exit__(self, error: object, /, *_: object) -> None:
-        current.comm, current.defers = self._before
+    def __exit__(self, *_: object) -> None:
+        current.opening = self._outer
+
+
+class _Thread(threading.local):
+    """What a thread opens objects in; outside of our methods they belong to no communicator."""
+
+    opening: Opening = Opening(None)
+
+
+current = _Thread()
 
 
 class Unopened:
@@ -66,11 +64,8 @@ class Unopened:
 
     def open(self) -> Any:
         """Return the object."""
-        before, current.defers = current.defers, False
-        try:
+        with Opening(current.opening.comm):
             return self.function(*self.fields)
-        finally:
-            current.defers = before
 
     def decline(self) -> None:
         """Let its sender use the memory of the data again, though nothing reads it."""
@@ -85,7 +80,7 @@ def opener(decline: Callable[..., None] | None = None) -> Callable[[Callable[...
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def either(*fields: Any) -> Any:
-            return Unopened(either, fields) if current.defers else function(*fields)
+            return Unopened(either, fields) if current.opening.defers else function(*fields)
 
         either.decline = decline  # type: ignore[attr-defined]
         return either
@@ -106,7 +101,9 @@ def opened(items: Iterable[Any]) -> Iterator[Any]:
                 item.decline()
 
 
-def open_all(items: Iterable[Any]) -> list[Any]:
+def open_all(items: list[Any]) -> list[Any]:
     """Return a list's objects opened."""
+    if Unopened not in map(type, items):
+        return items
     with closing(opened(items)) as each:  # type: ignore[type-var]
         return list(each)

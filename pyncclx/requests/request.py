@@ -22,7 +22,7 @@ class Work(Protocol):
         """Whether `finish` would return at once."""
 
     def fill(self, status: MPI.Status) -> None:
-        """Set the status to what is known of the message."""
+        """Set all of the status to what is known of the message."""
 
 
 class Request(ObjectRequests):
@@ -117,9 +117,10 @@ class Request(ObjectRequests):
 
     def __del__(self) -> None:
         """Let a message go on whose request the program has dropped."""
-        drop = getattr(getattr(self, "_work", None), "drop", None)
-        if drop is not None and self.is_active:
-            drop()
+        if self:
+            drop = getattr(getattr(self, "_work", None), "drop", None)
+            if drop is not None and self.is_active:
+                drop()
 
     def _finish(self) -> None:
         """Finish the work; also if that raises the request is used up, as MPI's are."""
@@ -153,4 +154,3 @@ def _query(status: MPI.Status, work: Work) -> None:
     """MPI calls this when the program waits for the request."""
     work.finish()
     work.fill(status)
-    status.Set_cancelled(False)
