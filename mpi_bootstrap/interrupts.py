@@ -1,5 +1,6 @@
 """SIGINT in a collective: it is raised where the other ranks learn of it, or when the collective is over."""
 
+import ctypes
 import signal
 import threading
 import time
@@ -9,6 +10,8 @@ from types import FrameType
 from typing import Any
 
 _LONGEST_S = 0.5  # that a wait for other ranks puts it off
+_ACTION_NBYTES = 1024
+_LIBRARY = ctypes.CDLL(None)
 
 
 class _Interrupts:
@@ -42,7 +45,8 @@ def interrupts_deferred() -> Iterator[None]:
     """Put SIGINT off until the end of the block, or the beginning of a block of `interrupts_allowed` in it.
 
     Without this, a rank could leave between two meetings, and the others would wait for it in the second one. Nothing
-    changes in threads beside the main one, where Python raises no signals, and without a handler of Python's.
+    changes in threads beside the main one, where Python raises no signals, and without a handler of Python's: a handler
+    that was set in C stays.
     """
     if threading.current_thread() is not threading.main_thread() or _INTERRUPTS.deferred:
         yield
@@ -53,15 +57,33 @@ def interrupts_deferred() -> Iterator[None]:
             yield
     elif callable(before):
         _INTERRUPTS.handler = before
+        action = _action()
+        signal.signal(signal.SIGINT, _receive)
+        if _handler(action) != _handler(_action()):  # it was set in C: Python's functions do not name it
+            signal.signal(signal.SIGINT, before)
+            _LIBRARY.sigaction(int(signal.SIGINT), action, None)
+            yield
+            return
         try:
             with _deferring(True):
-                signal.signal(signal.SIGINT, _receive)
                 yield
         finally:
             signal.signal(signal.SIGINT, before)
             _INTERRUPTS.raise_pending()
     else:
         yield
+
+
+def _action() -> ctypes.Array[ctypes.c_char]:
+    """Return what the system does for SIGINT: a struct sigaction, at the beginning of more bytes than any has."""
+    action = ctypes.create_string_buffer(_ACTION_NBYTES)
+    _LIBRARY.sigaction(int(signal.SIGINT), None, action)
+    return action
+
+
+def _handler(action: ctypes.Array[ctypes.c_char]) -> bytes:
+    """Return the handler of an action, its first field."""
+    return action.raw[: ctypes.sizeof(ctypes.c_void_p)]
 
 
 @contextmanager

@@ -12,7 +12,19 @@ from contextlib import suppress
 import pytest
 
 from mpi_bootstrap import presence as pages
-from mpi_bootstrap.presence import _MOST_NOTES, ENDED, RAISED, RUNNING, Note, PeerPresence, Presence
+from mpi_bootstrap.presence import (
+    _MOST_NOTES,
+    COMPUTING,
+    ENDED,
+    ENDING,
+    RAISED,
+    RUNNING,
+    STOPPED,
+    UNKNOWN,
+    Note,
+    PeerPresence,
+    Presence,
+)
 
 NOTE = Note(b"g" * 16, "timed out", 1, 2, 3, 4, 5, 6, "Allreduce")
 
@@ -49,6 +61,15 @@ def _live(presence, begun, orders):
         presence.end(ENDED)
     elif word == b"raise":
         presence.end(RAISED, "ValueError: mine")
+    elif word == b"destructor":
+        end = presence.end_with_interpreter()
+        presence.end(ENDING)
+        os.read(orders, 20)
+        del end
+    elif word == b"compute":
+        presence.beat(time.monotonic_ns())
+        while True:
+            pass
     return 0
 
 
@@ -87,6 +108,36 @@ def test_a_process_that_ends_by_itself(child, word, state, text):
     assert (seen.state, seen.text) == (state, text)
 
 
+@pytest.mark.parametrize("how", ["deleted", "killed"])
+def test_a_process_whose_destructors_run(process, how):
+    """It is at work until they are over, or it dies: that is its end."""
+    presence, pid, order = process
+    seen = PeerPresence(os.dup(presence.fd))
+    order(b"destructor")
+    assert until(lambda: presence._word(pages._STATE_AT).value == ENDING)
+    assert (seen.state, seen.is_quiet(), seen.has_died) == (RUNNING, True, False)
+    if how == "killed":
+        os.kill(pid, signal.SIGKILL)
+    else:
+        order(b"go on")
+    os.waitpid(pid, 0)
+    assert (seen.state, seen.has_died) == (ENDED, False)
+
+
+def test_why_a_process_shows_no_beat(child):
+    """It is stopped, or computes where no other thread of it runs."""
+    seen, pid, order = child
+    assert seen.why_still() == UNKNOWN
+    order(b"compute")
+    assert until(lambda: seen.why_still() == COMPUTING)
+    os.kill(pid, signal.SIGSTOP)
+    assert until(lambda: seen.why_still() == STOPPED)
+    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGCONT)
+    os.waitpid(pid, 0)
+    assert seen.why_still() == UNKNOWN
+
+
 def test_a_process_is_gone_after_its_end(child):
     seen, pid, order = child
     assert not seen.is_gone()
@@ -110,8 +161,9 @@ def test_a_process_that_cannot_be_looked_for(child, monkeypatch):
     def fail(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("builtins.open", fail)
+    monkeypatch.setattr(pages.Path, "read_bytes", fail)
     assert not seen.is_gone()
+    assert seen.why_still() == UNKNOWN
 
 
 @pytest.mark.parametrize("number", [os.getpid(), 1 << 30])

@@ -89,3 +89,37 @@ assert has_default_action(signal.SIGUSR1)
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 assert not has_default_action(signal.SIGUSR1)
 """)
+
+
+def test_the_dump_signal_is_left_to_a_handler_set_in_c(tmp_path):
+    """Where the action is the default one, it makes a dump; in a child it is the default one again."""
+    run(f"""
+import faulthandler, sys, time
+from mpi4py import MPI
+import numpy as np, pyncclx
+from pyncclx.recording.ring import RING
+
+log = open({str(tmp_path / "log")!r}, "w+")
+faulthandler.register(signal.SIGUSR1, file=log)
+pyncclx.Communicator(MPI.COMM_WORLD).Allreduce(np.ones(3), np.zeros(3))
+os.kill(os.getpid(), signal.SIGUSR1)
+log.seek(0)
+assert "most recent call first" in log.read()
+faulthandler.unregister(signal.SIGUSR1)
+from pyncclx.recording import failures
+os.environ["PYNCCLX_DUMP"] = {str(tmp_path / "dump")!r}
+os.environ["PYNCCLX_VERBOSE"] = "0"
+failures.note = lambda *_: None
+failures.watch(RING.get())
+pid = os.fork()
+if not pid:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGUSR1
+assert not os.path.exists({str(tmp_path / "dump")!r})
+os.kill(os.getpid(), signal.SIGUSR1)
+end = time.monotonic() + 20
+while not os.path.exists({str(tmp_path / "dump" / "rank-0.json")!r}) and time.monotonic() < end:
+    time.sleep(0.01)
+assert time.monotonic() < end
+""")
