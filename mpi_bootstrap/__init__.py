@@ -6,6 +6,7 @@ initialises MPI unless `mpi4py.rc` says otherwise.
 
 from .agreement import agree, allgather_bytes, allgather_objects, exchange, first_bytes
 from .descriptors import allgather_fds
+from .freeing import forget, has_given_up
 from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
@@ -27,6 +28,8 @@ __all__ = [
     "check_launch",
     "exchange",
     "first_bytes",
+    "forget",
+    "has_given_up",
     "interrupts_deferred",
     "judge_by",
     "node_identity",

@@ -14,10 +14,13 @@ from .agreement import agree, allgather_bytes
 from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .mailbox import Address, Mailbox, close_all
+from .waiting import patience
 
 
 @interrupts_deferred()
-def allgather_fds(comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, timeout: float = 30.0) -> dict[int, int]:
+def allgather_fds(
+    comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, timeout: float | None = None
+) -> dict[int, int]:
     """Send this rank's file descriptor to the ranks that want it, and receive those of the wanted ranks. Collective.
 
     Parameters
@@ -27,8 +30,8 @@ def allgather_fds(comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, time
         The descriptor of this rank; it stays the caller's.
     wanted : collection of int
         The ranks whose descriptors this rank gets. May be empty, contain this rank, and differ between ranks.
-    timeout : float, default 30
-        Seconds until all descriptors must have arrived.
+    timeout : float, optional
+        Seconds until all descriptors must have arrived; as long as ranks wait for each other if left out.
 
     Returns
     -------
@@ -48,6 +51,7 @@ def allgather_fds(comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, time
     ...     received = allgather_fds(MPI.COMM_SELF, file.fileno(), [0])
     >>> os.close(received[0])
     """
+    seconds = patience() if timeout is None else timeout
     sources, mailbox = agree(comm, lambda: (frozenset(wanted), Mailbox(fd)), undo=lambda opened: opened[1].close())
     try:
         requests = [pickle.loads(data) for data in allgather_bytes(comm, pickle.dumps(_request(mailbox, sources)))]
@@ -55,7 +59,7 @@ def allgather_fds(comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, time
         receivers = {rank: request.address for rank, request in enumerate(requests) if comm.rank in request.wanted}
         received = agree(
             comm,
-            lambda: _exchange(mailbox, comm.rank, receivers, sources, timeout),
+            lambda: _exchange(mailbox, comm.rank, receivers, sources, seconds),
             undo=lambda descriptors: close_all(descriptors.values()),
         )
     finally:

@@ -7,25 +7,20 @@ from typing import Protocol, TypeVar
 
 from mpi4py import MPI
 
+from .freeing import Tested, give_up
 from .interrupts import raise_if_overdue
 
 SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two looks
 _PART = 1 / 8  # of the time waited so far that a pause lasts: the wait ends this much late at most
 _YIELDS, SPIN_S = 50, 200e-6  # so many looks, and as long, before the first pause
+_LAST_LOOKS = 20
 _TAG = 32749  # of notes; MPI allows tags up to 32767 at least
 _UNUSED_TAG = 32748  # by any message
 _NOTE = b"pyncclx: waited in vain for all ranks to come here. "
 _FOR_NOTES_S = 1.0
 
 
-class Tested(Protocol):
-    """What a wait asks of a request of MPI's."""
-
-    def Test(self) -> bool:
-        """Whether it is over."""
-
-
-_left: list[Tested] = []  # with MPI: notes, and meetings that were given up
+_left: list[Tested] = []  # notes that MPI has been given
 
 
 class Judge(Protocol):
@@ -70,6 +65,11 @@ def judge_by(judge: AnyJudge) -> AnyJudge:
     return judge
 
 
+def patience() -> float:
+    """Return how many seconds a rank waits for others."""
+    return _judges[0].seconds()
+
+
 def let_go_on() -> None:
     """Let MPI do what others need of this rank.
 
@@ -105,22 +105,26 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None) -> N
     Exception
         What the judge has for a rank that does not come, or will never come. The meeting is given up then.
     """
-    if not _is_over_in_time(comm, request, seconds, lambda: False):
-        raise _judges[0].late(comm, [])
+    if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
+        if not _is_over_in_time(comm, request, seconds, lambda: False):
+            raise _judges[0].late(comm, [])
+    elif (late := missing(comm, request, seconds)) or not request.Test():
+        raise _judges[0].late(comm, late)
 
 
 def missing(
     comm: MPI.Comm,
-    request: MPI.Request,
-    seconds: float,
+    request: Tested,
+    seconds: float | None,
     late: Callable[[], None] | None = None,
     look: Callable[[], None] | None = None,
 ) -> list[int]:
-    """Do so, and return the ranks that have not come in time, the same on all that have come.
+    """Wait as `complete` does, and return the ranks that have not come in time, the same on all that have come.
 
     Meanwhile `look` is called again and again, and after three quarters of the time `late`; what they raise is raised.
     """
     begun, asked, has_looked = time.monotonic(), late is None, False
+    patience_s = patience() if seconds is None else seconds
 
     def given_up() -> bool:
         nonlocal asked, has_looked
@@ -129,13 +133,17 @@ def missing(
         has_looked = True
         if look is not None:
             look()
-        if late is not None and not asked and time.monotonic() - begun > 0.75 * seconds:
+        if late is not None and not asked and time.monotonic() - begun > 0.75 * patience_s:
             asked = True
             late()
         return _has_note(comm, MPI.ANY_SOURCE)
 
-    in_time = _is_over_in_time(comm, request, seconds, given_up)
-    return [] if in_time else _without_note(comm)
+    if _is_over_in_time(comm, request, seconds, given_up):
+        return []
+    try:
+        return _without_note(comm)
+    except MPI.Exception as error:
+        raise _judges[0].explain(comm, error) from error
 
 
 def _is_over_in_time(
@@ -150,18 +158,21 @@ def _is_over_in_time(
         while not request.Test():
             waited = time.monotonic() - began
             if waited > patience or given_up():
-                _left.append(request)
+                give_up(comm, request)
                 return False
             pause = pause_after(waited)
             reason = judge.hopeless(comm, waited) if pause == LONGEST_S else None
             if reason is not None:
+                # A rank that has ended may have come before, if this process has not run since.
+                if _comes_after_all(request):
+                    return True
                 raise reason
             raise_if_overdue()
             time.sleep(pause)
     except MPI.Exception as error:
         raise judge.explain(comm, error) from error
     except BaseException:
-        _left.append(request)
+        give_up(comm, request)
         raise
     return True
 
@@ -178,6 +189,14 @@ def _comes_soon(request: Tested) -> bool:
             return True
         os.sched_yield()
         looks += 1
+    return False
+
+
+def _comes_after_all(request: Tested) -> bool:
+    for _ in range(_LAST_LOOKS):
+        if request.Test():
+            return True
+        time.sleep(SHORTEST_S)
     return False
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from .. import backends
 from ..communicator.public import Communicator
 from ..windows.win import Win
 
@@ -28,9 +29,16 @@ class Job:
         self.comm = Communicator(MPI.COMM_WORLD)
         self.comm.select_device()
         self.xp = importlib.import_module("numpy" if self.comm.device == "host" else "cupy")
-        device = self.comm.team.device
-        places = MPI.COMM_WORLD.allgather(device.name)
-        return "; ".join(f"{places.count(each)} x {each}" for each in dict.fromkeys(places))
+        self.comm.Barrier(device=True)
+        places = MPI.COMM_WORLD.allgather(backends.select().name)
+        nodes = self.node_count
+        where = f", on {nodes} nodes" if nodes > 1 else ""
+        return "; ".join(f"{places.count(each)} x {each}" for each in dict.fromkeys(places)) + where
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes the ranks are on."""
+        return int(self.comm.node_topology.node_count)
 
     def array(self, values: np.ndarray) -> Any:
         """Return a device array."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 from mpi4py import MPI
 
-from ..errors import RankFailed
+import mpi_bootstrap
+
+from ..errors import PeerTimeout, RankFailed, Revoked
+from ..memory.heap import HEAP
+from ..nodes.spanning import spanning_of
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import REVOKED, Loss
 from ..recovery.meetings import explained
+from ..team.base import IntraBase
 from ..team.state import state_of
 from .lifetime import Lifetime
 
@@ -43,12 +49,15 @@ class FaultTolerance(Lifetime):
         >>> comm.Revoke()  # doctest: +SKIP
         """
         ulfm.require("Revoke")
-        state = state_of(self)
+        state, spanning = state_of(self), spanning_of(cast(IntraBase, self))
+        loss = Loss(note=ulfm.revoked_note(self.rank))
         for team in state.teams:
             team.errors.give_up(REVOKED)
+        if spanning is not None:
+            spanning.lookout.lose(loss)
         super().Revoke()
         if state.loss is None:
-            state.loss = Loss(note=ulfm.revoked_note(self.rank))
+            state.loss = loss
 
     def Is_revoked(self) -> bool:
         """Return whether a rank has revoked this communicator. Local. As mpi4py's Is_revoked."""
@@ -106,8 +115,15 @@ class FaultTolerance(Lifetime):
         >>> shrunk = comm.Shrink()  # doctest: +SKIP
         """
         self._check_shrinkable("Shrink")
-        made = self._adopted(super().Shrink())
+        made, spanning = self._adopted(super().Shrink()), spanning_of(cast(IntraBase, self))
         self._give_up(self._ranks_outside(made))
+        heap = HEAP.made
+        with suppress(RankFailed, Revoked, PeerTimeout):  # else the memory goes back at the next meeting
+            there = mpi_bootstrap.allgather_objects(made, heap.present() if heap is not None else None)
+            if heap is not None:
+                heap.meet([each for each in there if each is not None])
+            if spanning is not None and spanning.closed:
+                spanning.rails.free()
         return made
 
     def Ishrink(self) -> tuple[Any, MPI.Request]:
@@ -162,8 +178,8 @@ class FaultTolerance(Lifetime):
         failed_worlds = tuple(worlds[rank] for rank in failed)
         if failed:
             state.loss = Loss(failed, failed_worlds, "found by Shrink to have died")
-        team = state.team
-        if team is None and failed:
+        team, spanning = state.team, spanning_of(cast(IntraBase, self))
+        if team is None and (failed or (spanning is not None and spanning.has_failed)):
             state.abandon_device(failed_worlds)
         if team is None or not (failed or team.errors.has_failed):
             return

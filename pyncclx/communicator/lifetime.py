@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 from mpi4py import MPI
 
-from ..errors import RankFailed, RanksMissing, Revoked
-from ..team.base import Base
+import mpi_bootstrap
+
+from ..nodes.spanning import spanning_of
+from ..recovery import ulfm
+from ..team.base import Base, IntraBase
 from ..team.state import state_of
 
 _Self = TypeVar("_Self", bound="Lifetime")
-_CLOSE_S = 2.0  # that the ranks of a communicator that has failed wait for each other to release its memory
 
 
 class Lifetime(Base):
@@ -32,8 +35,10 @@ class Lifetime(Base):
         CapacityExceeded, ValueError, MPI.Exception
             After it is freed: what a kernel of an earlier call has refused, and no call has raised.
         """
-        refusal = None if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else self._leave()
-        super().Free()
+        if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
+            super().Free()  # which raises
+            return
+        refusal = self._leave(super().Free)
         if refusal is not None:
             raise refusal
 
@@ -47,26 +52,34 @@ class Lifetime(Base):
 
     def Disconnect(self) -> None:
         """As `Free`, once pending communication is over. Collective."""
-        refusal = self._leave()
-        super().Disconnect()
+        refusal = self._leave(super().Disconnect)
         if refusal is not None:
             raise refusal
 
-    def _leave(self) -> Exception | None:
-        """Release the memory on the device, after all ranks' kernels; return what one here has refused."""
-        state, comm = state_of(self), cast(MPI.Intracomm, self)
-        if state.team is None:
-            state.close()
-            return None
-        try:
+    def _leave(self, free: Callable[[], None] | None = None) -> Exception | None:
+        """Release the memory on the device, after all ranks' kernels; return what one here has refused.
+
+        `free` frees the communicator then. MPI keeps one that has failed, unless it was revoked: late ranks may call
+        it.
+        """
+        state, comm, spanning = state_of(self), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
+        team, refusal = state.team, None
+        if team is None:
+            have_met = not (mpi_bootstrap.has_given_up(comm) or (spanning is not None and spanning.has_failed))
+        else:
             with state.recorded(comm, "Free"):
-                state.meet(comm, _CLOSE_S if state.team.errors.has_failed else None)
-                state.team.leave(comm)
-        except (RankFailed, Revoked, RanksMissing):  # some rank will never come: what it may write to stays
+                have_met = state.part(comm, team.errors, lambda: team.leave(comm))
+            refusal = team.errors.refusal() if have_met else None
+        if team is None or have_met:
+            state.close()
+        else:  # some rank will never come: what it may write to stays
             state.abandon()
-            return None
-        refusal = state.team.errors.refusal()
-        state.close()
+        if free is not None:
+            if have_met or (ulfm.is_possible() and ulfm.is_revoked(comm)):
+                free()
+            else:
+                state.current = False
+                mpi_bootstrap.forget(comm)
         return refusal
 
     def __enter__(self: _Self) -> _Self:

@@ -9,15 +9,17 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
+from .. import events
 from ..arrays.places import on_host
 from ..collectives.edges import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
 from ..launch.keys import arrays_of, key_of_call
 from ..launch.run import facts_of
 from ..nodes.call import SpanningCall
+from ..nodes.dropped import span_next
 from ..nodes.requests import SpanningWork, launched_again
 from ..nodes.run import run, run_call
-from ..nodes.spanning import Spanning, span, spanning_of
+from ..nodes.spanning import Spanning, spanning_of
 from ..recording.calls import Begun
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -40,7 +42,7 @@ class OverNodes(IntraBase):
             return made
         if state.loss is not None:
             raise state.loss.exception()
-        return span(self, self.node_topology) if self.node_topology.node_count > 1 else None
+        return span_next(self, self.node_topology) if self.node_topology.node_count > 1 else None
 
     def spanning_for(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
@@ -73,18 +75,22 @@ class OverNodes(IntraBase):
         spanning = self.spanning_for(make, args, options)
         if spanning is None:
             return None
+        state = state_of(self)
         try:
+            if not state.checking:
+                spanning.look()  # before the call has a number: it may be made again
             call = OVER_NODES[make](self, *args, **options)
+            if begun is not None:
+                _describe(begun, make.__name__.capitalize(), call)
+            if call is None:
+                return False
+            _start(self, call.operation)
+            key = None if state.checking else _key_of(state, make, args, options)
+            program = run_call(self, state, spanning, call, key)
         except BaseException:
             if begun is not None:
                 begun.refused()
             raise
-        if begun is not None:
-            _describe(begun, make.__name__.capitalize(), call)
-        if call is None:
-            return False
-        state = state_of(self)
-        program = run_call(self, state, spanning, call, None if state.checking else _key_of(state, make, args, options))
         if begun is not None:
             program.facts = begun.by_steps()
         _keep(state, spanning, args)
@@ -99,13 +105,17 @@ class OverNodes(IntraBase):
         program = None if key is None else spanning.known(key)
         if program is None:
             return False
+        spanning.look()  # before the call has a number: it may be made again
+        _start(self, program.operation)
         calls, facts = state.calls(self), program.facts
         if calls is None or facts is None:
             run(state, spanning, program)
         else:
             sequence = calls.again(facts)
-            run(state, spanning, program)
-            calls.end(sequence)
+            try:
+                run(state, spanning, program)
+            finally:
+                calls.end(sequence)
         _keep(state, spanning, args)
         return True
 
@@ -168,6 +178,12 @@ def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[s
     """Return the key of the program of a call of some kind, None if it has none."""
     key = key_of_call(kind, args, options)
     return None if key is None else (key, state.deterministic)
+
+
+def _start(comm: OverNodes, operation: str) -> None:
+    """Give hooks the event of a call that starts."""
+    if events.listeners:
+        events.start(operation, events.now(), comm)
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:

@@ -17,15 +17,19 @@ from contextlib import contextmanager, suppress
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout, RankFailed
 from ..recording.failures import noted
+from ..recovery.losses import left_by
 from ..recovery.meetings import explained
 from .engine import Failed
 from .outbox import Outbox
 from .short_exchange import LABEL_NBYTES, text_of
 
 _TAG = 9  # those of pieces and of records are others
-_CALLS, _STOP, _NEWS = b"c", b"s", b"n"  # begin messages: labels, no more labels, a difference
+_CALLS, _STOP = b"c", b"s"  # begin messages: labels, no more labels
+_NEWS: dict[bytes, type[Exception]] = {b"n": CollectiveMismatch, b"e": Aborted}  # begin those with a text to raise
 _TOGETHER = 16  # labels in one message
 _STEP = "comparison of calls"  # for messages
 _LOOKS = 10  # for calls of the rank before
@@ -64,33 +68,52 @@ class Comparison:
         self._has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._goes_on = True  # whether this rank and the one before send all their calls
         self._sends = True
-        self._failure: CollectiveMismatch | None = None
+        self._failure: Exception | None = None
         self._patience_s = _PATIENCE_S
-        self._lock = threading.Lock()  # a step that waits in a thread looks, too
+        self._lock = threading.RLock()  # a step that waits in a thread looks, too
 
     def add(self, label: bytes, *, later: bool = False) -> None:
         """Compare a call that begins; the label is that of `label_of`, the same on all ranks. Collective at first.
 
         With `later` the label may be sent with those of the next calls.
         """
-        self._comm = self._comm or self._make()
+        self._begin()
         with self._lock:
-            self._last = label
-            if self._goes_on:
-                self._own.append(label)
-            if self._sends:
-                self._unsent += label
-            if not (later and self._has_threads) or len(self._unsent) >= _TOGETHER * LABEL_NBYTES:
-                self._send_calls()
-            elif len(self._unsent) == LABEL_NBYTES:
-                self._look_soon(self.check_aside)
+            try:
+                self._add(label, later=later)
+            except BaseException as error:
+                self._leave_by(error)
+                raise
+
+    def _add(self, label: bytes, *, later: bool) -> None:
+        self._last = label
+        if self._goes_on:
+            self._own.append(label)
+        if self._sends:
+            self._unsent += label
+        if not (later and self._has_threads) or len(self._unsent) >= _TOGETHER * LABEL_NBYTES:
+            self._send_calls()
+        elif len(self._unsent) == LABEL_NBYTES:
+            self._look_soon(self.check_aside)
+
+    def _leave_by(self, error: BaseException) -> None:
+        """End the communicator if Ctrl-C may have lost the text of a call."""
+        if not isinstance(error, Exception) and self._failure is None:
+            operation = text_of(self._last).partition("(")[0]
+            self._fail(left_by(self._rank, operation, error).exception())
+
+    def _begin(self) -> None:
+        if self._comm is None:
+            # If this rank left before it has come to MPI, the others would wait there without an end.
+            with mpi_bootstrap.interrupts_deferred():
+                self._comm = self._make()
 
     def stop(self) -> None:
         """Compare no more: a graph has a call of this rank, and the host does not see when it is replayed.
 
         Collective at first, as `add`.
         """
-        self._comm = self._comm or self._make()
+        self._begin()
         with self._lock:
             self._send_calls()
             if self._sends:
@@ -103,14 +126,18 @@ class Comparison:
 
         Raises
         ------
-        CollectiveMismatch
-            From then on.
+        CollectiveMismatch, Aborted
+            From then on. Aborted: a rank has left a call.
         RankFailed, Revoked
             Of the ranks before and behind.
         """
         with self._lock:
             if self._comm is not None:
-                self._look(self._comm)
+                try:
+                    self._look(self._comm)
+                except BaseException as error:
+                    self._leave_by(error)
+                    raise
         if self._failure is not None:
             raise self._failure
 
@@ -122,6 +149,11 @@ class Comparison:
             self._compare()
             if not self._own:  # a look in vain costs most, where MPI yields the processor
                 break
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether `check` raises from now on."""
+        return self._failure is not None
 
     @property
     def is_clear(self) -> bool:
@@ -163,7 +195,7 @@ class Comparison:
     def close(self) -> None:
         """Take the last messages: all ranks have made their calls."""
         end = time.monotonic() + _CLOSE_S
-        with suppress(CollectiveMismatch, MPI.Exception):
+        with suppress(CollectiveMismatch, Aborted, MPI.Exception):
             while (self._own or not self._outbox.is_empty()) and time.monotonic() < end:
                 self.check()
 
@@ -197,8 +229,8 @@ class Comparison:
         return bytes(message)
 
     def _take(self, kind: bytes, content: bytes) -> None:
-        if kind == _NEWS:
-            self._fail(content.decode())
+        if kind in _NEWS:
+            self._fail(_NEWS[kind](content.decode()))
         elif kind == _STOP:
             self._end()
         elif self._goes_on:
@@ -211,14 +243,27 @@ class Comparison:
             if own != other:
                 calls = {self._rank: own, self._before: other}
                 texts = [f"rank {rank} called {text_of(calls[rank])}" for rank in sorted(calls)]
-                self._fail(f"ranks disagree about a call: {'; '.join(texts)}")
+                self._fail(CollectiveMismatch(f"ranks disagree about a call: {'; '.join(texts)}"))
 
     def _end(self) -> None:
         self._goes_on = False
         self._own.clear()
         self._theirs.clear()
 
-    def _fail(self, text: str) -> None:
-        self._failure = noted(CollectiveMismatch(text))
-        self._send(_NEWS + text.encode())
-        self._failed(_STEP, self._failure)
+    def leave(self, reason: Aborted) -> None:
+        """Pass on to all ranks that this one has left a call; from now on `check` raises the reason."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = reason
+                self._pass_on(reason)
+
+    def _fail(self, reason: Exception) -> None:
+        self._failure = noted(reason)
+        self._pass_on(reason)
+        self._failed(_STEP, reason)
+
+    def _pass_on(self, reason: Exception) -> None:
+        kind = next(kind for kind, cls in _NEWS.items() if isinstance(reason, cls))
+        if self._comm is not None:
+            with suppress(MPI.Exception):  # the rank behind has failed
+                self._send(kind + str(reason).encode())

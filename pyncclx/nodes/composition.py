@@ -191,11 +191,11 @@ class Composition:
         """
         engine = None if on_rail is None else self.spanning.rails.engine_for(on_rail)
 
-        def run(stream: Any) -> None:
+        def run(stream: Any, call: int) -> None:
             inner = Composition(self.spanning, self.operation)
             function(inner, stream)
             for placed in inner._steps:
-                placed.step.run(self.spanning.team, stream)
+                placed.step.run(self.spanning.team, stream, call)
 
         self._follows_streams = False
         return self._add(HostStep(run, engine, tuple(peers)), after=after)

@@ -45,8 +45,10 @@ class Engine(Protocol):
     def has_failed(self) -> bool:
         """Whether `check` raises what has been recorded in this process; cheaper than `check`."""
 
-    def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
-        """Send and receive, on `stream`; `step` is the step's name for messages.
+    def exchange(
+        self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
+    ) -> None:
+        """Send and receive, on `stream`; `step` is the step's name for messages, `call` the number of its call.
 
         Raises
         ------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import PeerTimeout, RankFailed
+from dataclasses import replace
+
+from ..errors import Aborted, PeerTimeout, RankFailed
 from ..team.error_record import ErrorRecord
 from .places import Places
 
@@ -18,6 +20,12 @@ def check(errors: ErrorRecord, places: Places) -> None:
     except PeerTimeout as error:
         rank, peer = rank_of(error.rank), rank_of(error.peer)
         raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
+    except Aborted:
+        loss = errors.loss
+        if loss is None or loss.note is None:
+            raise
+        note = loss.note._replace(rank=rank_of(loss.note.rank))
+        raise replace(loss, note=note).exception() from None
     except RankFailed as error:
         ranks = tuple(map(rank_of, error.ranks))
         raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None

@@ -18,11 +18,15 @@ from ..backends import Device
 from ..errors import MPIError, StepTimeout
 from ..recovery.meetings import JUDGE, explained
 from ..system import settings
+from ..system.process import held
 from .engine import Failed, Transfer
 from .pieces import PieceOfTransfer, pieces_of
 
-_TAG = 7  # the engine has a communicator of its own
+# The engine has a communicator of its own. A tag for each call: where a rank sends what another does not expect (the
+# counts of an Alltoallv differ), a later call must not take it.
+_FIRST_TAG, _TAGS = 16, 1 << 14  # MPI allows tags up to 32767 at least
 _POLLS = 200  # without a pause
+_left: list[PieceOfTransfer] = held([])  # of steps that have failed: MPI may still use their memory
 _LONGEST_PAUSE_S = 1e-3
 
 
@@ -54,12 +58,14 @@ class MpiEngine:
         self._failure: Exception | None = None
         self._refusal: MPIError | None = None  # of one message; the engine goes on
         self.look: Callable[[], None] = lambda: None
-        self._left: list[Any] = []  # requests and memory of a step that has failed: MPI may still use them
 
-    def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
+    def exchange(
+        self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
+    ) -> None:
         """As `Engine.exchange`."""
         if sends or receives:
-            self.do(step, functools.partial(self._exchange, step, sends, receives), stream)
+            tag = _FIRST_TAG + call % _TAGS
+            self.do(step, functools.partial(self._exchange, step, sends, receives, tag), stream)
 
     def do(self, step: str, function: Callable[[], None], stream: Any) -> None:
         """Let the host do a step, on `stream`: what it raises ends all steps, as `abort` does."""
@@ -122,12 +128,12 @@ class MpiEngine:
             self.abort(step, reason)
             raise reason from error
 
-    def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+    def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> None:
         """Begin the pieces, those of one peer in order, until all are over."""
         device = None if self._direct else self._device
         pieces = [*pieces_of(receives, device, self._streams[0], receives=True)]
         pieces += pieces_of(sends, device, self._streams[1], receives=False)
-        waiting, begin = pieces, functools.partial(self._begin, step)
+        waiting, begin = pieces, functools.partial(self._begin, step, tag)
 
         def over() -> bool:
             nonlocal waiting
@@ -136,26 +142,29 @@ class MpiEngine:
 
         try:
             self.wait(step, over, lambda: _peers(waiting))
-        except Exception:
-            self._left += pieces
+        except BaseException:  # Ctrl-C, too
+            _left[:] = [piece for piece in _left if not piece.is_moved()] + waiting
             raise
 
     def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
-        """Raise if a wait is over: a rank has failed, another step has, or it was too long."""
+        """Raise if a wait is over: a rank has failed, another step has, or it was too long.
+
+        A rank whose program has ended may have made its part of the step; if not, `late` names it in the end.
+        """
         self.look()
-        reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s, step)
+        reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s, step, with_ended=False)
         if reason is None and waited_s > self._timeout_s:
             reason = StepTimeout(step, self.comm.rank, late())
         if reason is not None:
             raise reason
 
-    def _begin(self, step: str, piece: PieceOfTransfer) -> MPI.Request | None:
+    def _begin(self, step: str, tag: int, piece: PieceOfTransfer) -> MPI.Request | None:
         """Give a piece to MPI; of one to receive, if its message is there and no longer: then all of it is known."""
         place = [MPI.memory.fromaddress(piece.host_address, piece.nbytes), MPI.BYTE]
         if not piece.receives:
-            return self.comm.Isend(place, piece.peer, _TAG)
+            return self.comm.Isend(place, piece.peer, tag)
         status = MPI.Status()
-        message = self.comm.Improbe(piece.peer, _TAG, status)
+        message = self.comm.Improbe(piece.peer, tag, status)
         if message is None:
             return None
         sent = status.Get_count(MPI.BYTE)

@@ -87,7 +87,9 @@ class NcclEngine:
                 raise StepTimeout("the first step between nodes", rank, tuple(peers))
             os.sched_yield()
 
-    def exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any) -> None:
+    def exchange(
+        self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
+    ) -> None:
         """As `Engine.exchange`; errors of earlier steps raise in `check`."""
         self._call(step, self._send_and_receive, sends, receives, stream.ptr)
 

@@ -40,7 +40,7 @@ class PieceOfTransfer:
 
     def advance(self, begin: Begin) -> bool:
         """Go on as far as possible without a wait; True when it is over."""
-        return self._is_begun(begin) and self._is_moved()
+        return self._is_begun(begin) and self.is_moved()
 
     def _is_begun(self, begin: Begin) -> bool:
         queue = self._queue
@@ -49,7 +49,8 @@ class PieceOfTransfer:
             queue.begun += self._request is not None
         return self._request is not None
 
-    def _is_moved(self) -> bool:
+    def is_moved(self) -> bool:
+        """Return whether MPI is done with its memory, or has not been given it."""
         return self._request is None or self._request.Test()
 
 
@@ -69,9 +70,9 @@ class PinnedPiece(PieceOfTransfer):
         if self._memory is None and not self._take_memory():
             return False
         if not self.receives:
-            over = self._is_copied() and self._is_begun(begin) and self._is_moved()
+            over = self._is_copied() and self._is_begun(begin) and self.is_moved()
         else:
-            over = self._copied is not None or (self._is_begun(begin) and self._is_moved())
+            over = self._copied is not None or (self._is_begun(begin) and self.is_moved())
             if over and self._copied is None:
                 self._copy(self._address, self.host_address)
             over = over and self._is_copied()

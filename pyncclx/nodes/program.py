@@ -92,28 +92,31 @@ class Program:
             why, way = "MPI moves the data between nodes", ""
         raise NotSupported(f"{self.operation}: no CUDA graph can hold it, since {why}; call it outside{way}")
 
-    def enqueue(self, team: Team, stream: Any, aside: Any) -> None:
-        """Enqueue all steps; what `stream` is given next comes after them. `aside` is the second stream."""
+    def enqueue(self, team: Team, stream: Any, aside: Any, call: int) -> None:
+        """Enqueue all steps; what `stream` is given next comes after them.
+
+        `aside` is the second stream, `call` the number of the call, the same on all ranks.
+        """
         team.order.follow(stream)
         if self.before is not None:
             self.before(team, stream)
         if self._forks:
             team.device.fork(stream, aside)
-            self._enqueue_on_both(team, stream, aside)
+            self._enqueue_on_both(team, stream, aside, call)
             team.device.order(aside, stream)
         else:
             for step in self._in_order:
-                step.run(team, stream)
+                step.run(team, stream, call)
         if self.after is not None:
             self.after(team, None, stream)
         team.order.extend(stream)
 
-    def _enqueue_on_both(self, team: Team, stream: Any, aside: Any) -> None:
+    def _enqueue_on_both(self, team: Team, stream: Any, aside: Any, call: int) -> None:
         ends: dict[int, Event] = {}
         for place, (step, is_aside, after) in enumerate(self._steps):
             on = aside if is_aside else stream
             for before in after:
                 ends[before].order(on)
-            step.run(team, on)
+            step.run(team, on, call)
             if place in self._awaited:
                 ends[place] = team.order.mark(on)

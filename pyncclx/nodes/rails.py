@@ -7,6 +7,7 @@ take part inside their node. What goes between other pairs of ranks goes through
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import cast
 
 from mpi4py import MPI
@@ -49,7 +50,9 @@ class Rails:
     def __init__(
         self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed, *, shares_gpu: bool
     ) -> None:
-        self._comm, self._places, self._device, self._failed = comm, places, device, failed
+        # Not the program's object: while it is there, the communicator has not been dropped.
+        self._comm = mpi_bootstrap.plain(comm)
+        self._places, self._device, self._failed = places, device, failed
         self._engines: dict[str, Engine] = {}
         self._of_mpi: MpiEngine | None = None
         self.uses_nccl, self.why = _choose(comm, device)
@@ -92,13 +95,13 @@ class Rails:
         """Return that of MPI among all ranks; they call this together."""
         if self._of_mpi is None:
             direct = self._device.name == "host" or bool(is_cuda_aware())
-            own = mpi_bootstrap.plain(self._comm).Dup()
+            own = self._comm.Dup()
             self._of_mpi = self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
         return self._of_mpi
 
     def _nccl(self, kind: str) -> Engine:
         if kind not in self._engines:
-            comm, places = mpi_bootstrap.plain(self._comm), self._places
+            comm, places = self._comm, self._places
             ranks = range(places.size) if kind == "flat" else places.ranks_with(places.local_rank)
             group = part(comm, ranks)
             self._engines[kind] = NcclEngine(group, ranks, self._failed, self._device)
@@ -123,6 +126,12 @@ class Rails:
         """Close the engines. Collective."""
         while self._engines:
             self._engines.popitem()[1].close()
+
+    def free(self) -> None:
+        """Free MPI's communicator after `abandon`, once no rank can come to it any more. Collective."""
+        if self._of_mpi is not None:
+            with suppress(MPI.Exception):  # ranks have failed
+                self._of_mpi.comm.Free()
 
     def abandon(self) -> None:
         """Leave the engines: this rank's steps are over."""

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from ..arrays.readers import address_reader_of
 from ..backends import Event
-from ..errors import MPIError
+from ..errors import MPIError, NotSupported
 from ..requests.open_receives import let_receives_leave
 from ..requests.status import fill_empty
 from ..system.process import held
@@ -42,6 +42,7 @@ class SpanningWork:
         self, comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any], *, is_compared: bool
     ) -> None:
         self._state, self._spanning, self._program = state_of(comm), spanning, program
+        self._hold = self._state.hold()  # a communicator that can be called is not taken for a dropped one
         self.operation, self.active = program.operation, False
         self._arrays = arrays
         self._is_compared = is_compared  # the first start
@@ -52,8 +53,11 @@ class SpanningWork:
 
     def start(self) -> None:
         """Enqueue the program after what the current stream has now."""
-        self.check()
-        program, spanning = self._program, self._spanning
+        with self._spanning.entering(self.operation):
+            self.check()
+            self._start(self._program, self._spanning)
+
+    def _start(self, program: Program, spanning: Spanning) -> None:
         team = spanning.team
         began_on = stream_for(team.device, program.producers, self._state, program.of_current)
         capturing = team.device.is_capturing(began_on)
@@ -147,8 +151,19 @@ def _start_each(works: Sequence[SpanningWork]) -> None:
         work.start()
 
 
+def _check_threads(spanning: Spanning, operation: str) -> None:
+    """Raise NotSupported if a call that goes on beside the program would call MPI in a thread that must not."""
+    if spanning.has_threads or (spanning.rails.flat_uses_nccl and not spanning.host_waits):
+        return
+    raise NotSupported(
+        f"{operation}: over nodes a thread gives MPI the data of calls that do not block, and MPI was initialised "
+        "without THREAD_MULTIPLE; leave mpi4py.rc.thread_level as it is, or make the blocking call"
+    )
+
+
 def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> SpanningWork:
     """Return the work of a persistent call."""
+    _check_threads(spanning, call.operation)
     program = prepare(comm, state_of(comm), spanning, call)
     work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
     work.remember_places()
@@ -157,6 +172,7 @@ def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Spannin
 
 def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hashable | None) -> SpanningWork:
     """Return the work of a nonblocking call, which has begun; remember its program under the key, if it has one."""
+    _check_threads(spanning, call.operation)
     program = prepare(comm, state_of(comm), spanning, call, key)
     work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
     work.start()

@@ -9,8 +9,10 @@ other, for one copy to the device.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -20,6 +22,7 @@ import mpi_bootstrap
 from ..backends import Device
 from ..errors import CollectiveMismatch
 from ..recording.failures import noted
+from ..system.process import held
 from ..team.error_record import ErrorRecord
 from .mpi_engine import MpiEngine
 from .outbox import Outbox
@@ -35,6 +38,8 @@ _WORD_NBYTES = 8  # of the header: whether kernels have given up
 LABEL_NBYTES = HEADER_NBYTES - _WORD_NBYTES  # of the header: a text of the call
 _TAG = 8  # that of pieces is another
 _GAVE_UP = b"\1"
+_CANCEL_S = 0.1  # that MPI may take to cancel a receive
+_left: list[object] = held([])  # receives that MPI has not cancelled, and their memory
 
 
 class Block(NamedTuple):
@@ -175,6 +180,21 @@ class ShortExchange:
         """Free the receives: all exchanges are over."""
         for request in self._receives.values():
             request.Free()
+
+
+    def abandon(self) -> None:
+        """Take the receives back: a step has failed, and what has not come by now may never come."""
+        for request in self._receives.values():
+            with suppress(MPI.Exception):
+                if not request.Test():
+                    request.Cancel()
+                    end = time.monotonic() + _CANCEL_S
+                    while not request.Test() and time.monotonic() < end:
+                        time.sleep(0)
+                if request.Test():
+                    request.Free()
+                else:  # a message is on its way
+                    _left.append((request, self._memory))
 
 
 def host_waits(comm: MPI.Intracomm, blocking: str, *, uses_nccl: bool) -> bool:

@@ -11,10 +11,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import Aborted, PeerTimeout, RankFailed, RanksMissing, Revoked
-from ..recording.failures import noted
-from ..recovery import losses
 from ..recovery.detector import DETECTOR
-from ..recovery.losses import Loss
 from ..team.base import IntraBase
 from ..team.error_record import ErrorRecord
 from ..team.members import most_ranks_per_device
@@ -23,6 +20,7 @@ from ..team.state import Attachment, state_of
 from ..team.team import Team
 from . import local_errors
 from .comparison import Comparison
+from .endings import Endings
 from .engine import EngineError
 from .lookout import Lookout
 from .parts import part
@@ -35,11 +33,11 @@ from .steps import Traffic
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Watch
 
-_NAME = "nodes"  # of the attachment
+NAME = "nodes"  # of the attachment
 MOST_KEPT = 1024  # programs of a communicator
 
 
-class Spanning(Attachment):
+class Spanning(Endings, Attachment):
     """A communicator over several nodes on this rank. Collective to make.
 
     Attributes
@@ -55,6 +53,10 @@ class Spanning(Attachment):
         Numbers on the device that steps over nodes refuse, by ranks of the communicator.
     traffic : Traffic
     thread : StepThread
+    has_threads : bool
+        Whether any thread may call MPI.
+    host_waits : bool
+        Whether the host waits in calls anyway, on all ranks.
     closed : bool
         Whether the communicator has been freed.
     programs : dict
@@ -68,7 +70,7 @@ class Spanning(Attachment):
         self.local: IntraBase = part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
-        self._operation = ""  # the last one; the detector's thread reads it as soon as there is a lookout
+        self.operation = ""  # the last one; the detector's thread reads it as soon as there is a lookout
         try:
             self._make(cast(MPI.Intracomm, comm), state_of(comm).blocking)
         except (RankFailed, Revoked, RanksMissing):  # some rank will never come
@@ -78,6 +80,8 @@ class Spanning(Attachment):
             self.local.Free()
             raise
         self.traffic = Traffic()
+        self.number = 0
+        self.has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._short: ShortExchange | None = None
         self.comparison = Comparison(
             *(topology.rank, self.places.size, self._comm_of_engine, self._differ),
@@ -96,7 +100,7 @@ class Spanning(Attachment):
         self.team: Team = mpi_bootstrap.agree(comm, lambda: self.local.team)
         shares_gpu = most_ranks_per_device(self.team.members) > 1
         self.rails = Rails(comm, self.places, self.team.device, self._failed, shares_gpu=shares_gpu)
-        self._host_waits = host_waits(comm, blocking, uses_nccl=self.rails.uses_nccl)
+        self.host_waits = host_waits(comm, blocking, uses_nccl=self.rails.uses_nccl)
         mpi_bootstrap.agree(comm, lambda: self._make_own(comm), undo=lambda _: self._close_own())
 
     def _make_own(self, comm: MPI.Intracomm) -> None:
@@ -119,32 +123,12 @@ class Spanning(Attachment):
         engine.look = self.comparison.check
         return engine.comm
 
-    def _failed(self, step: str, reason: Exception) -> None:
-        """Pass a step's failure on to this node's ranks, which would wait for this rank."""
-        kind = losses.ABORTED if isinstance(reason, (RankFailed, Revoked)) else losses.TIMED_OUT
-        self.team.errors.give_up(kind, step)
-
-    def _differ(self, step: str, reason: Exception) -> None:
-        """End what waits for ranks that have made other calls."""
-        self._abort(step, reason)
-        self._failed(step, reason)
-
-    def _abort(self, step: str, reason: Exception) -> None:
-        for engine in list(self.rails.engines()):
-            engine.abort(step, reason)
-
-    def _lost(self, loss: Loss) -> None:
-        """End what waits for ranks that have failed; called from the detector's thread."""
-        self._abort(self._operation, noted(loss.exception(self._operation)))
-        if not self.team.errors.has_failed:
-            self.team.errors.give_up(losses.ABORTED, self._operation)
-
     def is_short(self, nbytes: int) -> bool:
         """Whether so many bytes of each rank go through the host's memory; the same on all ranks.
 
         Not with NCCL where any rank's calls do not wait for their results: they are to be in the order of streams.
         """
-        return self._host_waits and self.places.size <= MOST_RANKS and nbytes <= most_nbytes(self.places.size)
+        return self.host_waits and self.places.size <= MOST_RANKS and nbytes <= most_nbytes(self.places.size)
 
     @property
     def short(self) -> ShortExchange:
@@ -177,15 +161,21 @@ class Spanning(Attachment):
 
     def enqueue(self, program: Program, stream: Any, *, capturing: bool) -> None:
         """Enqueue a program on a stream; `capturing` is whether that is being captured."""
-        self._operation = program.operation
+        self.operation = program.operation
+        self.number += 1
         device = self.team.device
-        if capturing not in self._asides:
+        if not self.has_threads and device.name == "host":
+            self._asides[capturing] = stream  # another one is a thread
+        elif capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
         awaited = None if capturing or not program.is_watched else self._watch.begin(program)
         try:
-            program.enqueue(self.team, stream, self._asides[capturing])
+            program.enqueue(self.team, stream, self._asides[capturing], self.number)
         except EngineError:
             self.check()  # raises which rank has died, if that is found soon
+            raise
+        except BaseException as error:
+            self.leave(program.operation, error)
             raise
         finally:
             if awaited is not None:
@@ -215,11 +205,11 @@ class Spanning(Attachment):
             loss = self.lookout.wait()  # what other ranks have found may be the reason
             if loss is None:
                 raise
-            raise loss.exception(self._operation) from None
+            raise loss.exception(self.operation) from None
 
     def _check(self) -> None:
         if self.lookout.loss is not None:
-            raise self.lookout.loss.exception(self._operation)
+            raise self.lookout.loss.exception(self.operation)
         self.comparison.check()
         self.rails.check()
         self.verdicts.check()
@@ -246,26 +236,34 @@ class Spanning(Attachment):
 
     def close(self) -> None:
         """As `Attachment.close`."""
-        if self.closed or self.has_failed:
-            self.abandon()
+        if self.closed:
             return
-        self.thread.wait()
-        self.team.order.synchronize()
-        self.comparison.close()
-        self._release()
-        if self._short is not None:
-            self._short.close()
-        self.rails.close()
-        self.local.Free()
+        if self.has_failed:
+            self._leave_engines()
+        else:
+            self.thread.wait()
+            self.team.order.synchronize()
+            self.comparison.close()
+            self._release()
+            if self._short is not None:
+                self._short.close()
+            self.rails.close()
+        self.local.Free()  # its ranks meet, whatever each of them has found so far
 
     def abandon(self) -> None:
         """As `Attachment.abandon`."""
         if not self.closed:
-            self._release()
-            with suppress(Exception):  # on the host device, what steps in threads have raised: calls raise it
-                self.team.device.synchronize()
+            self._leave_engines()
             self._local_state.abandon()
-            self.rails.abandon()
+
+    def _leave_engines(self) -> None:
+        """Release what this rank uses by itself, where not all ranks take part."""
+        self._release()
+        with suppress(Exception):  # on the host device, what steps in threads have raised: calls raise it
+            self.team.device.synchronize()
+        if self._short is not None:
+            self._short.abandon()
+        self.rails.abandon()
 
     def abandon_device(self, failed: Collection[int]) -> bool:
         """As `Attachment.abandon_device`; until then nothing of ranks that have failed writes to this rank's memory."""
@@ -289,11 +287,11 @@ class Spanning(Attachment):
 
 def spanning_of(comm: IntraBase) -> Spanning | None:
     """Return what a communicator over several nodes has; None if it is not known to be one."""
-    return cast("Spanning | None", state_of(comm).attachments.get(_NAME))
+    return cast("Spanning | None", state_of(comm).attachments.get(NAME))
 
 
 @mpi_bootstrap.interrupts_deferred()
 def span(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
     """Make what a communicator over several nodes has. Collective."""
-    spanning = state_of(comm).attachments[_NAME] = Spanning(comm, topology)
+    spanning = state_of(comm).attachments[NAME] = Spanning(comm, topology)
     return spanning

@@ -18,8 +18,8 @@ from .short_exchange import Share, ShortExchange
 class Step(Protocol):
     """A part of a call, enqueued on a stream that is in the order of the team's launches (`LaunchOrder.following`)."""
 
-    def run(self, team: Team, stream: Any) -> None:
-        """Enqueue it; `team` is the node's."""
+    def run(self, team: Team, stream: Any, call: int) -> None:
+        """Enqueue it; `team` is the node's, and `call` the number of the call, the same on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class KernelStep:
     plan: Plan
     parameters: bytes
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`."""
         _, function, grid, threads, early, _ = self.plan
         team.device.launch(function, grid, threads, self.parameters, stream, early)
@@ -59,7 +59,7 @@ class LaunchStep:
     parameters: bytes
     early: bool = False
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`."""
         team.device.launch(self.function, self.grid, self.threads, self.parameters, stream, self.early)
 
@@ -72,7 +72,7 @@ class CopyStep:
     source: int
     nbytes: int
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`."""
         team.device.copy(self.to, self.source, self.nbytes, stream)
 
@@ -99,10 +99,10 @@ class ExchangeStep:
         """The ranks that it receives from."""
         return tuple(transfer.peer for transfer in self.receives)
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`."""
         self.traffic.sent_nbytes += sum(each.nbytes for each in self.sends)
-        self.engine.exchange(self.name, self.sends, self.receives, stream)
+        self.engine.exchange(self.name, self.sends, self.receives, stream, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class CollectiveStep:
     sent_nbytes: int
     traffic: Traffic
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`."""
         self.traffic.sent_nbytes += self.sent_nbytes
         self.enqueue(stream)
@@ -131,7 +131,7 @@ class ShareStep:
     leaving_nbytes: int  # to other nodes
     traffic: Traffic
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`."""
         self.traffic.sent_nbytes += self.leaving_nbytes
         self.exchange.run(self.share, stream)
@@ -141,12 +141,12 @@ class ShareStep:
 class HostStep:
     """A function of the host between two steps: it reads what those before have written, and may run further steps."""
 
-    function: Callable[[Any], None]  # of the stream for these
+    function: Callable[[Any, int], None]  # of the stream for these, and the number of the call
     engine: Engine | None  # of exchanges among them
     peers: tuple[int, ...]  # that it receives from
 
-    def run(self, team: Team, stream: Any) -> None:
+    def run(self, team: Team, stream: Any, call: int) -> None:
         """As `Step.run`; raises NotSupported while the stream is being captured."""
         device = team.device
         inner = None if device.name == "host" else stream  # a thread of the host device is the stream
-        device.call_between(stream, partial(self.function, inner))
+        device.call_between(stream, partial(self.function, inner, call))

@@ -30,11 +30,14 @@ def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Ex
     return failure or error
 
 
-def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Exception:
+def with_evidence(
+    error: Exception, rank: int, uids: Sequence[bytes], entered: Callable[[], Sequence[int]]
+) -> Exception:
     """Return the exception of a wait with what is known of the process that was waited for, and of this one.
 
     A process that was stopped finds its deadlines passed when it goes on. It must not blame the rank that it waited
-    for: then `peer` is this rank itself.
+    for: then `peer` is this rank itself. Nor does it blame a rank that has begun the operation, and has ended since:
+    `entered` returns how many operations each rank has begun.
     """
     detector = DETECTOR.made
     if detector is None or type(error) is not PeerTimeout:
@@ -48,6 +51,11 @@ def with_evidence(error: Exception, rank: int, uids: Sequence[bytes]) -> Excepti
     absent = {
         other: peer for other, peer in peers.items() if peer and _is_absent(peer, is_waited_for=other == error.peer)
     }
+    over = [other for other, peer in absent.items() if peer.state != RUNNING]
+    begun = entered() if over and error.epoch > 0 else ()
+    for other in over:
+        if other < len(begun) and begun[other] >= error.epoch:
+            del absent[other]
     if absent:  # maybe the one that was waited for has waited for one of them; the others have ended since
         error.peer = min(absent, key=lambda other: absent[other].beat_ns)
         peer = absent[error.peer]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import dataclass, field
 
 from mpi_bootstrap.presence import Note
@@ -62,6 +63,12 @@ class Loss:
             doing = f"{operation}: rank {wait.rank} was made to stop waiting for rank {wait.peer} (epoch {wait.epoch})"
         agree = "the ranks no longer agree where they are: Free the communicator"
         return Aborted(f"{doing}: rank {note.rank} {_LEFT[note.kind]}; {agree}")
+
+
+def left_by(rank: int, operation: str, error: BaseException) -> Loss:
+    """Return the loss of a communicator of which a rank has left a call by an exception, while others go on with it."""
+    kind = ABORTED if isinstance(error, Exception) else INTERRUPTED
+    return Loss(note=Note(bytes(16), kind, rank, -1, 0, 0, 0, time.monotonic_ns(), operation))
 
 
 _LEFT = {

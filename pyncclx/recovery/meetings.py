@@ -16,7 +16,7 @@ from ..recording.failures import noted
 from ..system import settings
 from ..system.process import PerProcess
 from . import ending, ulfm  # noqa: F401  # which registers what happens at the end of the program
-from .detector import DETECTOR, OVER_S
+from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
 MEETING = "a meeting of all ranks on the host"
 _FOR_MPI_S = 0.5  # until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
@@ -28,22 +28,40 @@ _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKE
 class Judge:
     """Decides for `mpi_bootstrap.waiting` by what the failure detector has found."""
 
+    def __init__(self) -> None:
+        self._asked = 0.0  # when MPI was asked last
+
     def seconds(self) -> float:
         """Return PYNCCLX_TIMEOUT."""
         return settings.TIMEOUT.get()
 
-    def hopeless(self, comm: MPI.Comm, waited_s: float, operation: str = MEETING) -> Exception | None:
-        """Return the failure of a rank of the communicator, which is in an operation."""
+    def hopeless(
+        self, comm: MPI.Comm, waited_s: float, operation: str = MEETING, *, with_ended: bool = True
+    ) -> Exception | None:
+        """Return the failure of a rank of the communicator, which is in an operation.
+
+        With `with_ended` ranks whose programs have ended count after some time: all ranks are needed.
+        """
         detector = DETECTOR.made
         if detector is None:
             return None
+        self._ask_mpi(detector)
         loss = detector.loss_of(comm)
         if loss is not None:
             return noted(loss.exception(operation))
-        if not (detector.has_failed or waited_s > OVER_S):
+        with_ended = with_ended and waited_s > OVER_S
+        if not (detector.has_failed or with_ended):
             return None
-        reasons = detector.failed_among(ulfm.world_ranks(comm), with_ended=waited_s > OVER_S)
+        reasons = detector.failed_among(ulfm.world_ranks(comm), with_ended=with_ended)
         return noted(_failed(comm, reasons, operation)) if reasons else None
+
+    def _ask_mpi(self, detector: Detector) -> None:
+        """Ask MPI which ranks have failed, now and then, if the detector's thread must not: this thread calls MPI."""
+        if ulfm.is_enabled() and MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            now = time.monotonic()
+            if now - self._asked > PAUSE_S:
+                self._asked = now
+                detector.ask_mpi()
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
         """Return RankFailed or Revoked for MPI's exceptions of these kinds."""

@@ -86,7 +86,7 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     for name, state in list(_STATES.items()):
         team = state.team
         has_use = any(not attachment.is_idle() for attachment in state.attachments.values())
-        if team is not None and state.is_dropped and not has_use and _is_of_this_thread(state):
+        if team is not None and state.is_dropped and not has_use and is_of_this_thread(state):
             if not heap.offer(layout.least_nbytes(size)):
                 team.order.synchronize()  # there is no room for another one
             if team.heap is heap and team.is_idle():
@@ -94,7 +94,8 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     return found
 
 
-def _is_of_this_thread(state: State) -> bool:
+def is_of_this_thread(state: State) -> bool:
+    """Return whether this thread has made a communicator's Team, or is the main one and that thread has ended."""
     if state.maker == threading.get_ident():
         return True
     is_main = threading.current_thread() is threading.main_thread()

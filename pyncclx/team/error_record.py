@@ -76,6 +76,7 @@ class ErrorRecord:
         self.disagreement: Disagreement | None = None
         self._mismatch = ""  # its text, once it has been raised: the leases may change
         self.is_busy: Callable[[], bool] = lambda: False
+        self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations that each rank has begun, as seen here
         self._gave_up: Note | None = None  # what the others have been given to read
         _OPEN.get().add(self)
 
@@ -128,16 +129,19 @@ class ErrorRecord:
         own = None if record.failure == LOST else kernel_errors.failure(record, self.rank)
         note = loss.note if loss is not None else None
         if own is not None and (loss is None or (note is not None and self._was_first(note))):
-            return blame.with_evidence(own, self.rank, self.uids)
+            return self._with_evidence(own)
         assert loss is not None
         if own is None:
             return loss.exception()
         wait = kernel_errors.wait_of(record, self.rank)
         if note is None or note.kind != losses.TIMED_OUT or note.peer == self.rank:
-            return blame.with_evidence(loss.exception(wait=wait), self.rank, self.uids)
+            return self._with_evidence(loss.exception(wait=wait))
         if 0 <= note.peer < len(self.uids):
             wait.peer = note.peer  # the others gave up first, so what they waited for is late
-        return blame.with_evidence(wait, self.rank, self.uids)
+        return self._with_evidence(wait)
+
+    def _with_evidence(self, error: Exception) -> Exception:
+        return blame.with_evidence(error, self.rank, self.uids, self.entered)
 
     def _mismatched(self, record: ErrorWords, loss: Loss | None) -> bool:
         """Whether a kernel here or another rank has found that two ranks made different calls; describe them once."""
@@ -202,7 +206,7 @@ class ErrorRecord:
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         if kind != losses.MISMATCH:
-            noted(blame.with_evidence(wait, self.rank, self.uids))  # now: other calls may come before one raises it
+            noted(self._with_evidence(wait))  # now: other calls may come before one raises it
         return self._gave_up
 
     def abort(self) -> None:

@@ -33,6 +33,7 @@ class LaunchOrder:
         self.kept = Kept()
         self._ready: Any = _NO_STREAM  # the next launch on it needs nothing before
         self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
+        self._beside: Any = _NO_STREAM  # of the last wait for other ranks that is in no order with launches
         self._end: Event | None = None  # of the last launch, if its stream is another one in each thread
         self._captured: Any = _NO_STREAM  # of the last captured launch
         self._is_captured = False  # what `follow` was called for last
@@ -133,7 +134,11 @@ class LaunchOrder:
 
     def is_busy(self) -> bool:
         """Return whether what was launched is not over, or may be, in a graph that is replayed; by any thread."""
-        return not self._are_over([self._stream, *self._asides.values()])
+        return not self._are_over([self._stream, self._beside, *self._asides.values()])
+
+    def note_wait(self, stream: Any) -> None:
+        """Note that a wait for other ranks, which is in no order with launches, is on a stream next."""
+        self._beside = stream
 
     def is_over(self) -> bool:
         """Return whether what was launched is over, to the thread that launches; in graphs it never is.

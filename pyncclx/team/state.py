@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import MPIError, NotSupported, RanksMissing
+from ..errors import MPIError, NotSupported, RankFailed, RanksMissing, Revoked
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
 from ..recording.failures import noted
@@ -21,6 +21,7 @@ from ..recovery.losses import Loss
 from ..recovery.meetings import JUDGE
 from ..system import settings
 from ..system.process import PerProcess
+from .error_record import ErrorRecord
 from .team import Team
 
 BLOCKING = ("stream", "host")
@@ -157,11 +158,43 @@ class State:
             Some will never come.
         """
         patience = settings.TIMEOUT.get() if seconds is None else seconds
-        check = None if self.team is None else functools.partial(self.team.errors.check_for_call, call)
+        goes_on = self.team is not None and not self.team.errors.has_failed
+        check = functools.partial(self.team.errors.check_for_call, call) if self.team is not None and goes_on else None
         with self.waiting(comm, "the other ranks", "before something is made together"):
             missing = self.meeting.missing(comm, patience, check, self.look)
         if missing:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
+
+    def part(self, comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
+        """Meet before memory is released, then call `leave`, which may communicate. Collective.
+
+        Returns
+        -------
+        bool
+            Whether all ranks have come; they need not if the communicator has failed, which `errors` has, or if this
+            rank has given up a meeting, so that the others may be in another one.
+        """
+        if errors.has_failed or mpi_bootstrap.has_given_up(comm):
+            return False
+        before = self.look
+
+        def look() -> None:
+            if before is not None:
+                before()
+            if errors.has_failed:
+                raise errors.failure()
+
+        self.look = look
+        try:
+            self.meet(comm)
+            leave()
+        except Exception as error:
+            if not (errors.has_failed or isinstance(error, (RankFailed, Revoked, RanksMissing))):
+                raise
+            return False
+        finally:
+            self.look = before
+        return True
 
     def drain(self) -> None:
         """Wait on the host for what calls have launched, and for nothing else; raise what kernels have recorded."""
@@ -195,13 +228,14 @@ class State:
 
     def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
         team, self.team = self.team, None
-        if team is not None:
-            end(team)
-        for attachment in self.attachments.values():
-            end_attachment(attachment)
         calls, self._calls = self._calls, None
-        if calls is not None:
-            calls.close()
+        with ExitStack() as rest:  # each is released, whatever the release of another raises
+            if calls is not None:
+                rest.callback(calls.close)
+            for attachment in reversed(list(self.attachments.values())):
+                rest.callback(end_attachment, attachment)
+            if team is not None:
+                end(team)
 
 
 class _Attribute:

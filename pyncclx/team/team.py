@@ -57,7 +57,7 @@ class Team:
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
-        self.errors.is_busy = self.order.is_busy
+        self.errors.is_busy, self.errors.entered = self.order.is_busy, lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
         self.remembered: dict[Hashable, RememberedLaunch] = {}  # by the keys of their arguments

@@ -126,13 +126,15 @@ class Launching(Settings):
     def Free(self) -> None:
         """Release the memory. Collective; rows and handles must not be used any more.
 
-        It waits for this rank's device, and for all ranks. A second call does nothing.
+        It waits for this rank's device, and for all ranks. A second call does nothing. If ranks do not come since the
+        communicator has failed, the memory goes back with the communicator's.
         """
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
             return
-        mpi_bootstrap.agree(cast(MPI.Intracomm, self.comm), memory.team.device.synchronize)
-        memory.close()
+        comm, team = cast(MPI.Intracomm, self.comm), memory.team
+        if state_of(self.comm).part(comm, team.errors, lambda: mpi_bootstrap.agree(comm, team.device.synchronize)):
+            memory.close()
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -59,10 +59,11 @@ class SpanningShuffle(TokenShuffle):
         spanning.thread.wait()
         stream = stream_for(spanning.team.device, move.buffers, state, OF_CURRENT)
         capturing = spanning.team.device.is_capturing(stream)
-        for program in programs_of(memory, move, phases, capturing=capturing):
-            if capturing:
-                program.check_graph()
-            spanning.enqueue(program, stream, capturing=capturing)
+        with spanning.entering(move.operation):
+            for program in programs_of(memory, move, phases, capturing=capturing):
+                if capturing:
+                    program.check_graph()
+                spanning.enqueue(program, stream, capturing=capturing)
 
     def _drain(self) -> None:
         self._spanning.drain()

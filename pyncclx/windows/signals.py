@@ -72,7 +72,9 @@ class Signals:
             signal=number,
         )
         let_receives_leave()
-        self.device.launch(self._wait, 1, 1, arguments.pack(), self._stream(), early=True)
+        stream = self._stream()
+        self._of.order.note_wait(stream)
+        self.device.launch(self._wait, 1, 1, arguments.pack(), stream, early=True)
 
     def _stream(self, *buffers: Buffer) -> Any:
         return stream_for(self.device, buffers, Enqueuing(self._of.caller))

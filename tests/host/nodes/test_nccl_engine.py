@@ -142,7 +142,7 @@ def test_a_rank_that_is_not_connected_in_time(engine, device, monkeypatch):
 
 
 def test_an_exchange_is_one_group_on_the_stream(bindings, engine):
-    engine.exchange("step", [Transfer(3, 100, 8), Transfer(3, 200, 16)], [Transfer(3, 300, 8)], Stream())
+    engine.exchange("step", [Transfer(3, 100, 8), Transfer(3, 200, 16)], [Transfer(3, 300, 8)], Stream(), 1)
     assert bindings.calls[1:] == [
         ("group_start",),
         ("send", 100, 8, 1, 0, "communicator", 5),
@@ -170,7 +170,7 @@ def test_an_error_of_nccl_is_raised_at_every_call(bindings, engine):
     assert bindings.freed.wait(10)
     assert ("comm_abort", "communicator") in bindings.calls
     with pytest.raises(MPI.Exception):
-        engine.exchange("step", [], [], Stream())
+        engine.exchange("step", [], [], Stream(), 1)
 
 
 def test_an_abort_does_not_wait_until_memory_is_freed(bindings, engine):
@@ -198,9 +198,13 @@ def test_an_abort_ends_a_call_that_waits_for_a_peer(monkeypatch, bindings, engin
         monkeypatch.setattr(bindings, name, wait_for_the_peer, raising=False)
     other = threading.Thread(target=lambda: waits.wait(10) and engine.abort("step", ValueError("late")))
     other.start()
-    arguments = {"exchange": ("step", [], []), "broadcast": (100, 8, 3), "allgather": (100, 200, 8)}[call]
+    arguments = {
+        "exchange": ("step", [], [], Stream(), 1),
+        "broadcast": (100, 8, 3, Stream()),
+        "allgather": (100, 200, 8, Stream()),
+    }[call]
     with pytest.raises(ValueError, match="late"):
-        getattr(engine, call)(*arguments, Stream())
+        getattr(engine, call)(*arguments)
     other.join()
 
 

@@ -30,7 +30,7 @@ class Device:
 def spanning(monkeypatch):
     """What programs are given to; `enqueued` has them in their order."""
     monkeypatch.setattr(requests, "stream_for", lambda *arguments: "stream")
-    monkeypatch.setattr(requests, "state_of", lambda comm: None)
+    monkeypatch.setattr(requests, "state_of", lambda comm: SimpleNamespace(hold=lambda: None))
     device, made = Device(), SimpleNamespace(closed=False, enqueued=[], may_go_on=threading.Event())
 
     def enqueue(program, stream, *, capturing):
@@ -42,6 +42,7 @@ def spanning(monkeypatch):
     made.enqueue, made.thread = enqueue, StepThread(device)
     made.team = SimpleNamespace(device=device, order=SimpleNamespace(aside=lambda stream: stream))
     made.look = made.enter_graph = lambda *arguments, **options: None
+    made.entering = lambda operation: nullcontext()
     made.comparison = SimpleNamespace(add=lambda *arguments, **options: None)
     return made
 

@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap import mailbox
+from mpi_bootstrap import mailbox, waiting
 from support.everywhere import assert_everywhere, raises_everywhere
 
 T = TypeVar("T")
@@ -370,6 +370,37 @@ def test_a_rank_that_does_not_deliver(plain: MPI.Intracomm, fd: int, monkeypatch
         monkeypatch.setattr(mailbox.Mailbox, "post", lambda *args: False)
     with raises_everywhere(plain, TimeoutError, match=r"nothing came from ranks \[(0, )?1\b"):
         mpi_bootstrap.allgather_fds(plain, fd, range(plain.size), timeout=0.5)
+
+
+@pytest.mark.ranks(2)
+def test_descriptors_take_no_longer_than_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_judges", [Impatient()])
+    world = MPI.COMM_WORLD
+    if world.rank == 1:
+        monkeypatch.setattr(mailbox.Mailbox, "post", lambda *args: False)
+    with open("/dev/null") as file, raises_everywhere(world, TimeoutError, match=r"not finished after 1 s"):
+        mpi_bootstrap.allgather_fds(world, file.fileno(), range(world.size))
+
+
+class Impatient(waiting._Patient):
+    """Waits for a second."""
+
+    def seconds(self) -> float:
+        return 1.0
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("late", [0, -1], ids=["first", "last"])
+def test_a_meeting_names_the_ranks_that_are_late(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
+    monkeypatch.setattr(waiting, "_judges", [Impatient()])
+    world = MPI.COMM_WORLD
+    comm, missing, text = world.Dup(), late % world.size, ""
+    if comm.rank != missing:
+        with pytest.raises(TimeoutError) as raised:
+            mpi_bootstrap.allgather_bytes(comm, b"here")
+        text = str(raised.value)
+    world.Barrier()
+    assert_everywhere(world, comm.rank == missing or f"in vain for ranks [{missing}]" in text, text)
 
 
 def test_queues_of_ten_letters_suffice_for_many_senders(plain: MPI.Intracomm, fd: int) -> None:

@@ -143,6 +143,7 @@ def test_a_call_that_comes_before_the_own_one():
     for _ in range(3):
         WORLD.Barrier()
         made.check()
+    WORLD.Barrier()
     if RANK == 1:
         made.add(label_of("Bcast", (False,)))
         with pytest.raises(pyncclx.CollectiveMismatch, match=r"rank 0 called Bcast\(True,\); rank 1"):

@@ -54,6 +54,23 @@ def test_a_rank_that_does_not_come(comm, count, is_new):
     comm.state.abandon()
 
 
+def test_data_that_nobody_expects_is_not_that_of_a_later_call(monkeypatch):
+    """The counts of an Alltoallv differ: rank 0 sends to the last rank, which receives nothing."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(RANK))
+    comm = pyncclx.Communicator().Dup()
+    count, last = 10, SIZE - 1
+    all_counts = [count] * SIZE
+    for step in range(4):
+        x, y = np.full(SIZE * count, 100.0 * step + RANK), np.full(SIZE * count, -1.0)
+        received = [0, *all_counts[1:]] if step == 1 and last == RANK else all_counts
+        comm.Alltoallv([put(x), all_counts], [out := put(y), received])
+        comm.synchronize()
+        got = xp.asarray(out).reshape(SIZE, count)[:, 0]
+        right = 100.0 * step + np.arange(SIZE)
+        assert_everywhere(WORLD, step == 1 or (got == put(right)).all(), f"step {step}: {got}")
+    comm.Free()
+
+
 class Refused(Program):
     """A program in whose steps the engine reports."""
 
@@ -61,7 +78,7 @@ class Refused(Program):
         super().__init__("Allreduce", [], (), follows_streams=True)
         self._report = report
 
-    def enqueue(self, team, stream, aside):
+    def enqueue(self, team, stream, aside, call):
         raise self._report
 
 

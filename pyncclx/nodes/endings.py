@@ -1,0 +1,97 @@
+"""How a communicator over nodes ends when a call fails: what waits is ended, and other ranks learn why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mpi4py import MPI
+
+from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked
+from ..recording.failures import noted
+from ..recovery import losses
+from ..recovery.losses import Loss
+from ..team.team import Team
+from .comparison import Comparison
+from .places import Places
+from .rails import Rails
+from .short_exchange import label_of
+
+_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # other ranks find these out by themselves
+
+
+class Endings:
+    """The part of a `Spanning` that ends it.
+
+    Attributes
+    ----------
+    operation : str
+        The last one.
+    number : int
+        Of the call that was enqueued last, the same on all ranks.
+    """
+
+    operation: str
+    number: int
+    team: Team
+    rails: Rails
+    places: Places
+    comparison: Comparison
+
+    def _failed(self, step: str, reason: Exception) -> None:
+        """Pass a step's failure on to this node's ranks, which would wait for this rank."""
+        if not isinstance(reason, _ON_ALL):
+            self.leave(step, reason)
+        elif not self.team.errors.has_failed:
+            kind = losses.ABORTED if isinstance(reason, (RankFailed, Revoked, Aborted)) else losses.TIMED_OUT
+            self.team.errors.give_up(kind, step)
+
+    @contextmanager
+    def entering(self, operation: str) -> Iterator[None]:
+        """Make a call, or a part of one, in the block, whole or not at all: Ctrl-C in it ends the communicator."""
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self.leave(operation, error)
+            raise
+
+    def refuse(self, operation: str, error: Exception) -> None:
+        """Compare with other ranks that this one has refused a call after it was compared.
+
+        If all have, the communicator goes on; else those that have not are in the call, and the next one differs.
+        """
+        if not isinstance(error, _ON_ALL):
+            self.number += 1
+            self.comparison.add(label_of(operation, ("refused", type(error).__name__)))
+
+    def leave(self, operation: str, error: BaseException) -> None:
+        """End the communicator on all ranks: this one leaves a call by an exception, and the others go on with it.
+
+        Else later calls would take the messages of this one for theirs.
+        """
+        if isinstance(error, _ON_ALL) or self.comparison.has_failed:
+            return
+        loss = losses.left_by(self.places.rank, operation, error)
+        reason = noted(loss.exception())
+        assert isinstance(reason, Aborted)
+        assert loss.note is not None
+        if not self.team.errors.has_failed:
+            self.team.errors.give_up(loss.note.kind, operation)
+        self.comparison.leave(reason)
+        self._abort(operation, reason)
+
+    def _differ(self, step: str, reason: Exception) -> None:
+        """End what waits for ranks that have made other calls."""
+        self._abort(step, reason)
+        self._failed(step, reason)
+
+    def _abort(self, step: str, reason: Exception) -> None:
+        for engine in list(self.rails.engines()):
+            engine.abort(step, reason)
+
+    def _lost(self, loss: Loss) -> None:
+        """End what waits for ranks that have failed; called from the detector's thread."""
+        self._abort(self.operation, noted(loss.exception(self.operation)))
+        if not self.team.errors.has_failed:
+            self.team.errors.give_up(losses.REVOKED if loss.is_revoked else losses.ABORTED, self.operation)

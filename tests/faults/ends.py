@@ -1,0 +1,162 @@
+"""Programs of ranks that end, leave, or are freed in some order; each rank prints what became of it.
+
+ends.py NAME COUNT     COUNT is that of the arrays' elements
+
+PYNCCLX_TEST_NODES has the pretend nodes, PYNCCLX_TEST_THREADS MPI's level of threads.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+
+import mpi4py
+
+faulthandler.dump_traceback_later(60, exit=True)
+mpi4py.rc.thread_level = os.environ.get("PYNCCLX_TEST_THREADS", "multiple")
+
+import numpy as np  # noqa: E402
+from mpi4py import MPI  # noqa: E402
+
+RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+NODES = os.environ.get("PYNCCLX_TEST_NODES", "")
+if NODES:
+    os.environ["PYNCCLX_NODE"] = NODES.split(",")[RANK]
+
+import pyncclx  # noqa: E402
+from pyncclx.memory.heap import HEAP  # noqa: E402
+
+LATE_S = 2.5
+COUNT = int(sys.argv[2])
+
+
+def say(*words):
+    print(f"rank {RANK}:", *words, flush=True)
+
+
+def reduced(comm, value):
+    """The sum of ranks' values on rank 0."""
+    y = np.full(COUNT, -1.0)
+    comm.Reduce(np.full(COUNT, value + RANK), y if RANK == 0 else None, root=0)
+    comm.synchronize()
+    return y[0]
+
+
+def after_the_last_call():
+    """Rank 1's program ends after a call of which rank 0 needs its part, and the last rank is late."""
+    comm = pyncclx.Communicator().Dup()
+    reduced(comm, 0.0)
+    if RANK == SIZE - 1:
+        time.sleep(LATE_S)
+    try:
+        result = reduced(comm, 5.0)
+        say("right" if RANK or result == 5.0 * SIZE + sum(range(SIZE)) else f"wrong {result}")
+    except pyncclx.PeerTimeout as error:
+        say("PeerTimeout", error.peer)
+
+
+def freed_after_a_timeout():
+    """The last rank does not come to a call; the others free the communicator, and then it does so, too."""
+    comm = pyncclx.Communicator().Dup()
+    reduced(comm, 0.0)
+    shuffle = comm.Create_token_shuffle(SIZE, 4 * SIZE, 16, "float32", k=1, max_tokens=4)
+    shuffle.dispatch(np.ones((4, 16), "f4"), np.zeros((4, 1), "i8"))
+    comm.synchronize()
+    y, raised = np.empty(COUNT), ""
+    if RANK < SIZE - 1:
+        try:
+            comm.Allreduce(np.ones(COUNT), y)
+            comm.synchronize()
+        except (pyncclx.PeerTimeout, pyncclx.Aborted) as error:
+            raised = type(error).__name__
+    else:
+        time.sleep(LATE_S + 3)
+        raised = "absent"
+    shuffle.Free()
+    comm.Free()
+    say("freed", comm == MPI.COMM_NULL, bool(raised))
+    other = pyncclx.Communicator().Dup()
+    other.Allreduce(np.ones(COUNT), y)
+    other.synchronize()
+    say("right" if (y == SIZE).all() else f"wrong {y[0]}", len(HEAP.get().leases), "leases")
+    other.Free()
+
+
+def revoked_again_and_again():
+    """A rank revokes a communicator, all shrink and free it, and go on with another."""
+    for turn in range(6):
+        comm = pyncclx.Communicator().Dup()
+        y = np.empty(COUNT)
+        comm.Allreduce(np.ones(COUNT), y)
+        comm.synchronize()
+        MPI.COMM_WORLD.Barrier()
+        if turn % SIZE == RANK:
+            comm.Revoke()
+        raised = []
+        while len(raised) < 2:
+            try:
+                comm.Allreduce(np.ones(COUNT), y)
+                comm.synchronize()
+                assert turn % SIZE != RANK, "a call succeeds on the rank that has revoked the communicator"
+            except (pyncclx.Revoked, pyncclx.Aborted) as error:
+                raised.append(type(error).__name__)
+        shrunk = comm.Shrink()
+        say(raised[-1], len(HEAP.get().leases), "leases")
+        comm.Free()
+        shrunk.Allreduce(np.ones(COUNT), y)
+        shrunk.synchronize()
+        assert (y == SIZE).all()
+        shrunk.Free()
+    say("done")
+
+
+def without_threads_of_mpi():
+    """Calls that do not block are refused where a thread would call MPI; those that block work, beside MPI's."""
+    comms = [pyncclx.Communicator().Dup() for _ in range(2)]
+    x, y = np.ones(COUNT), np.empty(COUNT)
+    refused = 0
+    for _ in range(20):
+        for comm in comms:
+            y[:] = -1
+            comm.Allreduce(x, y)
+            comm.synchronize()
+            assert (y == SIZE).all()
+            for begin in (comm.Iallreduce, comm.Allreduce_init):
+                try:
+                    request = begin(x, y)
+                except pyncclx.NotSupported as error:
+                    refused += "THREAD_MULTIPLE" in str(error)
+                else:
+                    MPI.COMM_WORLD.Barrier()
+                    if begin == comm.Allreduce_init:
+                        request.Start()
+                    MPI.COMM_WORLD.Barrier()
+                    request.Wait()
+            MPI.COMM_WORLD.Barrier()
+    say("refused", refused)
+
+
+def interrupted_in_wait_signal():
+    """Ctrl-C while a stream waits for a signal that does not come."""
+    comm = pyncclx.Communicator().Dup()
+    win = pyncclx.Win.Create(comm.Alloc(10, "f8"), 8, comm=comm)
+    if RANK == 1:
+        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+        try:
+            win.Wait_signal(2)
+            comm.synchronize()
+        except KeyboardInterrupt:
+            say("interrupted")
+    MPI.COMM_WORLD.Barrier()
+    try:
+        comm.Barrier(device=True)
+        comm.synchronize()
+    except pyncclx.Aborted as error:
+        say("rank 1 was interrupted" in str(error))
+    MPI.COMM_WORLD.Barrier()  # the others learn of it by then
+    os._exit(0)
+
+
+globals()[sys.argv[1]]()

@@ -1,0 +1,86 @@
+"""Ranks that end after their last call, come late, free what has failed, or revoke: nobody is blamed or left alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import launch
+from support import fault_jobs as jobs
+
+PROGRAM = Path(__file__).with_name("ends.py")
+
+
+LONG = 20_000  # elements: more than what goes through the host's memory
+THOROUGH = pytest.mark.thorough
+
+
+def lines(ranks, name, *options, count=LONG, nodes="", **settings):
+    """What the ranks of a job have printed, by rank."""
+    program, *arguments = launch.mpiexec(ranks, str(PROGRAM), name, str(count))
+    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "8M", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [program, *options, *arguments],
+        env={**environment, "PYNCCLX_TEST_NODES": nodes, **settings},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    printed = [line.partition(": ") for line in done.stdout.splitlines() if line.startswith("rank ")]
+    by_rank = {rank: [text for each, _, text in printed if each == f"rank {rank}"] for rank in range(ranks)}
+    assert all(by_rank.values()), done.stdout + done.stderr
+    return by_rank
+
+
+LAYOUTS = [
+    ("a,a,b", LONG),
+    pytest.param("a,a,b", 5, marks=THOROUGH),
+    pytest.param("a,b,c", LONG, marks=THOROUGH),
+    ("", 5),
+]
+LEVELS = ["serialized", pytest.param("single", marks=THOROUGH), pytest.param("multiple", marks=THOROUGH)]
+
+
+@pytest.mark.parametrize(("nodes", "count"), LAYOUTS)
+def test_a_rank_that_has_ended_after_its_last_call(nodes, count):
+    printed = lines(3, "after_the_last_call", nodes=nodes, count=count)
+    assert printed == {0: ["right"], 1: ["right"], 2: ["right"]}
+
+
+@pytest.mark.parametrize(("nodes", "count"), LAYOUTS)
+def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count):
+    printed = lines(3, "after_the_last_call", nodes=nodes, count=count, PYNCCLX_TIMEOUT="1.5")
+    assert printed[0] == ["PeerTimeout 2"]
+
+
+@pytest.mark.parametrize("nodes", ["a,a,b", pytest.param("a,b,b", marks=THOROUGH), ""])
+def test_free_after_a_timeout(nodes):
+    """It releases, and raises nothing; the memory is there for the next communicator."""
+    printed = lines(3, "freed_after_a_timeout", nodes=nodes, PYNCCLX_TIMEOUT="1.5")
+    for texts in printed.values():
+        assert texts == ["freed True True", "right 1 leases"], printed
+
+
+@pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
+@pytest.mark.parametrize("nodes", ["a,a,b,b", pytest.param("", marks=THOROUGH)])
+def test_revoke_shrink_free(nodes):
+    """Again and again; when Shrink returns the memory of the old communicator is free."""
+    printed = lines(4, "revoked_again_and_again", *jobs.OPTIONS, nodes=nodes)
+    for texts in printed.values():
+        assert texts == [*["Revoked 0 leases"] * 6, "done"], printed
+
+
+def test_ctrl_c_in_wait_signal():
+    """It comes long before PYNCCLX_TIMEOUT, after which the job would have been ended."""
+    assert lines(2, "interrupted_in_wait_signal", PYNCCLX_TIMEOUT="100") == {0: ["True"], 1: ["interrupted", "True"]}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels_of_threads(level):
+    printed = lines(2, "without_threads_of_mpi", nodes="a,b", PYNCCLX_TEST_THREADS=level)
+    refused = "refused 0" if level == "multiple" else "refused 80"
+    assert printed == {0: [refused], 1: [refused]}

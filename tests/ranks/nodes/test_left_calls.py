@@ -1,0 +1,195 @@
+"""A rank leaves a call over nodes by an exception: later calls have their own data, or raise, on all ranks."""
+
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.nodes import composition, mpi_engine
+from support.arrays import host_only
+from support.everywhere import assert_everywhere
+
+WORLD = MPI.COMM_WORLD
+SIZE, RANK = WORLD.size, WORLD.rank
+SECONDS = 2.0
+FOLDER = str(Path(mpi_engine.__file__).parent)
+ENDS = (pyncclx.Aborted, pyncclx.PeerTimeout, pyncclx.CollectiveMismatch)
+LONG, SHORT = 20_001, 7  # elements; the short ones go through the host's memory
+pytestmark = [pytest.mark.ranks(2, 3), pytest.mark.timeout(30), host_only]
+
+
+class Left(BaseException):
+    """As KeyboardInterrupt and SystemExit: no Exception."""
+
+
+def bcast(comm, x, y):
+    y[:] = x if RANK == SIZE - 1 else -1
+    comm.Bcast(y, SIZE - 1)
+
+
+def gather(comm, x, y):
+    comm.Gather(x, np.empty(x.size * SIZE) if RANK == SIZE - 1 else None, SIZE - 1)
+    y[:] = x
+
+
+def blocks(comm, x, y):
+    whole = np.empty(x.size * SIZE)
+    comm.Alltoall(np.tile(x, SIZE), whole)
+    y[:] = sum(np.split(whole, SIZE))
+
+
+def of_all(comm, x, y):
+    whole = np.empty(x.size * SIZE)
+    comm.Allgather(x, whole)
+    y[:] = sum(np.split(whole, SIZE))
+
+
+def begun(comm, x, y):
+    comm.Iallreduce(x, y).Wait()
+
+
+CALLS = {
+    "Allreduce": lambda comm, x, y: comm.Allreduce(x, y),
+    "Bcast": bcast,
+    "Gather": gather,
+    "Alltoall": blocks,
+    "Allgather": of_all,
+    "Iallreduce": begun,
+}
+
+
+def right(name, value):
+    """What each rank has after a call in which rank r gives `value` + r; of a Gather only that it has ended."""
+    values = value + np.arange(SIZE)
+    return values[-1] if name == "Bcast" else values[RANK] if name == "Gather" else values.sum()
+
+
+def made(monkeypatch, count):
+    """A communicator, each rank on a node of its own, which has made each call of so many elements."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(RANK))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(SECONDS))
+    comm = pyncclx.Communicator(WORLD).Dup()
+    for call in CALLS.values():
+        call(comm, np.ones(count), np.empty(count))
+    WORLD.Barrier()
+    return comm
+
+
+def attempts(comm, name, count, calls=3, trace=None):
+    """What some calls in turn come to on this rank: the result that each should have, or what it raised.
+
+    The first is traced.
+    """
+    outcomes = []
+    for value in 100.0 * np.arange(1, calls + 1):
+        y = np.full(count, -1.0)
+        try:
+            sys.settrace(trace)
+            CALLS[name](comm, np.full(count, value + RANK), y)
+            comm.synchronize()
+            sys.settrace(None)
+            trace = None
+            outcomes.append("right" if (y == right(name, value)).all() else f"WRONG: {y[0]}, not {right(name, value)}")
+        except Left:
+            outcomes.append("left")
+        except ENDS as error:
+            outcomes.append(type(error).__name__)
+    return outcomes
+
+
+def check(name, outcomes):
+    """Nobody has wrong data, and who has raised goes on raising."""
+    assert_everywhere(WORLD, not any("WRONG" in each for each in outcomes), f"{name}: {outcomes}")
+    ended = [each != "right" for each in outcomes[outcomes[0] == "left" :]]
+    assert_everywhere(WORLD, ended == sorted(ended), f"{name}: {outcomes}")
+
+
+@pytest.mark.parametrize("count", [SHORT, LONG])
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "Iallreduce"])
+def test_left_in_a_wait(monkeypatch, name, count):
+    """Ctrl-C while the other node is late; the others find out from this rank, not at the end of their patience."""
+    comm = made(monkeypatch, count)
+    leaving = 0 if name == "Bcast" else SIZE - 1  # it waits for others, which have not come
+
+    def leave(number, frame):
+        raise Left
+
+    if leaving == RANK:
+        before = signal.signal(signal.SIGALRM, leave)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Left):
+            CALLS[name](comm, np.ones(count), np.empty(count))
+        signal.signal(signal.SIGALRM, before)
+    WORLD.Barrier()
+    outcomes = attempts(comm, name, count)
+    check(name, outcomes)
+    assert_everywhere(WORLD, outcomes[-1] == "Aborted", f"{outcomes}")
+    comm.state.abandon()
+
+
+class LeaveAt:
+    """Raises at one of the lines that a call over nodes runs in this thread from its beginning on, once."""
+
+    def __init__(self, number):
+        self.number, self.lines, self.has_begun = number, 0, False
+
+    def __call__(self, frame, event, argument):
+        if not frame.f_code.co_filename.startswith(FOLDER):
+            return None
+        self.has_begun = self.has_begun or frame.f_code.co_name == "entering"
+        if event == "line" and self.has_begun:
+            self.lines += 1
+            if self.lines == self.number:
+                sys.settrace(None)
+                raise Left
+        return self
+
+
+@pytest.mark.parametrize("count", [SHORT, LONG])
+@pytest.mark.parametrize("name", CALLS)
+def test_left_at_any_line(monkeypatch, name, count):
+    """Of `pyncclx.nodes`: the call has been made, or the communicator is over."""
+    comm, trace = made(monkeypatch, count), LeaveAt(0)
+    sys.settrace(trace)
+    CALLS[name](comm, np.ones(count), np.empty(count))
+    sys.settrace(None)
+    lines = WORLD.bcast(trace.lines, 0)
+    assert lines > 30
+    for number in range(1 + lines // 16, lines, 1 + lines // 8):
+        again = made(monkeypatch, count)
+        outcomes = attempts(again, name, count, trace=LeaveAt(number) if RANK == 0 else None)
+        check(f"{name}, line {number}", outcomes)
+        again.state.abandon()
+    comm.state.abandon()
+
+
+@pytest.mark.parametrize("count", [SHORT, LONG])
+def test_an_exception_on_one_rank_while_a_call_is_composed(monkeypatch, count):
+    """It ends the communicator, unless all raise it."""
+    comm = made(monkeypatch, count)
+    program = composition.Composition.copy
+
+    def fail(self, *args, **options):
+        raise MemoryError("of this rank")
+
+    for failing in ([*range(SIZE)], [0]):
+        with monkeypatch.context() as patch:
+            if RANK in failing:
+                patch.setattr(composition.Composition, "copy", fail)
+                patch.setattr(composition.Composition, "exchange", fail)
+                patch.setattr(composition.Composition, "share", fail)
+            try:
+                comm.Allgather(np.ones(count + 1), np.empty((count + 1) * SIZE))
+                raised = None
+            except (MemoryError, *ENDS) as error:
+                raised = error
+        assert composition.Composition.copy is program
+        assert_everywhere(WORLD, raised is not None or RANK not in failing)
+        outcomes = attempts(comm, "Allgather", count)
+        check("Allgather", outcomes)
+        assert_everywhere(WORLD, (outcomes == ["right"] * 3) == (len(failing) == SIZE), f"{outcomes}")
+    comm.state.abandon()
