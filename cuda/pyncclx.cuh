@@ -100,11 +100,11 @@ PYNCCLX_API int pyncclx_wait_until_block(pyncclx_team team, u32 signal, u64 valu
 // ---- order ---------------------------------------------------------------------------------------------
 
 // What this thread did or acquired before comes before what it does afterwards, for all observers.
-PYNCCLX_API void pyncclx_fence() { fence_sys(); }
+PYNCCLX_API void pyncclx_fence() { fence_sc_sys(); }
 
 // The same, and puts by this thread are complete: their sources may be overwritten. (Puts are stores, so one instruction does
 // both; the two names state different purposes.)
-PYNCCLX_API void pyncclx_quiet() { fence_sys(); }
+PYNCCLX_API void pyncclx_quiet() { fence_sc_sys(); }
 
 // ---- atomics on a peer's 32- and 64-bit words ----------------------------------------------------------
 //

@@ -18,6 +18,7 @@ EMULATOR_UNSEEN inline u32 Block::sync(bool vote, bool& every) {
         leave();
     }
     tsan_acquire(edge);
+    running->fenced = false;
     every = yes_ == arrived_;
     return yes_;
 }
@@ -48,6 +49,7 @@ EMULATOR_UNSEEN inline u32 Block::sync_group(bool vote, u32 id, u32 count) {
         leave();
     }
     tsan_acquire(edge);
+    running->fenced = false;
     return group.yes;
 }
 

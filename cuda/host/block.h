@@ -17,7 +17,8 @@ struct Thread {
     bool orders = false;    // __syncwarp(): memory accesses too
     bool compares = false;  // __match_any_sync(): votes are the lanes that offer the same
     // For ThreadSanitizer, which does not model fences (ordering.h): whether the thread has passed one, and what it
-    // polled last.
+    // polled last. A fence covers neither what other threads have stored and a barrier brings afterwards, nor payload
+    // that this thread stores later: both need another fence.
     bool fenced = false;
     const void* polled = nullptr;
 };

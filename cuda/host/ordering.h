@@ -21,16 +21,20 @@ EMULATOR_UNSEEN inline void check_aligned(const void* p, size_t nbytes) {
 // ThreadSanitizer does not model fences. As in C++, a fence makes later relaxed stores releases, and acquires
 // what was released to a word that was polled before (here only to the last such word).
 EMULATOR_UNSEEN inline bool fenced() { return current->running->fenced; }
+EMULATOR_UNSEEN inline void unfence() { current->running->fenced = false; }
 EMULATOR_UNSEEN inline void polled(const void* p) { current->running->polled = p; }
 EMULATOR_UNSEEN inline void fence() {
     Thread& thread = *current->running;
     thread.fenced = true;
     if (thread.polled) tsan_acquire(const_cast<void*>(thread.polled));
 }
+EMULATOR_UNSEEN inline void fence_sc() {}  // follows fence(): the detector has no total order
 #else
 inline bool fenced() { return false; }
+inline void unfence() {}
 inline void polled(const void*) {}
-inline void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+inline void fence_sc() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 #endif
 
 template <class T>
@@ -155,6 +159,7 @@ inline void put_pack(Pack* p, Pack v) {
         buffer->store(&p->x, v.x, emulator::current->origin());
         buffer->store(&p->y, v.y, emulator::current->origin());
     } else {
+        emulator::unfence();
         *p = v;
     }
 }
@@ -169,6 +174,11 @@ inline Pack get_pack(const Pack* p) {
 inline void fence_sys() {
     if (emulator::store_buffer()) emulator::release_buffered();
     emulator::fence();
+}
+
+inline void fence_sc_sys() {
+    fence_sys();
+    emulator::fence_sc();
 }
 
 inline u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
@@ -210,6 +220,9 @@ EMULATOR_UNSEEN T* dynamic_shared() {
     return static_cast<T*>(emulator::current->shared);
 }
 
-inline void __threadfence_block() { emulator::fence(); }
-inline void __threadfence() { emulator::fence(); }
-inline void __threadfence_system() { fence_sys(); }
+inline void __threadfence() {
+    emulator::fence();
+    emulator::fence_sc();
+}
+inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_system() { fence_sc_sys(); }

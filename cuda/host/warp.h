@@ -66,7 +66,10 @@ EMULATOR_UNSEEN inline u64 meet_warp(u32 mask, u64 offered, u32 wanted, bool ord
     self.state = State::at_warp;
     block.progress = true;
     if (!block.meet(self)) block.leave();
-    if (orders) tsan_acquire(edge);
+    if (orders) {
+        tsan_acquire(edge);
+        self.fenced = false;
+    }
     if (votes) *votes = self.votes;
     return self.taken;
 }

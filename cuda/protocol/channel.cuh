@@ -1,6 +1,8 @@
 // A block's view of its channel: its epoch, the operations that the peers have entered, and when a buffer may be reused.
 //
-// Block b is channel b on every rank. Every rank launches the same grid for an operation, so all ranks count a channel's
+// Block b is channel b on every rank, and waits for blocks b alone. So a grid that does not fit the GPU goes on as long as
+// the GPUs start blocks in the order of their numbers, which CUDA does not promise: channels are no more than multiprocessors,
+// divided among the ranks that share them. Every rank launches the same grid for an operation, so all ranks count a channel's
 // operations alike; the count is the *epoch*. It lies in device memory and the kernel advances it. So no argument changes
 // from call to call, and a captured launch can be replayed.
 //
@@ -198,8 +200,8 @@ struct Channel {
         Pack* slot = slots(team.rank, (epoch + 1) & 1);
         for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});
-        fence_sys();  // before it is announced
         __syncthreads();
+        fence_sys();  // by the thread that announces: it releases what all of them have stored
         if (threadIdx.x == 0) mine->all_entered = 0;  // now that all threads have read it
     }
 };

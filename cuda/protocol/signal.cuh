@@ -6,7 +6,9 @@
 //   release.sys   what this thread did before, or acquired by a barrier, is visible to the thread that acquires the word;
 //   acquire.sys   the counterpart: later accesses of this thread see what the releasing thread had seen;
 //   weak          plain payload traffic: a peer may read it only after a release and an acquire;
-//   after loads   a word which signals that data has been loaded and may be overwritten (see below).
+//   after loads   a word which signals that data has been loaded and may be overwritten (see below);
+//   ended         what a kernel that has ended stored in this GPU's memory is there for a peer that sees a word which a later
+//                 kernel of the same stream stores (see below).
 // The scope is `sys` since the other side is another GPU. Every asm that orders has a "memory" clobber, otherwise the
 // compiler may move ordinary accesses across it.
 #pragma once
@@ -69,6 +71,11 @@ __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
 __device__ __forceinline__ void st_after_loads_sys(u32* p, u32 v) { st_relaxed_sys(p, v); }
 __device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }
 
+// The words `entered` (channel.cuh) stand for the end of earlier kernels, too: peers that have seen one load this rank's
+// buffers in place, and store to them. PTX has no release there, for the words are relaxed. But what an ended kernel stored
+// has left its multiprocessors for the L2 cache of its GPU, the one place that peers load from and store to. NCCL's direct
+// reads rely on the same. A fence would take about a microsecond of each operation.
+
 // A packet is two 64-bit words. Each is read whole, but not both together, so each must carry its own flag.
 __device__ __forceinline__ Pack ld_packet_sys(const Pack* p) {
     Pack v;
@@ -118,6 +125,9 @@ __device__ __forceinline__ u64 ld_here(const u64* p) {
 }
 
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// Also orders earlier stores before later loads, as __threadfence_system() does: for programs' own protocols.
+__device__ __forceinline__ void fence_sc_sys() { asm volatile("fence.sc.sys;" ::: "memory"); }
 
 // A barrier among the `threads` threads, whole warps, that name the same `group` of the block, 1 to 15. Orders their
 // accesses as __syncthreads orders the block's. Returns whether any thread of the group voted true.

@@ -21,18 +21,20 @@ struct Args { Pack* data; u64* flag; Pack* out; u32 rank, round; };
 
 // Rank 0 puts; rank 1 waits, and hands what it got to other threads through shared memory. Block b of one
 // rank talks to block b of the other.
-enum Bug { kNone, kNoRelease, kNoBarrier, kFence, kWarp, kNoWarp };
+enum Bug { kNone, kNoRelease, kNoBarrier, kFence, kWarp, kNoWarp, kEarlyFence, kOldFence };
 template <Bug kBug>
 __global__ void pass(const __grid_constant__ Args a) {
     __shared__ u64 got[64];
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     u64* flag = a.flag + blockIdx.x;
     if (a.rank == 0) {
+        if (kBug == kOldFence) fence_sys();
         put_pack(a.data + i, Pack{a.round + i, 1});
+        if (kBug == kEarlyFence) fence_sys();  // of each thread, and not of the one that signals for all
         __syncthreads();
         if (threadIdx.x != 0) return;
         if (kBug == kFence) fence_sys();
-        if (kBug == kNoRelease || kBug == kFence) st_relaxed_sys(flag, a.round);
+        if (kBug == kNoRelease || kBug == kFence || kBug >= kEarlyFence) st_relaxed_sys(flag, a.round);
         else st_release_sys(flag, a.round);
     } else {
         if (threadIdx.x == 0) {
@@ -53,13 +55,16 @@ EMULATE(no_barrier, pass<kNoBarrier>)
 EMULATE(fence, pass<kFence>)
 EMULATE(warp, pass<kWarp>)
 EMULATE(no_warp, pass<kNoWarp>)
+EMULATE(early_fence, pass<kEarlyFence>)
+EMULATE(old_fence, pass<kOldFence>)
 
 // Each rank is a thread; what they share is the memory in Args, and nothing else.
 int main(int argc, char** argv) {
     static Pack data[2][128], out[128];
     static u64 flag[2][2], taken;
-    const char* names[] = {"none", "no_release", "no_barrier", "fence", "warp", "no_warp"};
-    int (*kernels[])(const Launch*, const void* const*) = {none, no_release, no_barrier, fence, warp, no_warp};
+    const char* names[] = {"none", "no_release", "no_barrier", "fence", "warp", "no_warp", "early_fence", "old_fence"};
+    int (*kernels[])(const Launch*, const void* const*) = {none, no_release, no_barrier, fence,
+                                                           warp, no_warp,    early_fence, old_fence};
     int which = 0, failed = 0, wrong = 0;
     while (argc > 1 && strcmp(argv[1], names[which]) != 0) ++which;
     auto rank = [&](u32 me) {
@@ -125,7 +130,11 @@ def test_thread_sanitizer_accepts_correct_kernels(tsan: Path, kernel: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("kernel", "function"), [("no_release", "get_pack"), ("no_barrier", "pass<"), ("no_warp", "pass<")]
+    ("kernel", "function"),
+    [
+        *(("no_release", "get_pack"), ("no_barrier", "pass<"), ("no_warp", "pass<")),
+        *(("early_fence", "get_pack"), ("old_fence", "get_pack")),
+    ],
 )
 def test_thread_sanitizer_finds_planted_bugs(tsan: Path, kernel: str, function: str) -> None:
     done = start(tsan, kernel)

@@ -120,8 +120,8 @@ CALLS = {
     "pyncclx_pready_block(t, 1)": "BAR.RED.OR.DEFER_BLOCKING STG.E.128 BAR.RED.OR.DEFER_BLOCKING MEMBAR.ALL.SYS "
     "ATOMG.E.ADD.64.STRONG.SYS CCTL.IVALL MEMBAR.ALL.SYS STG.E.STRONG.SYS",
     "pyncclx_parrived(t, 1)": "LDG.E.STRONG.SYS CCTL.IVALL",
-    "(pyncclx_fence(), 0)": "MEMBAR.ALL.SYS",
-    "(pyncclx_quiet(), 0)": "MEMBAR.ALL.SYS",
+    "(pyncclx_fence(), 0)": "MEMBAR.SC.SYS",
+    "(pyncclx_quiet(), 0)": "MEMBAR.SC.SYS",
     "pyncclx_atomic_add_u32(t, x, 1, 1)": "MEMBAR.ALL.SYS ATOMG.E.ADD.STRONG.SYS CCTL.IVALL",
     "pyncclx_atomic_cas_u64(t, x, 1, 2, 1)": "MEMBAR.ALL.SYS ATOMG.E.CAS.64.STRONG.SYS CCTL.IVALL",
     "pyncclx_get_block(t, x, x, n, 1)": "LDG.E.128",
