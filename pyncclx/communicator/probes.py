@@ -10,10 +10,12 @@ from typing import Any, Literal, TypeVar, cast
 from mpi4py import MPI
 
 from ..messages.base import MessageBase
+from ..messages.letters import letter_tag
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
 from ..messages.unsent import going_on
 from ..recovery.meetings import explained
+from ..requests.status import fill_empty
 
 _T = TypeVar("_T")
 _OF_ARGUMENTS = (MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_TYPE)
@@ -103,7 +105,7 @@ class Probes(MessageBase):
             status = MPI.Status() if status is None else status
             if not self._by_mpi(probe, source, tag, status):
                 return False
-            found = self.probed.hold(self, status)
+            found = self.probed.hold(self, status, letter_tag(), self._receive_letter)
         if found is not None:
             found.fill(status)
         return True
@@ -127,10 +129,19 @@ class Probes(MessageBase):
         return Message(found.message, self, found)
 
     def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
+        """Probe by mpi4py's method; what it finds is a message of the program's."""
         try:
-            return probe(source, tag, status)
+            while (found := probe(source, tag, status)) and tag == MPI.ANY_TAG and status.tag == letter_tag():
+                is_matched = isinstance(found, MPI.Message)
+                letter = found if is_matched else MPI.Comm.Mprobe(self, status.source, status.tag)
+                self._receive_letter(cast(MPI.Message, letter), status.source)
+                fill_empty(status)
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
+        return found
+
+    def _receive_letter(self, letter: MPI.Message, source: int) -> None:
+        self.endpoint.partitioned.letters.receive(letter, source)
 
     # Of Python objects: mpi4py's own, but for messages that a probe above has found
 
@@ -139,30 +150,34 @@ class Probes(MessageBase):
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
         """As mpi4py's `probe`."""
-        found = self.probed.find(source, tag)
-        return self.Probe(source, tag, status) if found else super().probe(source, tag, status)
+        if self.probed.find(source, tag):
+            return self.Probe(source, tag, status)
+        return self._by_mpi(super().probe, source, tag, MPI.Status() if status is None else status)
 
     @of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
         """As mpi4py's `iprobe`."""
-        found = self.probed.find(source, tag)
-        return self.Iprobe(source, tag, status) if found else super().iprobe(source, tag, status)
+        if self.probed.find(source, tag):
+            return self.Iprobe(source, tag, status)
+        return self._by_mpi(super().iprobe, source, tag, MPI.Status() if status is None else status)
 
     @of_any
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
         """As mpi4py's `mprobe`."""
-        found = self.probed.find(source, tag)
-        return self.Mprobe(source, tag, status) if found else super().mprobe(source, tag, status)
+        if self.probed.find(source, tag):
+            return self.Mprobe(source, tag, status)
+        return self._by_mpi(super().mprobe, source, tag, MPI.Status() if status is None else status)
 
     @of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
         """As mpi4py's `improbe`."""
-        found = self.probed.find(source, tag)
-        return self.Improbe(source, tag, status) if found else super().improbe(source, tag, status)
+        if self.probed.find(source, tag):
+            return self.Improbe(source, tag, status)
+        return self._by_mpi(super().improbe, source, tag, MPI.Status() if status is None else status)
 
     def recv(
         self,

@@ -9,10 +9,10 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..errors import MPIError, NotSupported
+from ..errors import MPIError
 from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
-from .envelope import LETTER, Envelope, inline_nbytes, unpack
+from .envelope import LETTER, LETTER_NBYTES, Envelope, inline_nbytes, unpack
 from .probe import ProbedMessage
 from .scratch import PINNED_NBYTES
 from .typed import TypedBuffer
@@ -36,6 +36,7 @@ class Arrival:
     _envelope: Envelope | None = None  # None: the message is a host array's
     _nbytes = 0  # of the message
     _error: Exception | None = None
+    _transfer: Callable[[memoryview], MPI.Request] | None = None
 
     def __init__(
         self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
@@ -58,7 +59,7 @@ class Arrival:
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, self.stream)
         self._message = self._scratch.take(inline_nbytes(self._capacity_nbytes))
-        self._request = transfer(self._message)
+        self._transfer, self._request = transfer, transfer(self._message)
 
     def cancel(self) -> None:
         """Take the receive back, unless MPI has matched it; it arrives in both cases, and the status says which."""
@@ -70,27 +71,28 @@ class Arrival:
     def poll(self) -> bool:
         """Look whether the message has arrived; True once."""
         try:
-            if not self._request.Test(self.status):
+            if not (self._request.Test(self.status) and self._read()):
                 return False
-            self._read()
         except Exception as error:  # belongs to the call that waits for this receive
             self._refuse(error)
         self.has_arrived = True
         return True
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read what has arrived; False if it is no message of the program's, whose message is still to come."""
         if self._is_cancelling and self.status.Is_cancelled():
             self._is_wild = False  # it has matched nothing
             self.status.Set_elements(MPI.BYTE, 0)
-            return
+            return True
         received_nbytes = self.status.Get_elements(MPI.BYTE)
         if self._probed is not None:
             self._probed.set_origin(self.status)
         envelope = self._envelope = unpack(self._message, received_nbytes)
         self._nbytes = received_nbytes  # of a host array, if there is no envelope
         if envelope is not None and envelope.transport == LETTER:
-            self._refuse_letter()
-        elif envelope is not None:
+            self._take_letter()
+            return False
+        if envelope is not None:
             self._nbytes, self.clock = envelope.nbytes, envelope.clock
             self.postbox.clock.observe(envelope.clock)
             self.endpoint.peers.note_sender(self.status.source, envelope.sender)
@@ -99,11 +101,13 @@ class Arrival:
         self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))
         if self._nbytes > self._capacity_nbytes:
             self._error = self._truncated(f"{self._nbytes}")
+        return True
 
-    def _refuse_letter(self) -> None:
-        self._envelope, self._nbytes = None, 0
-        text = f"has met a letter of rank {self.status.source}'s Precv_init or Psend_init, for it takes any tag"
-        self._error = NotSupported(f"{self.operation}: it {text}; name the tag, or use another communicator for these")
+    def _take_letter(self) -> None:
+        """Hand over the letter that has come to a receive of any tag, and receive the next message instead."""
+        assert self._transfer is not None
+        self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
+        self._envelope, self._request = None, self._transfer(self._message)
 
     def _truncated(self, sent: str) -> MPIError:
         source, tag = self.status.source, self.status.tag

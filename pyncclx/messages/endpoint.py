@@ -33,6 +33,7 @@ from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .arguments import teams_of
 from .envelope import Sender
+from .letters import highest_tag, letter_tag
 from .partitioned_ends import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
@@ -99,6 +100,7 @@ class Endpoint:
         self.serial = next(_serials)
         self.device, self.postbox = device, POSTBOX.get()
         self.world_ranks = ulfm.world_ranks(comm)
+        self.highest_tag, self._letter_tag = highest_tag(), letter_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
         self.team: Team | None = None
         self.calls = calls
@@ -125,11 +127,6 @@ class Endpoint:
     def order(self) -> LaunchOrder:
         """The order of launches that graphs capture of persistent requests."""
         return LaunchOrder(self.device)
-
-    @cached_property
-    def highest_tag(self) -> int:
-        """The largest tag that MPI takes."""
-        return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
@@ -270,6 +267,8 @@ class Endpoint:
             raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
         if not 0 <= tag <= self.highest_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
+        if tag == self._letter_tag:
+            raise self._reserved(operation, tag)
         self.check_peer(operation, dest)
         return dest, tag
 
@@ -284,7 +283,12 @@ class Endpoint:
         if not (0 <= tag <= self.highest_tag or tag == MPI.ANY_TAG):
             text = f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}, or MPI.ANY_TAG"
             raise MPIError(MPI.ERR_TAG, text)
+        if tag == self._letter_tag:
+            raise self._reserved(operation, tag)
         return source, tag
+
+    def _reserved(self, operation: str, tag: int) -> MPIError:
+        return MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}, which this library uses itself; use another one")
 
     @property
     def _ranks(self) -> str:

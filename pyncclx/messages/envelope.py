@@ -27,6 +27,7 @@ _FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # of `Envelope`
 # program where a message to the same process has a part of one.
 ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
 STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
+LETTER_NBYTES = ENVELOPE_NBYTES + 2 * STEP_NBYTES  # of a letter, see letters.py
 
 
 @dataclass(frozen=True)

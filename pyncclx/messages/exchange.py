@@ -86,6 +86,7 @@ def _begin(
             outgoing.signal_ready()
     except BaseException:
         if incoming is not None:
+            incoming.cancel()
             incoming.abandon()
         raise
     return incoming, outgoing

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..errors import MPIError
+from ..errors import MPIError, NotSupported
 from ..recovery.meetings import raise_explained
 from ..requests.host_receive import HostReceiveRequest
 from ..requests.open_receives import LOCK
 from ..team.base import Base
-from .envelope import ENVELOPE_NBYTES, OFFERED, STEP_NBYTES, WINDOW, inline_nbytes, may_be_envelope
+from .envelope import (
+    ENVELOPE_NBYTES,
+    LETTER,
+    LETTER_NBYTES,
+    OFFERED,
+    STEP_NBYTES,
+    WINDOW,
+    inline_nbytes,
+    may_be_envelope,
+)
 from .host_fetch import HostFetch
 from .host_memory import HostMemory, has_own_datatype, memory_of
 from .probe import ProbedMessage
@@ -51,8 +60,17 @@ def receive(
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
         memory = memory_of(recvbuf)
         envelope = memory.envelope()
-        if envelope is not None:
+        if envelope is not None and envelope.transport == LETTER:
+            _deliver(comm, memory, status)
+            receive(comm, call, arguments, recvbuf, status)
+        elif envelope is not None:
             HostFetch(comm, memory, envelope).finish(status)
+
+
+def _deliver(comm: MessageBase, memory: HostMemory, status: MPI.Status) -> None:
+    """Hand over a letter that has come to a receive of any tag, whose message is still to come."""
+    comm.endpoint.partitioned.letters.deliver(status.source, memory.read(LETTER_NBYTES).tobytes())
+    memory.replace(LETTER_NBYTES, memory.read(0))
 
 
 class HostLanding(Follows):
@@ -78,6 +96,7 @@ class HostLanding(Follows):
     fetch: HostFetch | None = None
     _memory: HostMemory | None = None
     _probed: ProbedMessage | None = None
+    _start: Callable[[], MPI.Request] | None = None  # begins the same receive again
 
     def is_complete(self, status: MPI.Status) -> bool:
         """Whether all data is there, of a message that MPI has received with this status; sets the status if so."""
@@ -109,7 +128,23 @@ class HostLanding(Follows):
         """Look for an envelope in a message that MPI has received."""
         if self._probed is not None:
             self._probed.set_origin(status)
-        return may_be_envelope(status.Get_count(_BYTE)) and self._examine()
+        while may_be_envelope(status.Get_count(_BYTE)):
+            if not self._examine():
+                return False
+            if self.fetch is not None:
+                return True
+            self._receive_again(status)
+        return False
+
+    def _receive_again(self, status: MPI.Status) -> None:
+        """Receive the message of the program's after a letter, which has come to a receive of any tag."""
+        assert self._memory is not None
+        _deliver(self._comm, self._memory, status)
+        if self._start is None:
+            raise NotSupported(
+                "Irecv: a letter of Precv_init or Psend_init has come, for it takes any tag; name the tag"
+            )
+        self._start().Wait(status)
 
     def _examine(self, *, only_long: bool = False) -> bool:
         """Look for an envelope in the memory, and prepare to fetch the data that it describes."""
@@ -121,7 +156,7 @@ class HostLanding(Follows):
             envelope = memory.envelope()
             if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
                 return False
-            if self.fetch is None or not self.fetch.is_of(envelope):
+            if envelope.transport != LETTER and (self.fetch is None or not self.fetch.is_of(envelope)):
                 self.fetch = HostFetch(self._comm, memory, envelope)
             return True
 
@@ -150,6 +185,7 @@ def ireceive(
     request = HostReceiveRequest(start(spec))
     request.landing = landing = HostLanding(view, HostLanding.end)
     landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
+    landing._start = lambda: start(buf)
     if has_own_datatype(buf):
         landing._memory = memory_of(buf, is_kept=True)
     if view is _LASTING:

@@ -1,27 +1,41 @@
 """Letters: short messages of MPI by which the two ends of a partitioned message find each other.
 
 They travel on the program's own communicator, for another one would be made by all its ranks, and making a partitioned
-request is no collective call. Their tags are the highest, downwards, so that they meet no receive of the program's but
-one of MPI.ANY_TAG that has been posted before the request.
+request is no collective call. They all have one tag, which the program's messages with device arrays cannot have. So
+only what takes any tag can meet a letter: it hands the letter over, and goes on.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
 from ..errors import MPIError, NotSupported
 from ..requests.open_receives import LOCK
-from .envelope import ENVELOPE_NBYTES, LETTER, Envelope, unpack
+from .envelope import ENVELOPE_NBYTES, LETTER, LETTER_NBYTES, Envelope, unpack
 from .postbox import POSTBOX
 
+
+@functools.cache
+def highest_tag() -> int:
+    """Return the largest tag that MPI takes."""
+    return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
+
+
+@functools.cache
+def letter_tag() -> int:
+    """Return the tag of letters, which programs do without: none of those at the ends of MPI's range."""
+    highest = highest_tag()
+    return highest - highest // 7
+
+
 LOCATION, ANSWER = 1, 2  # from the receiver to the sender: where its memory is; and what comes back
-_BODY_NBYTES = 2 * ENVELOPE_NBYTES
-NBYTES = ENVELOPE_NBYTES + _BODY_NBYTES
+_BODY_NBYTES = LETTER_NBYTES - ENVELOPE_NBYTES
 
 
 @dataclass(frozen=True)
@@ -61,9 +75,6 @@ class Correspondent(Protocol):
 
     comm: MPI.Comm | None
 
-    @property
-    def highest_tag(self) -> int:
-        """The largest tag that MPI takes."""
 
 
 class Letters:
@@ -72,14 +83,14 @@ class Letters:
     def __init__(self, owner: Correspondent) -> None:
         self._owner = weakref.ref(owner)  # which has them
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
-        self._open: defaultdict[tuple[int, int], list[tuple[MPI.Request, bytearray]]] = defaultdict(list)
+        self._open: defaultdict[int, list[tuple[MPI.Request, bytearray]]] = defaultdict(list)
         self._come: dict[Key, tuple[Envelope, bytes]] = {}
 
-    def _comm_and_tag(self, key: Key) -> tuple[MPI.Comm, int]:
+    def _comm(self) -> MPI.Comm:
         owner = self._owner()
         if owner is None or owner.comm is None:
             raise MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
-        return owner.comm, owner.highest_tag - key.tag
+        return owner.comm
 
     def keys(self, rank: int, tag: int, *, sends: bool) -> tuple[Key, Key]:
         """Return the keys of the letters of one more request: LOCATION and ANSWER. Both ends count alike."""
@@ -88,34 +99,47 @@ class Letters:
         return Key(LOCATION, rank, tag, number), Key(ANSWER, rank, tag, number)
 
     def send(self, key: Key, head: Envelope, body: bytes) -> None:
-        """Send a letter to the key's rank; the head's transport, answer and channel are set here."""
-        head.transport, head.answer, head.channel = LETTER, key.kind, key.number
+        """Send a letter to the key's rank; the head's transport, answer and channel are set."""
+        head.transport, head.answer, head.channel, head.channel_place = LETTER, key.kind, key.number, key.tag
         letter = head.pack() + body[:_BODY_NBYTES].ljust(_BODY_NBYTES, b"\0")
-        comm, tag = self._comm_and_tag(key)
-        POSTBOX.get().receives.unsent.keep(MPI.Comm.Isend(comm, [letter, MPI.BYTE], key.rank, tag), letter)
+        sending = MPI.Comm.Isend(self._comm(), [letter, MPI.BYTE], key.rank, letter_tag())
+        POSTBOX.get().receives.unsent.keep(sending, letter)
 
     def expect(self, key: Key) -> None:
         """Receive one more letter from the key's rank with its tag; call it once for each."""
-        room = bytearray(NBYTES)
-        comm, tag = self._comm_and_tag(key)
-        request = MPI.Comm.Irecv(comm, [room, MPI.BYTE], key.rank, tag)
-        self._open[key.rank, key.tag].append((request, room))
+        with LOCK:
+            if key not in self._come:
+                room = bytearray(LETTER_NBYTES)
+                request = MPI.Comm.Irecv(self._comm(), [room, MPI.BYTE], key.rank, letter_tag())
+                self._open[key.rank].append((request, room))
 
     def take(self, key: Key) -> tuple[Envelope, bytes] | None:
         """Return the head and the body of a letter; None if it has not come."""
         with LOCK:
             if key not in self._come:
-                self._read(key.rank, key.tag)
+                self._read(key.rank)
             return self._come.pop(key, None)
 
-    def _read(self, rank: int, tag: int) -> None:
+    def _read(self, rank: int) -> None:
         still_open = []
-        for request, room in self._open.pop((rank, tag), ()):
-            if not request.Test():
+        for request, room in self._open.pop(rank, ()):
+            if request.Test():
+                self.deliver(rank, room)
+            else:
                 still_open.append((request, room))
-                continue
-            head = unpack(room, len(room))
-            if head is not None and head.transport == LETTER:  # else a message of the program's with this tag
-                self._come[Key(head.answer, rank, tag, head.channel)] = head, bytes(room[ENVELOPE_NBYTES:])
         if still_open:
-            self._open[rank, tag] = still_open
+            self._open[rank] = still_open
+
+    def deliver(self, rank: int, letter: Any) -> None:
+        """Keep a letter of a rank, also one that a receive of any tag has met."""
+        head = unpack(letter, len(letter))
+        if head is not None and head.transport == LETTER:
+            with LOCK:
+                key = Key(head.answer, rank, head.channel_place, head.channel)
+                self._come[key] = head, bytes(letter[ENVELOPE_NBYTES:LETTER_NBYTES])
+
+    def receive(self, message: MPI.Message, rank: int) -> None:
+        """Receive and keep a letter that a probe has matched."""
+        room = bytearray(LETTER_NBYTES)
+        MPI.Message.Recv(message, [room, MPI.BYTE])
+        self.deliver(rank, room)

@@ -6,6 +6,7 @@ and sent to this process itself again, where the receive that comes later gets i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,17 +92,23 @@ class ProbedMessages:
         if not self._messages:
             HOLDING.discard(self)
 
-    def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
+    def hold(
+        self, comm: MPI.Comm, probed: MPI.Status, letter_tag: int, letters: Callable[[MPI.Message, int], None]
+    ) -> ProbedMessage | None:
         """Take a message from MPI that a probe has found, with this status, if it may be an envelope.
 
         Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
-        MPI.ANY_TAG must get them first.
+        MPI.ANY_TAG must get them first. Messages with `letter_tag` among them are given to `letters`.
         """
         if not may_be_envelope(probed.Get_elements(MPI.BYTE)):
             return None
         status = MPI.Status()
         while True:
-            message = ProbedMessage.of(MPI.Comm.Mprobe(comm, probed.source, MPI.ANY_TAG, status), status)
+            found = MPI.Comm.Mprobe(comm, probed.source, MPI.ANY_TAG, status)
+            if status.tag == letter_tag:
+                letters(found, probed.source)
+                continue
+            message = ProbedMessage.of(found, status)
             if message.tag == probed.tag:
                 message = message.read()
             self._messages.append(message)

@@ -58,14 +58,22 @@ class Incoming(OpenArrival):
         """Wait on the host until the message has arrived and its kernel is launched."""
         if self.launched:
             return
+        try:
+            self._await_message()
+        except BaseException:  # of a signal handler, say: no later message may come into this call's buffer
+            self.cancel()
+            self.abandon()
+            raise
+
+    def _await_message(self) -> None:
         self.is_awaited = True
         if not self.postbox.receives.claim(self):
             self.postbox.receives.wait_until(lambda: self.launched)
             return
         try:
-            if not self.has_arrived:
+            while not self.has_arrived:
                 self._request.Wait(self.status)
-                self._read()
+                self.has_arrived = self._read()
         except MPI.Exception as error:
             self._refuse(error)
         self.launch()

@@ -361,3 +361,31 @@ def test_threads_that_probe_on_communicators_of_their_own(comm):
     for own in owns:
         own.Free()
     assert not errors
+
+
+class Interrupted(BaseException):
+    """What a handler of the program raises."""
+
+
+def test_an_interrupted_receive_takes_no_later_message(comm):
+    import signal  # noqa: PLC0415
+
+    def interrupt(*_):
+        raise Interrupted
+
+    map_peers(comm)
+    right, left = ring(comm)
+    y, z, other = put(np.zeros(3, "i8")), put(np.zeros(3, "i8")), put(np.zeros(3, "i8"))
+    beside = comm.Irecv(other, left, 9)  # a receive that is open makes the host look for messages itself
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(Interrupted):
+        comm.Recv(y, left, 7)
+    signal.signal(signal.SIGALRM, before)
+    MPI.Comm.Barrier(comm)
+    sending = [comm.Isend(put(data_of(comm.rank, tag, 0, 3)), right, tag) for tag in (7, 9)]
+    comm.Recv(z, left, 7)
+    Request.Waitall([beside, *sending])
+    comm.synchronize()
+    assert z.tolist() == data_of(left, 7, 0, 3).tolist()
+    assert not any(y.tolist())

@@ -509,18 +509,62 @@ def test_explain(comm):
         assert "partition" in text
 
 
-def test_a_receive_of_any_tag_that_meets_a_letter(comm):
-    """It is refused, and the communicator lives."""
+def meet(own, right, left, receive, y):
+    """Start the sender's end, and check the data of both."""
+    x = put(np.arange(8.0) + own.rank)
+    send = own.Psend_init(x, 2, right, 0)
+    send.Start()
+    send.Pready_range(0, 1)
+    Request.Waitall([send, receive])
+    own.synchronize()
+    assert_everywhere(own, y.tolist() == (np.arange(8.0) + left).tolist(), "partitions")
+
+
+@pytest.mark.parametrize("of_host", [True, False])
+@pytest.mark.parametrize("is_blocking", [True, False])
+def test_a_receive_of_any_tag_that_meets_a_letter(comm, of_host, is_blocking):
+    """It gets the program's next message, and both ends meet."""
     right, left = ring(comm)
-    own = comm.Dup()
-    room = own.Irecv(xp.zeros(400, "i8"), right)  # before the request that the letter is for
-    receive = own.Precv_init(xp.zeros(2), 1, left, 0)
+    own, status = comm.Dup(), MPI.Status()
+    found = bytearray(8 * 400) if of_host else xp.zeros(400, "i8")
+    request = None if is_blocking else own.Irecv(found, right)  # before the request that the letter is for
+    y = xp.zeros(8)
+    receive = own.Precv_init(y, 2, left, 0)
     receive.Start()
-    with raises_everywhere(own, pyncclx.NotSupported, match="Precv_init"):
-        room.Wait()
-    got = Output(3, "i8")
-    own.Sendrecv(put(data_of(comm.rank, 1, 0, 3)), right, 1, got.array, left, 1)
-    assert_everywhere(comm, np.array_equal(got.read(), data_of(left, 1, 0, 3)), "afterwards")
+    MPI.Comm.Barrier(own)
+    sending = own.Isend(put(data_of(comm.rank, 1, 0, 3)), left, 1)
+    if request is None:
+        own.Recv(found, right, status=status)
+    else:
+        request.Wait(status)
+    sending.Wait()
+    own.synchronize()
+    data = np.frombuffer(found, "i8", 3) if of_host else np.asarray(found[:3].tolist())
+    assert_everywhere(own, np.array_equal(data, data_of(right, 1, 0, 3)) and status.tag == 1)
+    meet(own, right, left, receive, y)
+
+
+def test_probes_see_no_letters(comm):
+    """A probe of a tag that comes after a letter takes none along, and a probe of any tag finds none."""
+    right, left = ring(comm)
+    own, status, y = comm.Dup(), MPI.Status(), xp.zeros(8)
+    receive = own.Precv_init(y, 2, left, 0)
+    receive.Start()
+    MPI.Comm.Barrier(own)
+    for _ in range(100):
+        assert not own.Iprobe()
+        assert not own.iprobe()
+        assert own.Improbe() is None
+    MPI.Comm.Barrier(own)
+    highest = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    sending = own.Isend(put(data_of(comm.rank, 1, 0, 3)), left, highest)
+    own.Probe(right, highest, status)
+    found = xp.zeros(3, "i8")
+    own.Recv(found, right, highest)
+    sending.Wait()
+    own.synchronize()
+    assert_everywhere(own, found.tolist() == data_of(right, 1, 0, 3).tolist())
+    meet(own, right, left, receive, y)
 
 
 @gpu_only
