@@ -71,6 +71,8 @@ def _of_torch(tensor: Any) -> Hashable:
 
 
 def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
+    if not array.flags.forc:  # MPI has no address of it; the operation raises the exception for arrays with gaps
+        raise NoKey
     if not host_arrays() and not pointers.is_over_device(array):
         raise NoKey
     return MPI.Get_address(array), array.dtype, array.shape, array.strides, array.flags.writeable
@@ -96,7 +98,8 @@ def _of_value(value: Any) -> Hashable:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:  # its bytes are addresses of objects, which may change
             raise NoKey
-        return MPI.Get_address(value), value.dtype, value.shape, value.strides, value.tobytes()
+        address = MPI.Get_address(value) if value.flags.forc else None  # numbers with gaps are read on the host
+        return address, value.dtype, value.shape, value.strides, value.tobytes()
     return key_of(value)
 
 

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from pyncclx.arrays.datatypes import TABLE
 from support.arrays import Output, get, put, synchronize
+from support.everywhere import raises_everywhere
 from support.lease import layout_of
 from support.reference import comparing, dtype_of, labels, skip_with_nccl
 
@@ -133,3 +134,19 @@ def test_receive_count_too_small(comm):
         assert get(recv.array)[-1:].tobytes() == b"\xa5" * 8
     comm.Barrier(device=True)
     comm.synchronize()
+
+
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+def test_arrays_with_gaps(comm):
+    """Counts may have them, as for mpi4py; data may not, and the sentence says what helps."""
+    size = comm.size
+    numbers, rows = np.array([[1, 9], [1, 9]] * size), np.arange(4 * size, dtype="f4")
+    recv = Output(size, "f4")
+    for _ in range(2):
+        comm.Alltoallv([put(rows), numbers[:size, 0], "f4"], [recv.array, numbers[:size, 0]])
+    with comparing() as compare:
+        compare(recv, np.full(size, comm.rank, "f4"), "counts with gaps")
+    with raises_everywhere(comm, BufferError, "is not contiguous"):
+        comm.Alltoallv([put(np.zeros(8 * size, "f4"))[::2], [1] * size], [recv.array, [1] * size])
+    with raises_everywhere(comm, BufferError, r"recvbuf is not contiguous \(shape"):
+        comm.Allreduce(put(rows), put(np.zeros(8 * size, "f4"))[::2])
