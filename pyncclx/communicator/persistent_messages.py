@@ -9,6 +9,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.places import on_host
 from ..messages.base import MessageBase
+from ..messages.host_persistent import receive_init
 from ..messages.partitioned_receive import PartitionedReceive
 from ..messages.partitioned_send import PartitionedSend
 from ..messages.persistent import PersistentMessage
@@ -83,7 +84,7 @@ class PersistentMessages(MessageBase):
         In a graph it receives from the request that it met last before the capture. Wildcards cannot be captured.
         """
         if on_host(buf):
-            return super().Recv_init(buf, source, tag)
+            return receive_init(self, cast(Any, super().Recv_init(buf, source, tag)), buf)
         return _request(PersistentReceive(self, "Recv_init", Side(buf, source, tag)))
 
     @or_staged

@@ -3,7 +3,7 @@
 The way of `comm.Recv(array, source, tag)`:
 
 1. `communicator/point_to_point.py`: `Recv` leaves host arrays to mpi4py. `host_receive.py` finds envelopes in what
-   arrives (`host_memory.py`), and `host_fetch.py` brings their data.
+   arrives (`host_memory.py`), and `host_fetch.py` brings their data; `host_persistent.py` is for `Recv_init`.
 2. `calls.py`: `receive` makes a `Side` of the arguments (`side.py`) and lets `begin.py` check source and tag
    (`endpoint.py`) and resolve the array (`typed.py`).
 3. `arrival.py`: `Incoming.start` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,

@@ -173,6 +173,15 @@ class HostLanding(Follows):
             landing._finish(None)
 
 
+def landing_of(comm: MessageBase, buf: Any, kind: type[HostLanding]) -> HostLanding:
+    """Make the landing of a receive whose memory mpi4py holds for good."""
+    landing = kind(_LASTING)
+    landing._comm, landing._buf, landing.is_claimed = comm, buf, False
+    if has_own_datatype(buf):
+        landing._memory = memory_of(buf, is_kept=True)
+    return landing
+
+
 _end = HostLanding.end
 _LASTING = memoryview(b"")  # in the place of a view, of what exports no memory
 

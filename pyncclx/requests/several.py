@@ -172,9 +172,12 @@ def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | Non
 
 def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bool | None:
     """Complete a persistent request of mpi4py's that is over; None of an inactive one, as MPI shows in lists only."""
+    status = MPI.Status() if status is None else status
     index, over = MPI.Request.Testany([request], status)
     if index == MPI.UNDEFINED:
         return None if over else False
+    if isinstance(request, HostReceive):
+        request.landing.complete(status)
     request.Wait()  # inactive for MPI, but methods of staged requests have more to do
     return True
 

@@ -389,3 +389,19 @@ def test_an_interrupted_receive_takes_no_later_message(comm):
     comm.synchronize()
     assert z.tolist() == data_of(left, 7, 0, 3).tolist()
     assert not any(y.tolist())
+
+
+@pytest.mark.parametrize("name", [name for name in WAYS if name != "Get_status"])
+def test_persistent_receives(comm, name):
+    map_peers(comm)
+    right, left = ring(comm)
+    memory, status = bytearray(8 * LARGE + ROOM), MPI.Status()
+    request = comm.Recv_init([memory, MPI.BYTE], left, 3)
+    for step, count in enumerate((63, LARGE, 0)):
+        request.Start()
+        sending = comm.Isend(put(data_of(comm.rank, 3, step, count)), right, 3)
+        WAYS[name](request, status)
+        sending.Wait()
+        np.testing.assert_array_equal(np.frombuffer(memory, "i8", count), data_of(left, 3, step, count))
+        assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 3, 8 * count)
+    request.Free()
