@@ -146,6 +146,9 @@ CHANNELS = Setting[int | None](
     "share it: more are faster, and leave less of the GPU to other kernels",
     default_text="`64`",
 )
+LINES = _switch(
+    "PYNCCLX_LINES", default=True, text="`0`: no message travels as lines, where NVLink does not carry 128 bytes whole"
+)
 TIMEOUT = Setting(
     "PYNCCLX_TIMEOUT",
     default=300.0,
@@ -246,9 +249,7 @@ SEED = Setting(
     default_text="`0`",
 )
 HOSTILE = _switch(
-    "PYNCCLX_HOSTILE",
-    default=False,
-    text="host device: `1` delays and reorders what ranks write to each other",
+    "PYNCCLX_HOSTILE", default=False, text="host device: `1` delays and reorders what ranks write to each other"
 )
 SANITIZE = _switch(
     "PYNCCLX_SANITIZE",
@@ -267,7 +268,7 @@ FAULT = Setting[tuple[faults.Fault, ...]](
 )
 
 SETTINGS: tuple[Setting[Any], ...] = (
-    *(DEVICE, HEAP, CHANNELS, TIMEOUT, NODE, ENGINE, BLOCKING, CHECK, CACHE, READY),
+    *(DEVICE, HEAP, CHANNELS, LINES, TIMEOUT, NODE, ENGINE, BLOCKING, CHECK, CACHE, READY),
     *(AHEAD, VERBOSE, IPC, RECORD, DUMP, SEED, HOSTILE, SANITIZE, FAULT),
 )
 

@@ -46,6 +46,7 @@ class Member:
     limits: tuning.Limits  # rank 0's are used
     heaps: frozenset[bytes]  # uids of those of other processes that it has mapped
     presences: frozenset[bytes]  # uids of the processes whose pages it has mapped
+    lines: bool = True  # PYNCCLX_LINES
 
 
 def meet(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> list[Member]:
@@ -78,6 +79,7 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
         limits=tuning.limits(device.kind, comm.size) if comm.rank == 0 else (),
         heaps=frozenset(heap.peers),
         presences=frozenset(DETECTOR.get().peers if comm.size > 1 else ()),
+        lines=settings.LINES.get(),
     )
 
 
@@ -142,6 +144,15 @@ def nvlinked(members: Sequence[Member]) -> bool:
     Over PCIe no change of a peer's memory is atomic.
     """
     return all(a.nvlinked is None or b.device in a.nvlinked for a in members for b in members)
+
+
+def has_lines(members: Sequence[Member]) -> bool:
+    """Return whether 128 bytes that a warp stores at a peer are seen whole: NVLink joins all ranks' GPUs.
+
+    Inside a GPU nothing promises it: its L2 cache may take the bytes in parts. So ranks that share one have no lines.
+    """
+    chosen = all(member.lines for member in members)
+    return chosen and nvlinked(members) and most_ranks_per_device(members) == 1
 
 
 def _check(members: list[Member]) -> None:

@@ -72,7 +72,7 @@ class Team:
         offered = mpi_bootstrap.exchange(comm, lambda: self._offer(comm), undo=lambda: self.heap.release(self.lease))
         try:
             self.members = members.meet(comm, self.heap, offered)
-            self.nvlinked = members.nvlinked(self.members)  # else no lines, and nothing atomic in a peer's memory
+            self.nvlinked = members.nvlinked(self.members)  # else nothing is atomic in a peer's memory
             self.takes_turns = bool(members.in_turns_on(self.members))
             self.threads = min(member.threads for member in self.members)
             self.layout = self._plan()
@@ -143,7 +143,7 @@ class Team:
         sharing = members.sharing(self.members)
         channels = max(1, min(member.max_channels for member in self.members) // sharing)
         try:
-            planned = layout.plan(nbytes, self.size, channels, self.nvlinked)
+            planned = layout.plan(nbytes, self.size, channels, members.has_lines(self.members))
             return replace(planned, limits=self.members[0].limits, sharing=sharing)
         except ValueError as error:  # on all ranks
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error

@@ -15,6 +15,7 @@ from ..memory.called import pack_call
 from ..memory.layout import LEASE_OVERFLOW_OFFSET, ROW_NBYTES
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, TeamStruct
+from ..team import members
 from ..team.operations import NUMBERS
 from . import limits
 from .layout import plan
@@ -30,7 +31,7 @@ class Memory:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.team = settings, settings.comm.team
         self._choose_grid()
-        self.parts = plan(settings, self.blocks, lines=self.team.nvlinked)
+        self.parts = plan(settings, self.blocks, lines=members.has_lines(self.team.members))
         self.window: Window = allocate_window(settings.comm, self.team.device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
         self.output_parts = output_parts(settings)

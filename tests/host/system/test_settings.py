@@ -23,6 +23,7 @@ VALUES = {
         ("/tmp/kernels", (Path("/tmp/kernels"),)),
         ("/opt/kernels:/tmp/own", (Path("/opt/kernels"), Path("/tmp/own"))),
     ],
+    "PYNCCLX_LINES": [("1", True), ("0", False)],
     "PYNCCLX_READY": [("1", True), ("0", False)],
     "PYNCCLX_AHEAD": [("1", True), ("0", False)],
     "PYNCCLX_VERBOSE": [("0", 0), ("2", 2)],

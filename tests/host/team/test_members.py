@@ -1,5 +1,6 @@
 """The number of channels that a process asks for, and ranks that share a GPU."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -56,6 +57,14 @@ def test_how_many_ranks_share_a_gpu():
     assert members.sharing([member(device, False) for device in "abcbb"]) == 1  # one at a time
     assert members.sharing([member("a", True, 4), member("b", True, 3)]) == 4  # with ranks of other communicators
     assert members.sharing([member("a", False, 4), member("b", False, 3)]) == 1
+
+
+def test_lines_need_links_between_gpus_and_can_be_switched_off():
+    ranks = [member(device, True, nvlinked="abc") for device in "abc"]
+    assert members.has_lines(ranks)
+    assert not members.has_lines([*ranks, ranks[0]])  # two on one GPU
+    assert not members.has_lines([*ranks[1:], dataclasses.replace(ranks[0], lines=False)])
+    assert not members.has_lines([*ranks[1:], member("d", True, nvlinked="d")])
 
 
 @pytest.mark.parametrize(
