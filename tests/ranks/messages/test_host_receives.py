@@ -405,3 +405,24 @@ def test_persistent_receives(comm, name):
         np.testing.assert_array_equal(np.frombuffer(memory, "i8", count), data_of(left, 3, step, count))
         assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 3, 8 * count)
     request.Free()
+
+
+@pytest.mark.parametrize("count", [63, LARGE])
+def test_mpi4py_waits_for_persistent_messages_of_device_arrays(comm, count):
+    map_peers(comm)
+    right, left = ring(comm)
+    x, y = put(np.zeros(count, "i8")), put(np.zeros(count, "i8"))
+    requests, statuses = [comm.Recv_init(y, left, 3), comm.Send_init(x, right, 3)], [MPI.Status(), MPI.Status()]
+    for step, wait in enumerate((MPI.Request.Waitall, Request.Waitall, MPI.Request.Waitall)):
+        x[:] = put(data_of(comm.rank, 3, step, count))
+        pyncclx.Prequest.Startall(requests)
+        time.sleep(0.05 * comm.rank)
+        wait(requests, statuses)
+        assert not any(request.is_active for request in requests)
+        comm.synchronize()
+        np.testing.assert_array_equal(np.asarray(y.tolist()), data_of(left, 3, step, count))
+        assert (statuses[0].source, statuses[0].Get_count(MPI.INT64_T)) == (left, count)
+    assert all(requests)
+    for request in requests:
+        request.Free()
+    assert not any(requests)
