@@ -141,6 +141,7 @@ def without_threads_of_mpi():
 def interrupted_in_wait_signal():
     """Ctrl-C while a stream waits for a signal that does not come."""
     comm = pyncclx.Communicator().Dup()
+    comm.Barrier(device=True)  # whose kernel all ranks load together
     win = pyncclx.Win.Create(comm.Alloc(10, "f8"), 8, comm=comm)
     if RANK == 1:
         threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
