@@ -36,9 +36,11 @@ class Net:
         A wait that ran out counts if it does so again: on a busy machine, or where a kernel is compiled, one may.
         """
         self.last = self._texts(program)
-        if is_slow(self.last) and not (again := self._texts(program)):
-            print(f"\n# a wait ran out once, but not again: {self.last[0]}\n{program.listing()}", flush=True)
-            self.last = again
+        if is_slow(self.last):
+            text, detail = self.last[0], self.detail
+            self.last = self._texts(program)
+            if not self.last:
+                print(f"\n# a wait ran out once, but not again: {text}\n{program.listing()}{detail}", flush=True)
         return self.last
 
     def _texts(self, program: Program) -> list[str]:

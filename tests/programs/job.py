@@ -18,6 +18,7 @@ from programs.program import Program
 from programs.rank import receive, send
 from programs.ways import WAYS
 
+HEAP = "8M"  # of ranks on the host device
 START_S = 120.0  # until all ranks have called in
 TIMEOUT_S = "4"  # PYNCCLX_TIMEOUT of the ranks
 HANG_S = 20.0  # without an answer from any rank
@@ -76,11 +77,13 @@ class Job:
             listener.listen(self.ranks)
             listener.settimeout(START_S)
             variables = launch.environment(launch.device(self.ranks)) | {"PYNCCLX_TIMEOUT": TIMEOUT_S} | way.variables
+            if variables.get("PYNCCLX_DEVICE") == "host":
+                variables.setdefault("PYNCCLX_HEAP", HEAP)
             runner = ["-m", "pyncclx", "run"] if way.start == "runner" else []
             self._output = open(f"{self._folder.name}/output", "w+b")  # noqa: SIM115  as long as the job
             self._process = subprocess.Popen(
                 launch.mpiexec(self.ranks, *runner, WORKER, self.way, path),
-                env={"PYNCCLX_HEAP": "8M", **variables},
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
