@@ -141,14 +141,14 @@ def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
     lowest = array.array("q", [comm.rank if data else comm.size])
     with interrupts_deferred():
         begin(comm)
-        complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, lowest, MPI.MIN))
+        complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, lowest, MPI.MIN), memory=lowest)
         (rank,) = lowest
         if rank == comm.size:
             return None
         length = array.array("q", [len(data)])
-        complete(comm, plain(comm).Ibcast(length, rank))
+        complete(comm, plain(comm).Ibcast(length, rank), memory=length)
         first = bytearray(data) if comm.rank == rank else bytearray(length[0])
-        complete(comm, plain(comm).Ibcast([first, MPI.BYTE], rank))
+        complete(comm, plain(comm).Ibcast([first, MPI.BYTE], rank), memory=first)
     return rank, bytes(first)
 
 
@@ -156,7 +156,7 @@ def _ranks_with(comm: MPI.Intracomm, value: bool) -> list[int]:
     """Return the ranks that give True; a bit a rank travels. Collective."""
     bits = bytearray(-(-comm.size // 8))
     bits[comm.rank // 8] |= value << comm.rank % 8
-    complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [bits, MPI.BYTE], MPI.BOR))
+    complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [bits, MPI.BYTE], MPI.BOR), memory=bits)
     return [rank for rank in range(comm.size) if bits[rank // 8] >> rank % 8 & 1]
 
 
@@ -194,13 +194,14 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     parts = bytearray(len(own) * comm.size)
     with interrupts_deferred():
         begin(comm)
-        complete(comm, plain(comm).Iallgather([own, MPI.BYTE], [parts, MPI.BYTE]))
+        complete(comm, plain(comm).Iallgather([own, MPI.BYTE], [parts, MPI.BYTE]), memory=(own, parts))
         each = list(struct.iter_unpack(f"<q{room}s", parts))
         counts = [count for count, _ in each]
         if max(counts) <= room:
             return [part[:count] for count, part in each]
         gathered = bytearray(sum(counts))
-        complete(comm, plain(comm).Iallgatherv([data, MPI.BYTE], [gathered, counts, MPI.BYTE]))
+        request = plain(comm).Iallgatherv([data, MPI.BYTE], [gathered, counts, MPI.BYTE])
+        complete(comm, request, memory=(data, gathered))
     ends = itertools.accumulate(counts)
     return [bytes(gathered[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 

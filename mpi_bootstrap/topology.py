@@ -104,7 +104,7 @@ def _gathered(comm: MPI.Intracomm, own: bytes) -> bytes:
     table[len(own) * comm.rank : len(own) * (comm.rank + 1)] = own
     with interrupts_deferred():
         begin(comm)
-        complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [table, MPI.BYTE], MPI.BOR))
+        complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [table, MPI.BYTE], MPI.BOR), memory=table)
     return bytes(table)
 
 

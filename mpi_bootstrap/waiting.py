@@ -21,6 +21,7 @@ _FOR_NOTES_S = 1.0
 
 
 _left: list[Tested] = []  # notes that MPI has been given
+_kept: list[object] = []  # memory that MPI may still write to, of meetings that were given up
 
 
 class Judge(Protocol):
@@ -89,7 +90,7 @@ def begin(comm: MPI.Comm) -> None:
         raise reason
 
 
-def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None) -> None:
+def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, memory: object = None) -> None:
     """Wait for a nonblocking collective of MPI's; other threads run, and the processor is free for other ranks.
 
     Parameters
@@ -99,17 +100,23 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None) -> N
         MPI's, or what stands for one.
     seconds : float, optional
         Instead of the judge's.
+    memory : object, optional
+        What MPI reads and writes, which mpi4py's requests do not hold. It is kept if the wait ends before the request.
 
     Raises
     ------
     Exception
         What the judge has for a rank that does not come, or will never come. The meeting is given up then.
     """
-    if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
-        if not _is_over_in_time(comm, request, seconds, lambda: False):
-            raise _judges[0].late(comm, [])
-    elif (late := missing(comm, request, seconds)) or not request.Test():
-        raise _judges[0].late(comm, late)
+    try:
+        if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
+            if not _is_over_in_time(comm, request, seconds, lambda: False):
+                raise _judges[0].late(comm, [])
+        elif (late := missing(comm, request, seconds)) or not request.Test():
+            raise _judges[0].late(comm, late)
+    except BaseException:
+        _kept.append(memory)
+        raise
 
 
 def missing(

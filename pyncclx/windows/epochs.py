@@ -222,16 +222,19 @@ class Epochs(Separate):
         An error of the device does not keep it from being made, for other ranks may wait in MPI until it is. That of a
         rank which has failed does: MPI might wait for that rank.
         """
+
+        def complete() -> None:
+            call(*rank)
+            self._copy_back(*rank)
+
         errors = []
-        for step in (before, self._wait_for_device, self._check):
+        for step in (before, self._wait_for_device, self._check, complete):
             try:
                 step()
             except (RankFailed, Revoked):
                 raise
             except Exception as error:
                 errors.append(error)
-        call(*rank)
-        self._copy_back(*rank)
         if errors:
             raise errors[0]
 

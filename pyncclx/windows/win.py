@@ -241,8 +241,9 @@ class Win(StandIn, Operations, Signalling, Views):
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
-                if self._copies is not None:  # all ranks are here, and have ended their epochs
-                    _try(self._take_last, errors)
+                    # All ranks are here, and have ended their epochs. A rank that comes late finds that they were here,
+                    # and no more: it ends in the second meeting, not in MPI.
+                    mpi_bootstrap.agree(self._comm, lambda: _try(self._take_last, errors))
                 self._comm.Free()
         except (RankFailed, Revoked, RanksMissing):  # MPI would wait for all ranks: its part stays, a word on each rank
             self._close()

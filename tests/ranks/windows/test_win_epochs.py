@@ -1,5 +1,6 @@
 """Epochs of windows of device memory: what ends them, what they wait for, and what is left when a call raises."""
 
+import os
 import time
 
 import numpy as np
@@ -240,3 +241,18 @@ def test_an_error_of_the_device_ends_the_epoch_all_the_same(comm, memory, stream
     assert_everywhere(comm, bool(problem) == expected, f"raised {problem!r}")
     if end == "Free":
         memory.win = pyncclx.Win.Create(memory.array, 8, comm=comm)
+
+
+@on_one
+@pytest.mark.ranks(2)
+def test_free_though_a_rank_does_not_come(comm, monkeypatch):
+    """What a rank has for the window is released all the same; MPI keeps its word."""
+    win, last = pyncclx.Win.Create(comm.Alloc(4, "i8"), 8, comm=comm), comm.size - 1
+    MPI.Comm.Barrier(comm)
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
+    for turn in range(2):
+        if (comm.rank == last) == turn:
+            win.Free()
+        MPI.Comm.Barrier(comm)
+    assert len(os.listdir("/proc/self/fd")) < before
