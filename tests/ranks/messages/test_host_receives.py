@@ -335,7 +335,7 @@ def test_exchanges_in_place_after_a_probe(comm, of_host):
 
 
 def probe_and_receive(comm, right, left, thread, errors):
-    for step in range(100):
+    for step in range(500):
         count = 16 + 16 * thread
         sending = comm.Isend(put(data_of(comm.rank, thread, step, count)), right, thread)
         message, y = comm.Mprobe(left, thread), put(np.zeros(count, "i8"))
