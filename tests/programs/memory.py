@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,13 +161,15 @@ class Gpu(Place):
         super().__init__(pieces)
         import cupy  # noqa: PLC0415  there is none on the host device
 
-        self._cupy = cupy
+        self._cupy, self._gpu = cupy, cupy.cuda.Device()
 
     def device(self, nbytes: int) -> Any:
         return self._cupy.empty(nbytes, "u1")
 
-    def stream(self) -> Any:
-        return self._cupy.cuda.Stream(non_blocking=True)
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        with self._gpu, self._cupy.cuda.Stream(non_blocking=True):  # threads begin with GPU 0
+            yield
 
     def on_device(self, array: np.ndarray) -> Any:
         return self._cupy.asarray(array)
