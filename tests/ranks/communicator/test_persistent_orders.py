@@ -54,7 +54,7 @@ def test_any_order(comm, names, how):
             for _, send, output, expected in made:
                 output.poison()
                 values, result = expected(step)
-                send[...] = values
+                send[...] = put(values)
                 results.append(result)
             requests = [made[number][0] for number in order]
             if how == "Startall":
@@ -79,7 +79,7 @@ def test_one_waits_before_it_starts_the_next(comm):
             for _, send, output, expected in made:
                 output.poison()
                 values, result = expected(step)
-                send[...] = values
+                send[...] = put(values)
                 results.append(result)
             if comm.rank == step % comm.size:
                 for request, *_ in reversed(made):
@@ -108,7 +108,7 @@ def test_beside_other_calls(comm):
             output.poison()
             blocks.poison()
             values, result = expected(step)
-            send[...] = values
+            send[...] = put(values)
             begin = [request.Start, barrier.Start, partial(comm.Iallreduce, other, blocks.array)]
             begun = [begin[number]() for number in np.roll(np.arange(3), comm.rank + step)]
             pyncclx.Request.Waitall([request, barrier, *filter(None, begun)])
@@ -131,7 +131,7 @@ def test_neighbors(comm):
         for step in range(STEPS):
             for number, (send, output) in enumerate(zip(sends, outputs, strict=True)):
                 output.poison()
-                send[...] = labels(ring.rank, COUNT, 10 * step + number)
+                send[...] = put(labels(ring.rank, COUNT, 10 * step + number))
             for request in requests[:: -1 if ring.rank % 2 else 1]:
                 request.Start()
             pyncclx.Request.Waitall(requests)
@@ -148,7 +148,7 @@ def test_prepared_while_another_is_under_way(comm):
     """The preparation waits for no request that a rank has started, and others have not."""
     first, send, output, expected = prepared(comm, "Allreduce", 0)
     values, result = expected(0)
-    send[...] = values
+    send[...] = put(values)
     if comm.rank == 0:
         first.Start()
     second, *_ = prepared(comm, "Allreduce", 1)
@@ -167,7 +167,7 @@ def test_many_one_after_the_other(comm):
     for number in range(40):
         request, send, output, expected = prepared(comm, "Allreduce", number)
         values, result = expected(0)
-        send[...] = values
+        send[...] = put(values)
         request.Start()
         request.Wait()
         comm.synchronize()
@@ -202,7 +202,7 @@ def test_dropped_communicators_with_requests(comm):
         other = comm.Dup()
         request, send, output, expected = prepared(other, "Allreduce", number)
         values, result = expected(0)
-        send[...] = values
+        send[...] = put(values)
         request.Start()
         request.Wait()
         other.synchronize()
