@@ -115,13 +115,12 @@ class Heap:
             return rest
 
     def clear(self, lease: Lease) -> None:
-        """Zero a lease. Not under the lock: it waits for kernels, which may wait for a peer.
+        """Zero a lease. Not under the lock: it waits for the current stream, on which a kernel may wait for a peer.
 
-        That of a track is made while an earlier request may be under way, for which peers may wait until later.
+        It waits for no other stream: a peer may begin a collective that is under way there only after this call. The
+        kernels that used this memory before have ended, or it would not have been released.
         """
         self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
-        if not lease.is_beside:
-            self.device.synchronize()
 
     def _lease(self, nbytes: int, is_beside: bool) -> Lease:
         offset = self.find(nbytes)

@@ -78,6 +78,24 @@ def test_testing_until_over(comm):
         compare(recv, fold(ops.SUM, vectors), "recv")
 
 
+def test_a_new_communicator_waits_for_no_collective(comm):
+    """One that other ranks begin only after the first call on the new one."""
+    values, whole, other_whole = labels(comm.rank, COUNT), Output(COUNT, "i8"), Output(COUNT, "i8")
+    x = put(values)
+    expected = sum(labels(rank, COUNT) for rank in range(comm.size))
+    comm.Iallreduce(x, whole.array).Wait()
+    whole.poison()
+    request = comm.Iallreduce(x, whole.array) if comm.rank == 0 else None
+    other = comm.Dup()
+    other.Allreduce(x, other_whole.array)
+    request = request or comm.Iallreduce(x, whole.array)
+    request.Wait()
+    other.Free()
+    with comparing() as compare:
+        compare(other_whole, expected, "the first call")
+        compare(whole, expected, "the nonblocking one")
+
+
 def test_blocking_host(comm):
     vectors, recv = contributions(comm.size, COUNT), Output(COUNT, "f4")
     comm.blocking = "host"
