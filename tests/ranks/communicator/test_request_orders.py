@@ -172,7 +172,7 @@ def test_a_request_that_is_not_over_is_not_freed(comms):
     gathering, partner = Gathering(comm, COUNTS[0]), partner_of(comm)
     if comm.rank == 0:
         request = gathering.begin()
-        with pytest.raises(pyncclx.NotSupported):
+        with pytest.raises(MPI.Exception, match="Free"):  # MPI allows it for messages alone
             request.Free()
         assert not request.Get_status()
         comm.send(None, partner)
