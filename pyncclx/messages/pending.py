@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -40,10 +39,10 @@ class _Pending:
 
     def __init__(self, comm: MessageBase, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
         self._state, self._message, self._status = comm.state, message, status
-        self._dropped: Callable[[], Outgoing | Incoming | None] = _nothing  # a weak reference
+        self._dropped: weakref.ref[Outgoing | Incoming] | None = None
 
     def finish(self) -> None:
-        message, self._message = self._message or self._dropped(), None
+        message, self._message = self._message or (None if self._dropped is None else self._dropped()), None
         if message is not None:
             stream = _stream_now(message)
             message.finish(stream)
@@ -52,7 +51,7 @@ class _Pending:
             drain_if_blocking(self._state, message.endpoint, message)
 
     def is_over(self) -> bool:
-        message = self._message or self._dropped()
+        message = self._message or (None if self._dropped is None else self._dropped())
         if message is None:
             return True
         message.endpoint.check()
@@ -83,10 +82,6 @@ class _Pending:
         if message is not None:
             self._dropped = weakref.ref(message)
             message.postbox.receives.unsent.dropped.append(message)
-
-
-def _nothing() -> None:
-    """Refer to no message."""
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:

@@ -141,9 +141,9 @@ class Unsent:
     def keep_message(self, message: Kept) -> None:
         """Keep a message that no call waits for until nothing uses its memory."""
         with LOCK:
-            self.sweep(_FOR_ONE)
-            if not _has_ended(message):
-                self._kept.append(message)
+            self._kept.appendleft(message)
+            self.sweep(1 + _FOR_ONE)
+            if self._kept:
                 self._watcher.wake()
 
     def has_room(self, nbytes: int, most: int) -> bool:
@@ -175,10 +175,15 @@ class Unsent:
 
     def sweep(self, most: int = _AT_A_LOOK) -> None:
         """Drop kept messages that have ended: ask the next ones, wherever they are in the queue."""
-        self.take_dropped()
+        if self.dropped:
+            self.take_dropped()
         with LOCK:
             for _ in range(min(most, len(self._kept))):
-                if _has_ended(self._kept[0]):
+                try:
+                    has_ended = self._kept[0].has_ended()
+                except Exception:  # it never will: its receiver has failed, and no call waits for it
+                    has_ended = True
+                if has_ended:
                     self._kept.popleft()
                 else:
                     self._kept.rotate(-1)
@@ -186,14 +191,6 @@ class Unsent:
 
 #: That of the process, once it has any and if a thread may call MPI for it.
 OF_PROCESS: list[Unsent] = held([])
-
-
-def _has_ended(message: Kept) -> bool:
-    """Whether a message has ended, or never will: its receiver has failed, and no call waits for it."""
-    try:
-        return message.has_ended()
-    except Exception:
-        return True
 
 
 def going_on(request: _Begun) -> _Begun:

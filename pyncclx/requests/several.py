@@ -187,8 +187,10 @@ def _finish_all(requests: Iterable[Requests]) -> list[Exception]:
     errors: list[Exception] = []
     with gathered(errors):
         for request in requests:
-            with kept(errors):
+            try:
                 request._finish()
+            except Exception as error:
+                errors.append(error)
     return errors
 
 

@@ -36,7 +36,8 @@ class ShownHandle:
 
     def activate(self) -> None:
         """Show MPI a request that is to be completed."""
-        self.deactivate()
+        if self._word.value != self._inactive:
+            self.deactivate()
         if self._generalized is None:
             self._generalized = MPI.Grequest.Start(_query, None, None, (self._work,))
             self._generalized.Complete()

@@ -96,7 +96,7 @@ class ErrorRecord:
         """
         if self._words[FAILURE]:
             raise noted(self.failure())
-        error = self.refusal()
+        error = self.refusal() if self._words[OVERFLOW] else None
         if error is not None:
             for claim in self.claims:  # after the words: a kernel that has one may write the record at once
                 self._device.fill_zero(claim, 4)
