@@ -152,12 +152,12 @@ KERNELS = {
     ),
     "MINLOC: the larger index of equal values": Mutant(
         "cuda/elements/reduce_ops.cuh",
-        "struct MinLoc : Operator {  // of equal values the smaller index, as MPI defines it\n    template <class V>\n"
+        "struct MinLoc : Operator {\n    template <class V>\n"
         "    __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {\n"
-        "        if (a.value == b.value) return {a.value, a.index < b.index ?",
-        "struct MinLoc : Operator {  // of equal values the smaller index, as MPI defines it\n    template <class V>\n"
+        "        if (ties(a.value, b.value)) return {a.value, a.index < b.index ?",
+        "struct MinLoc : Operator {\n    template <class V>\n"
         "    __device__ static Pair<V> combine(Pair<V> a, Pair<V> b) {\n"
-        "        if (a.value == b.value) return {a.value, a.index > b.index ?",
+        "        if (ties(a.value, b.value)) return {a.value, a.index > b.index ?",
         "ranks/collectives/test_allreduce.py",
     ),
     "LXOR: compares numbers, not truth": Mutant(

@@ -86,14 +86,14 @@ PYTHON = {
     ),
     "a probe leaves older messages behind": Mutant(
         "pyncclx/messages/probe.py",
-        "MPI.ANY_TAG, status), status)",
-        "probed.tag, status), status)",
+        "Mprobe(comm, probed.source, MPI.ANY_TAG, status)",
+        "Mprobe(comm, probed.source, probed.tag, status)",
         "ranks/messages/test_probe.py",
     ),
     "an error of one request of many is lost": Mutant(
-        "pyncclx/requests/request.py",
-        "        if errors:\n            raise errors[0]\n",
-        "",
+        "pyncclx/requests/several.py",
+        "        if errors:\n            raise errors[0]\n        return over\n",
+        "        return over\n",
         "ranks/messages ranks/communicator/test_nonblocking.py",
     ),
     "many requests: the host does not wait": Mutant(
@@ -194,8 +194,8 @@ PYTHON = {
     ),
     "a lock is not held when Lock returns": Mutant(
         "pyncclx/windows/epochs.py",
-        "super().Lock(rank, lock_type, assertion)\n        self._acquire(rank)",
-        "super().Lock(rank, lock_type, assertion)",
+        "                    self._acquire(each)\n",
+        "                    pass\n",
         "ranks/windows",
         mpich=True,
     ),
@@ -298,7 +298,7 @@ PYTHON = {
         "ranks/nodes/test_comparison.py",
     ),
     "calls over nodes: what waits for a rank goes on when calls differ": Mutant(
-        "pyncclx/nodes/spanning.py",
+        "pyncclx/nodes/endings.py",
         "        self._abort(step, reason)\n        self._failed(step, reason)\n",
         "        self._failed(step, reason)\n",
         "ranks/nodes/test_comparison.py",
@@ -318,8 +318,8 @@ PYTHON = {
     ),
     "over nodes: a call on the current stream in place of the communicator's": Mutant(
         "pyncclx/nodes/run.py",
-        "    stream = stream_for(device, program.producers, state, program.of_current)\n    capturing",
-        "    stream = stream_for(device, program.producers)\n    capturing",
+        "        stream = stream_for(device, program.producers, state, program.of_current)\n        capturing",
+        "        stream = stream_for(device, program.producers)\n        capturing",
         "ranks/launch/test_busy_streams.py",
     ),
     "calls over nodes: texts that are kept are not sent by a look": Mutant(
@@ -336,8 +336,8 @@ PYTHON = {
     ),
     "calls over nodes: a text that is kept waits for the next call": Mutant(
         "pyncclx/nodes/comparison.py",
-        "                self._look_soon(self.check_aside)\n",
-        "                pass\n",
+        "            self._look_soon(self.check_aside)\n",
+        "            pass\n",
         "ranks/nodes/test_comparison.py",
     ),
     "calls over nodes: a comparison goes on when its communicator is freed": Mutant(
