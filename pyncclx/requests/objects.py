@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from .host_receive import HostReceive
 from .several import Requests, Statuses, as_many, complete_all, fill_first, first, has_come, kept, test
+from .status import fill_empty
 
 
 class ObjectRequests(Requests):
@@ -54,6 +55,8 @@ class ObjectRequests(Requests):
             if over:
                 return index, True, message
             is_any_active |= over is not None
+        if not is_any_active and status is not None:
+            fill_empty(status)
         return MPI.UNDEFINED, not is_any_active, None
 
     @classmethod

@@ -426,3 +426,17 @@ def test_mpi4py_waits_for_persistent_messages_of_device_arrays(comm, count):
     for request in requests:
         request.Free()
     assert not any(requests)
+
+
+def test_status_where_nothing_is_active(comm):
+    """Calls that complete one of several requests set an empty status if none is active."""
+    requests = [comm.Recv_init(buf, 0, 5) for buf in (put(np.zeros(4)), [bytearray(8), MPI.BYTE])]
+    for among in ([], [*requests, MPI.REQUEST_NULL]):
+        for call in (Request.Waitany, Request.Testany, Request.waitany, Request.testany):
+            status = MPI.Status()
+            status.source, status.tag = 3, 4
+            found = call(among, status)
+            assert (found if isinstance(found, int) else found[0]) == MPI.UNDEFINED
+            assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (MPI.ANY_SOURCE, MPI.ANY_TAG, 0), call
+    for request in requests:
+        request.Free()
