@@ -34,6 +34,7 @@ class Member:
     assigned_processes: int  # Device.assigned_processes
     architecture: str
     max_channels: int
+    multiprocessors: int
     threads: int
     nvlinked: frozenset[str] | None  # Device.nvlinked
     uid: bytes  # of the heap
@@ -67,6 +68,7 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
         assigned_processes=device.assigned_processes,
         architecture=device.architecture,
         max_channels=channels(device),
+        multiprocessors=device.multiprocessors,
         threads=device.threads,
         nvlinked=device.nvlinked,
         uid=heap.uid,

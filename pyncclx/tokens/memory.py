@@ -55,7 +55,7 @@ class Memory:
         settings, team = self.settings, self.team
         sharing = team.layout.sharing
         # Blocks wait for each other, so all of them must be on the GPU at once.
-        room = min(member.max_channels for member in team.members)
+        room = min(member.multiprocessors for member in team.members)
         wanted = settings.blocks and max(1, min(settings.blocks, room) // sharing)
         self.blocks, threads = limits.grid_of(settings.max_tokens, team.size, team.layout.channels, wanted)
         self.threads = min(threads or team.threads, team.threads)

@@ -36,6 +36,7 @@ def member(device, runs_concurrently, assigned_processes=1, nvlinked=None):
         assigned_processes=assigned_processes,
         architecture="sm_90",
         max_channels=64,
+        multiprocessors=132,
         threads=512,
         nvlinked=None if nvlinked is None else frozenset(nvlinked),
         uid=b"",
