@@ -72,7 +72,8 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     `Start` launches a kernel after what the current stream has then; that of a collective, and all in a graph, on a
     stream of the communicator's own. `Wait` makes the stream that is current wait for it, and `Test` returns whether
     the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`, and mpi4py's
-    own `Waitall`. mpi4py's `Testall`, `Waitany` and the like may take it first and wait.
+    own `Waitall`. mpi4py's `Testall`, `Waitany` and the like may take it first and wait. `Startall` is that of
+    `pyncclx.Prequest` or `pyncclx.MPI.Prequest`: mpi4py's own raises.
 
     Examples
     --------
@@ -90,12 +91,27 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         """Make the request of a call."""
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
         request._work, request._handle = work, ShownHandle(request, work)
-        BY_HANDLE[request.handle] = request
+        BY_HANDLE[request._handle.own] = request
         return request
 
     def __bool__(self) -> bool:
         """Whether it has not been freed."""
         return hasattr(self, "_work")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is this one, or both are null."""
+        return self is other if self else MPI.Prequest.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:  # mpi4py has its own
+        """Return the opposite."""
+        return not self == other
+
+    __hash__ = MPI.Prequest.__hash__  # none
+
+    @property
+    def handle(self) -> int:  # type: ignore[override]
+        """The handle that `pyncclx.MPI.Request.fromhandle` knows it by."""
+        return self._handle.own if self else MPI.REQUEST_NULL.handle
 
     @property
     def receive(self) -> OpenReceive | None:  # type: ignore[override]
@@ -163,6 +179,11 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         self._handle.free()
         MPI.Prequest.Free(self)
         del self._work
+
+    def free(self) -> None:
+        """Free the request, unless it has been freed. As mpi4py's free."""
+        if self:
+            self.Free()
 
 
 def start_all(requests: Sequence[MPI.Prequest]) -> None:

@@ -107,6 +107,24 @@ def test_lists(comm, prequest, requests):
         request.Free()
 
 
+def test_not_started_by_mpi4py(comm):
+    """Its own Startall has nothing but a handle: it raises, and starts nothing."""
+    vectors, recv = contributions(comm.size, COUNT), Output(COUNT, "f4")
+    request = comm.Allreduce_init(put(vectors[comm.rank]), recv.array)
+    assert request != MPI.REQUEST_NULL
+    with comparing() as compare:
+        for waitall in (pyncclx.Request.Waitall, MPI.Request.Waitall):
+            with raises_everywhere(comm, MPI.Exception):
+                MPI.Prequest.Startall([request])
+            assert not request.is_active
+            recv.poison()
+            pyncclx.Prequest.Startall([request])
+            waitall([request])
+            compare(recv, fold(ops.SUM, vectors), waitall.__qualname__)
+    request.Free()
+    assert request == MPI.REQUEST_NULL
+
+
 @pytest.mark.one_node
 @pytest.mark.parametrize("captured", [False, pytest.param(True, marks=gpu_only)])
 def test_several_by_one_launch(comm, captured):
