@@ -34,6 +34,8 @@ class ReceiveProgress:
 
     def __init__(self, device: Device) -> None:
         self.device, self._turn = device, 0
+        # Taken out to be launched. A request that is dropped meanwhile must not post its receive again.
+        self._leaving: list[OpenReceive] = []
         self.watcher = Watcher(self)
         self.unsent = Unsent(self.watcher)
 
@@ -46,7 +48,7 @@ class ReceiveProgress:
         """Look for its message from now on, whatever this process waits for."""
         with LOCK:
             self._turn += 1
-            if receive not in OPEN_RECEIVES:
+            if receive not in OPEN_RECEIVES and receive not in self._leaving:
                 OPEN_RECEIVES.append(receive)
             self.watcher.wake()
 
@@ -91,12 +93,17 @@ class ReceiveProgress:
         with LOCK:
             self._turn += 1
             arrived = [receive for receive in self._arrived() if not receive.is_held_back]
-            for receive in arrived:
-                OPEN_RECEIVES.remove(receive)
-                if not receive.is_awaited:
-                    receive.leave_stream()
-            if arrived:
+            if not arrived:
+                return
+            before, self._leaving = self._leaving, [*self._leaving, *arrived]
+            try:
+                for receive in arrived:
+                    OPEN_RECEIVES.remove(receive)
+                    if not receive.is_awaited:
+                        receive.leave_stream()
                 arrived[0].launch_with(arrived[1:])
+            finally:
+                self._leaving = before
 
     def gather(self, receives: Sequence[OpenReceive]) -> None:
         """Give the messages of some receives a moment to arrive, so that one launch fetches them."""
@@ -120,7 +127,11 @@ class ReceiveProgress:
             for receive in self._arrived():
                 if receive.is_due():
                     OPEN_RECEIVES.remove(receive)
-                    receive.launch()
+                    before, self._leaving = self._leaving, [*self._leaving, receive]
+                    try:
+                        receive.launch()
+                    finally:
+                        self._leaving = before
 
     def _arrived(self) -> list[OpenReceive]:
         """Look for messages; return the receives whose message has arrived, in the order of the clocks."""

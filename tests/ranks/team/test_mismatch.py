@@ -273,6 +273,6 @@ def test_calls_that_MPI_allows_to_differ(comm):
 
 
 def test_algorithms(comm):
-    texts = [f"Allreduce(100, float32, SUM, {algorithm})" for algorithm in ("one_shot", "two_shot")]
-    calls = [lambda c, name=name: allreduce(c, algorithm=name) for name in ("one_shot", "two_shot")]
+    texts = [f"Allreduce(10, float32, SUM, {algorithm})" for algorithm in ("one_shot", "two_shot")]
+    calls = [lambda c, name=name: allreduce(c, 10, algorithm=name) for name in ("one_shot", "two_shot")]
     differ(comm, *calls, *texts)
