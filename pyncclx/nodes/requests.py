@@ -173,14 +173,16 @@ def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Spannin
 def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hashable | None) -> SpanningWork:
     """Return the work of a nonblocking call, which has begun; remember its program under the key, if it has one."""
     _check_threads(spanning, call.operation)
-    program = prepare(comm, state_of(comm), spanning, call, key)
-    work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
-    work.start()
-    return work
+    with spanning.entering(call.operation):
+        program = prepare(comm, state_of(comm), spanning, call, key)
+        work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
+        work.start()
+        return work
 
 
 def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any]) -> SpanningWork:
     """Return that of a call whose program is known."""
-    work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
-    work.start()
-    return work
+    with spanning.entering(program.operation):
+        work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
+        work.start()
+        return work
