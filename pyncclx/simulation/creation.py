@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 from mpi4py import MPI
 
+import mpi_bootstrap
 from mpi_bootstrap.identity import IDENTITY_NBYTES
 
 from ..communicator.communicator import Intracomm
@@ -81,6 +82,7 @@ class Job:
         with clock.stage("nodes of the ranks"):
             state_of(ours).topology = topology = nodes_of(ours, state_of(ours))
         with clock.stage("communicator of a node, rails"):
+            mpi_bootstrap.first_bytes(cast(MPI.Intracomm, comm), b"")  # has a rank dropped others (nodes/dropped.py)?
             spanning = span(ours, topology)
         with clock.stage("engine of the rails: MPI"):
             spanning.rails.rail()
