@@ -166,6 +166,27 @@ def comm(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
         communicator.Free()
 
 
+@pytest.fixture
+def heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """A heap of its own, of the default size, for the communicators made in a test."""
+    from pyncclx import backends  # noqa: PLC0415  as above
+    from pyncclx.memory.heap import HEAP, Heap  # noqa: PLC0415
+
+    monkeypatch.delenv("PYNCCLX_HEAP", raising=False)
+    before, own = HEAP.made, Heap(backends.select())
+    HEAP.set(own)
+    yield own
+    HEAP.reset()
+    if before is not None:
+        HEAP.set(before)
+    backends.select().synchronize()
+    MPI.COMM_WORLD.Barrier()
+    for peer in own.peers.values():
+        peer.close()
+    MPI.COMM_WORLD.Barrier()
+    own.memory.close()
+
+
 # ---- no test hangs -------------------------------------------------------------------------------------
 
 

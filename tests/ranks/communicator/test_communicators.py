@@ -10,13 +10,13 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import backends
-from pyncclx.memory.heap import HEAP, Heap
+from pyncclx.memory.heap import Heap
 from pyncclx.messages.progress import PROGRESS
 from pyncclx.operators import ops
 from pyncclx.recovery.detector import DETECTOR
 from pyncclx.system import settings
 from pyncclx.team import members
-from support.arrays import Output, get, put, synchronize, xp
+from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing, contributions, counts, fold
 
@@ -27,24 +27,6 @@ def allreduce(comm, compare, call=0, count=100):
     vectors, recv = contributions(comm.size, count, call=call), Output(count, "f4")
     comm.Allreduce(put(vectors[comm.rank]), recv.array)
     compare(recv, fold(ops.SUM, vectors), f"communicator of {comm.size}, call {call}")
-
-
-@pytest.fixture
-def heap(monkeypatch):
-    """A heap of its own, of the default size, for the communicators made in a test."""
-    monkeypatch.delenv("PYNCCLX_HEAP", raising=False)
-    before, own = HEAP.made, Heap(backends.select())
-    HEAP.set(own)
-    yield own
-    HEAP.reset()
-    if before is not None:
-        HEAP.set(before)
-    synchronize()
-    WORLD.Barrier()
-    for peer in own.peers.values():
-        peer.close()
-    WORLD.Barrier()
-    own.memory.close()
 
 
 def ring(comm):

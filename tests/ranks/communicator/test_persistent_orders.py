@@ -188,6 +188,7 @@ def test_orders_that_were_promised():
             request.Start()
         pyncclx.Request.Waitall([a, b])
         other.synchronize()
+        MPI.COMM_WORLD.Barrier()  # a rank that looks late would find what the others do next
         with raises_everywhere(comm, pyncclx.CollectiveMismatch, match="request"):
             for request in (a, b) if other.rank else (b, a):
                 request.Start()

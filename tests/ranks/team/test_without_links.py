@@ -55,6 +55,7 @@ def shuffled(comm):
     return [array.tobytes() for array in found]
 
 
+@pytest.mark.usefixtures("heap")
 def test_token_shuffle(apart, monkeypatch):
     """Few tokens, which go as lines where there are any: the same bits."""
     without = shuffled(apart)

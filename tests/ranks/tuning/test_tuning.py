@@ -40,6 +40,7 @@ def test_table(comm, tuned, capsys):
     assert printed.count("*") == (3 * len(tuning.LADDERS) + len(tuning.LADDERS) if comm.rank == 0 else 0)
 
 
+@pytest.mark.usefixtures("heap")
 @pytest.mark.parametrize("comm", ["world"], indirect=True)
 def test_rank_0_decides(comm, tuned):
     """Its table counts, whatever the others have."""
