@@ -11,7 +11,7 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.errors import NotSupported
 from pyncclx.messages import calls
-from support.arrays import host_only, put
+from support.arrays import host_only, open_mpi_only, put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reversed_ranks import ring
@@ -170,6 +170,7 @@ def test_tests_move_exchanges_on(comm, begin):
     np.testing.assert_array_equal(np.frombuffer(memory, "i8", LARGE), data_of(left, 1, 0, LARGE))
 
 
+@open_mpi_only
 @pytest.mark.ranks(2)  # Open MPI cuts a message of a rank to itself without an error
 @pytest.mark.parametrize("wait", [Request.Waitall, Request.waitall])
 def test_an_error_leaves_no_other_receive_unread(comm, wait):
@@ -217,6 +218,7 @@ def test_test_waits_for_nothing(comm, count):
     comm.stream = None
 
 
+@open_mpi_only
 def test_inactive_persistent_requests(comm):
     """mpi4py's persistent requests do not count before they are started, in lists with others."""
     right, left = ring(comm)
@@ -392,6 +394,7 @@ def test_an_interrupted_receive_takes_no_later_message(comm):
     assert not any(y.tolist())
 
 
+@open_mpi_only
 @pytest.mark.parametrize("name", [name for name in WAYS if name != "Get_status"])
 def test_persistent_receives(comm, name):
     map_peers(comm)
