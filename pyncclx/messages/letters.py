@@ -76,7 +76,6 @@ class Correspondent(Protocol):
     comm: MPI.Comm | None
 
 
-
 class Letters:
     """The letters of a communicator."""
 
@@ -84,6 +83,8 @@ class Letters:
         self._owner = weakref.ref(owner)  # which has them
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
         self._open: defaultdict[int, list[tuple[MPI.Request, bytearray]]] = defaultdict(list)
+        self._expected: Counter[int] = Counter()  # letters, by the rank that sends them
+        self._delivered: Counter[int] = Counter()
         self._come: dict[Key, tuple[Envelope, bytes]] = {}
 
     def _comm(self) -> MPI.Comm:
@@ -106,9 +107,13 @@ class Letters:
         POSTBOX.get().receives.unsent.keep(sending, letter)
 
     def expect(self, key: Key) -> None:
-        """Receive one more letter from the key's rank with its tag; call it once for each."""
+        """Receive one more letter from the key's rank; call it once for each.
+
+        A receive takes any of that rank's letters, so their number counts, not which of them have come.
+        """
         with LOCK:
-            if key not in self._come:
+            self._expected[key.rank] += 1
+            if self._expected[key.rank] > self._delivered[key.rank] + len(self._open[key.rank]):
                 room = bytearray(LETTER_NBYTES)
                 request = MPI.Comm.Irecv(self._comm(), [room, MPI.BYTE], key.rank, letter_tag())
                 self._open[key.rank].append((request, room))
@@ -136,6 +141,7 @@ class Letters:
         if head is not None and head.transport == LETTER:
             with LOCK:
                 key = Key(head.answer, rank, head.channel_place, head.channel)
+                self._delivered[rank] += 1
                 self._come[key] = head, bytes(letter[ENVELOPE_NBYTES:LETTER_NBYTES])
 
     def receive(self, message: MPI.Message, rank: int) -> None:

@@ -293,6 +293,27 @@ def test_requests_meet_in_the_order_in_which_they_were_made(comm):
                 output.poison()
 
 
+def test_the_later_request_starts_first_at_the_receiver(comm):
+    """Its letter meets the receive that the sender has posted for the other request's letter."""
+    right, left = ring(comm)
+    sends = [comm.Psend_init(put(data_of(comm.rank, TAG, i, 4)), 2, right, TAG + i) for i in range(2)]
+    outputs = [Output(4, "i8") for _ in sends]
+    receives = [comm.Precv_init(output.array, 2, left, TAG + i) for i, output in enumerate(outputs)]
+    receives[1].Start()
+    MPI.Comm.Barrier(comm)
+    for send in sends:
+        send.Start()
+        send.Pready_range(0, 1)
+        for _ in range(100):  # so that a letter is read that has come
+            assert not send.Test() or send is sends[1]
+    MPI.Comm.Barrier(comm)
+    receives[0].Start()
+    Request.Waitall(receives + sends)
+    with comparing() as compare:
+        for i, output in enumerate(outputs):
+            compare(output, data_of(left, TAG, i, 4), f"request {i}")
+
+
 def test_both_ways_with_one_tag(comm):
     """Each rank with each other one, itself too, with a send and a receive."""
     with comparing() as compare:
