@@ -39,10 +39,13 @@ class _Pending:
 
     def __init__(self, comm: MessageBase, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
         self._state, self._message, self._status = comm.state, message, status
-        self._dropped: weakref.ref[Outgoing | Incoming] | None = None
+        self._abandoned: weakref.ref[Outgoing | Incoming] | None = None
 
     def finish(self) -> None:
-        message, self._message = self._message or (None if self._dropped is None else self._dropped()), None
+        # Two threads may not complete one message: what has no request any more is abandoned by another one.
+        message, self._message = self._message, None
+        if message is None and self._abandoned is not None and (message := self._abandoned()) is not None:
+            message.postbox.receives.unsent.give_back(message)
         if message is not None:
             stream = _stream_now(message)
             message.finish(stream)
@@ -51,7 +54,7 @@ class _Pending:
             drain_if_blocking(self._state, message.endpoint, message)
 
     def is_over(self) -> bool:
-        message = self._message or (None if self._dropped is None else self._dropped())
+        message = self._message
         if message is None:
             return True
         message.endpoint.check()
@@ -72,16 +75,23 @@ class _Pending:
             self._message.cancel()
 
     def abandon(self) -> None:
-        """Let the message go on without its request."""
-        if self._message is not None:
-            self._message.abandon()
+        """Let the message go on without its request, unless a call completes it by a copy of the handle.
+
+        MPI may keep this for ever, so it must not keep the message.
+        """
+        message = self._message
+        if message is not None:
+            # First, for `finish` in another thread is to find the message in one of the two.
+            self._abandoned = weakref.ref(message)
+            message, self._message = self._message, None
+        if message is not None:
+            message.abandon()
 
     def drop(self) -> None:
-        """Do so soon, at any time: MPI keeps this, so it must not keep the message. Its handle may have been copied."""
-        message, self._message = self._message, None
+        """Abandon the message soon; a destructor calls this, at any time."""
+        message = self._message
         if message is not None:
-            self._dropped = weakref.ref(message)
-            message.postbox.receives.unsent.dropped.append(message)
+            message.postbox.receives.unsent.dropped.append(self)
 
 
 def _stream_now(message: Outgoing | Incoming) -> Any:

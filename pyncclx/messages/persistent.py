@@ -142,8 +142,10 @@ class PersistentMessage(Startable):
 
     def abandon(self) -> None:
         """Let what is under way go on without the request; a graph may use the array at any time."""
-        if self._message is not None:
-            self._message.abandon()
+        # Another thread may finish it, by a copy of the handle: only one of the two gets the message.
+        message, self._message = self._message, None
+        if message is not None:
+            message.abandon()
         if self._event is None:
             _ACTIVE.discard(self)
 

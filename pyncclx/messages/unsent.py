@@ -82,7 +82,7 @@ class Unsent:
     begun : int
         How many there were before.
     dropped : deque
-        Messages whose requests the program has dropped; appended to at any time, by destructors.
+        Of requests' works: the program has dropped the requests. Appended to at any time, by destructors.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -169,9 +169,14 @@ class Unsent:
 
     def take_dropped(self) -> None:
         """Let messages go on whose requests the program has dropped."""
-        while self.dropped:
-            with suppress(IndexError):  # another thread has taken it
+        with LOCK:
+            while self.dropped:
                 self.dropped.popleft().abandon()
+
+    def give_back(self, message: Any) -> None:
+        """Keep a message no longer, if it is kept: a call completes it, in which no other thread may test it."""
+        with LOCK, suppress(ValueError):
+            self._kept.remove(message)
 
     def sweep(self, most: int = _AT_A_LOOK) -> None:
         """Drop kept messages that have ended: ask the next ones, wherever they are in the queue."""

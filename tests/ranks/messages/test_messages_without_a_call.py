@@ -1,6 +1,7 @@
 """Messages that no call completes: of requests that are freed, dropped or cancelled; sends before their receives."""
 
 import gc
+import threading
 import time
 import weakref
 
@@ -11,6 +12,7 @@ from mpi4py import MPI
 from pyncclx import Request
 from pyncclx.messages import begin, bounce
 from pyncclx.messages.send import Outgoing
+from pyncclx.requests.open_receives import OPEN_RECEIVES
 from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.labelled_messages import LARGE, data_of, map_peers_if
@@ -19,6 +21,8 @@ from support.reversed_ranks import reversed_ranks, ring
 SHORT = 11
 MANY = bounce.SLOTS + 25
 INT64 = MPI.INT64_T
+CALLS = 5
+LATE_S = 0.03  # longer than the watcher pauses
 
 comm = pytest.fixture(reversed_ranks, scope="module")
 ring = pytest.fixture(ring)
@@ -243,6 +247,53 @@ def test_a_request_whose_handle_was_copied(comm, ring):
     gc.collect()
     MPI.Request.Waitall(copies)
     assert_everywhere(comm, np.array_equal(get(y), data_of(below, 4, 5, LARGE)))
+
+
+def pass_on(comm, ring, call, posts):
+    """Post and drop, then complete by a copy. Rank 0 does its own part late, and each rank waits for its neighbour."""
+    above, below = ring
+    x, y = put(data_of(comm.rank, 4, call, LARGE)), xp.zeros(LARGE, "i8")
+    request = comm.Isend(x, above, 4) if posts == "Isend" else comm.Irecv(y, below, 4)
+    copy = MPI.Request(request)
+    del request
+    if comm.rank > 0:
+        copy.Wait()
+    time.sleep(LATE_S if comm.rank == 0 else 0)
+    comm.Recv(y, below, 4) if posts == "Isend" else comm.Send(x, above, 4)
+    copy.Wait()
+    return y
+
+
+@pytest.fixture
+def asked_by(monkeypatch):
+    """The threads that ask whether a send has ended while a call finishes it: MPI allows one thread to do so."""
+    asking, finishing = set(), set()
+    finish, has_ended = Outgoing.finish, Outgoing.has_ended
+
+    def note_finish(self, stream):
+        finishing.add(self)
+        finish(self, stream)
+        finishing.discard(self)
+
+    def note_question(self):
+        if self in finishing:
+            asking.add(threading.current_thread().name)
+        return has_ended(self)
+
+    monkeypatch.setattr(Outgoing, "finish", note_finish)
+    monkeypatch.setattr(Outgoing, "has_ended", note_question)
+    return asking
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("posts", ["Isend", "Irecv"])
+def test_a_copied_handle_of_a_late_message(comm, ring, acquainted, asked_by, posts):
+    """The watcher sees that the request was dropped while a call completes it, which alone moves the message on."""
+    for call in range(CALLS):
+        y = pass_on(comm, ring, call, posts)
+        assert_everywhere(comm, np.array_equal(get(y), data_of(ring[1], 4, call, LARGE)), f"call {call}")
+    assert_everywhere(comm, not OPEN_RECEIVES)
+    assert_everywhere(comm, asked_by <= {threading.current_thread().name}, f"{asked_by}")
 
 
 # ---- more sends than there are slots ---------------------------------------------------------------------------------
