@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from support import sample
+from support import crashes, sample
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -36,7 +36,8 @@ NODES = os.environ.get("PYNCCLX_TEST_NODES", "")
 if NODES:
     os.environ["PYNCCLX_NODE"] = NODES.split(",")[RANK]
 
-# A file to which a rank that ends a hanging run adds its last words; tests/run.py shows them again at its end.
+# A file to which a rank that ends a hanging run adds its last words; those of one that crashes are in a file beside it.
+# tests/run.py shows them again at its end.
 LAST_WORDS = os.environ.get("PYNCCLX_TEST_LAST_WORDS")
 
 OUTCOMES = ("passed", "skipped", "failed")
@@ -55,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_node: not over pretend nodes (`python tests/run.py nodes`)")
     config.addinivalue_line("markers", "thorough: not in the sample that `make test` runs, but in `make test-all`")
     config.pluginmanager.register(Watchdog(), "watchdog")
+    if LAST_WORDS:
+        config.pluginmanager.register(crashes.Crashes(LAST_WORDS, RANK, SIZE), "crashes")
     if SIZE > 1:
         config.pluginmanager.register(Agreement(config.pluginmanager.getplugin("watchdog")), "agreement")
     if RANK > 0:

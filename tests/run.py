@@ -161,7 +161,7 @@ def main() -> int:
         options.json.write_text(json.dumps([asdict(each) for each in finished]))
     for each in finished:
         if each.last_words:
-            print(f"\n==== {each.name}, ended by its watchdog\n{each.last_words}")
+            print(f"\n==== {each.name}, last words\n{each.last_words}")
     print(f"\n{'':34}{'passed':>8}{'failed':>8}{'skipped':>8}{'seconds':>9}{'CPU':>9}")
     for each in finished:
         print(line(each))

@@ -12,6 +12,7 @@ from unittest import mock
 from xml.etree import ElementTree
 
 import launch
+from support import crashes
 
 ROOT = Path(__file__).resolve().parent.parent
 # Seconds that a step may take, several times what it takes on two processors.
@@ -47,7 +48,7 @@ class Result:
     cpu_seconds: float = 0.0  # of all its processes: on a machine that others use, too, what it costs
     note: str = ""
     failures: list[str] = field(default_factory=list)  # names of tests
-    last_words: str = ""  # of ranks of a run that hung
+    last_words: str = ""  # of ranks of a run that hung or crashed
 
 
 def check(tool: str, *arguments: str) -> Result:
@@ -141,9 +142,9 @@ def tests(step: str, ranks: int | None, arguments: Sequence[str], paths: Sequenc
             variables.setdefault("PYNCCLX_HEAP", HEAP)
         code = launch.run(command, variables, LIMITS[step])
         result = judge(name, code, report, selected="-k" in arguments)
-        if words.exists():
-            result.last_words = words.read_text(errors="replace")
-            result.failures += [line for line in result.last_words.splitlines() if line.startswith("rank ")]
+        result.last_words = words.read_text(errors="replace") if words.exists() else ""
+        result.last_words += crashes.last_words(words)
+        result.failures += [line for line in result.last_words.splitlines() if line.startswith("rank ")]
         return result
 
 

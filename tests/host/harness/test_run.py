@@ -13,7 +13,7 @@ import pytest
 import launch
 import run
 import steps
-from support import sample
+from support import crashes, sample
 from support.mutants import MUTANTS
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -31,6 +31,16 @@ from mpi4py.MPI import COMM_WORLD as world
 @pytest.mark.timeout(2)
 def test_others_wait_for_a_failed_rank():
     assert world.rank != 1, "the reason"
+    world.Barrier()
+"""
+CRASHES = """
+import faulthandler
+from mpi4py.MPI import COMM_WORLD as world
+def test_goes_on_together():
+    assert world.allreduce(1) == world.size
+def test_crashes_on_one_rank():
+    if world.rank == 1:
+        faulthandler._sigsegv()
     world.Barrier()
 """
 DIFFERENT = """
@@ -80,6 +90,14 @@ def test_a_hang_ends_the_run_and_shows_the_failure_behind_it(tmp_path: Path) -> 
     last_words = (tmp_path / "last_words").read_text()
     assert "rank 0 of 2: " in last_words
     assert "world.Barrier()" in last_words
+
+
+def test_a_crash_is_named_with_its_test_and_place(tmp_path: Path) -> None:
+    code, _ = on_two_ranks(tmp_path, CRASHES)
+    assert code != 0
+    (line,) = [each for each in crashes.last_words(tmp_path / "last_words").splitlines() if each.startswith("rank ")]
+    error = "Fatal Python error: Segmentation fault, in test_sample.py:8 test_crashes_on_one_rank"
+    assert line == f"rank 1 of 2: test_sample.py::test_crashes_on_one_rank: {error}"
 
 
 def test_ranks_that_collect_different_tests_do_not_start(tmp_path: Path) -> None:
