@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,9 +82,8 @@ class Letters:
     def __init__(self, owner: Correspondent) -> None:
         self._owner = weakref.ref(owner)  # which has them
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
-        self._open: defaultdict[int, list[tuple[MPI.Request, bytearray]]] = defaultdict(list)
-        self._expected: Counter[int] = Counter()  # letters, by the rank that sends them
-        self._delivered: Counter[int] = Counter()
+        self._open: dict[int, tuple[MPI.Request, bytearray]] = {}  # the receive for a rank's next letter
+        self._expected: set[Key] = set()  # those that have not come
         self._come: dict[Key, tuple[Envelope, bytes]] = {}
 
     def _comm(self) -> MPI.Comm:
@@ -107,16 +106,17 @@ class Letters:
         POSTBOX.get().receives.unsent.keep(sending, letter)
 
     def expect(self, key: Key) -> None:
-        """Receive one more letter from the key's rank; call it once for each.
-
-        A receive takes any of that rank's letters, so their number counts, not which of them have come.
-        """
+        """Receive letters from the key's rank until this one has come; call it once for each."""
         with LOCK:
-            self._expected[key.rank] += 1
-            if self._expected[key.rank] > self._delivered[key.rank] + len(self._open[key.rank]):
-                room = bytearray(LETTER_NBYTES)
-                request = MPI.Comm.Irecv(self._comm(), [room, MPI.BYTE], key.rank, letter_tag())
-                self._open[key.rank].append((request, room))
+            if key not in self._come:
+                self._expected.add(key)
+                self._post(key.rank)
+
+    def _post(self, rank: int) -> None:
+        """Keep a receive open for a rank's next letter, which may be for a request that does not exist here yet."""
+        if rank not in self._open and any(key.rank == rank for key in self._expected):
+            room = bytearray(LETTER_NBYTES)
+            self._open[rank] = MPI.Comm.Irecv(self._comm(), [room, MPI.BYTE], rank, letter_tag()), room
 
     def take(self, key: Key) -> tuple[Envelope, bytes] | None:
         """Return the head and the body of a letter; None if it has not come."""
@@ -126,14 +126,11 @@ class Letters:
             return self._come.pop(key, None)
 
     def _read(self, rank: int) -> None:
-        still_open = []
-        for request, room in self._open.pop(rank, ()):
-            if request.Test():
-                self.deliver(rank, room)
-            else:
-                still_open.append((request, room))
-        if still_open:
-            self._open[rank] = still_open
+        """Keep the letters of a rank that have come."""
+        while rank in self._open and self._open[rank][0].Test():
+            _, room = self._open.pop(rank)
+            self.deliver(rank, room)
+            self._post(rank)
 
     def deliver(self, rank: int, letter: Any) -> None:
         """Keep a letter of a rank, also one that a receive of any tag has met."""
@@ -141,7 +138,7 @@ class Letters:
         if head is not None and head.transport == LETTER:
             with LOCK:
                 key = Key(head.answer, rank, head.channel_place, head.channel)
-                self._delivered[rank] += 1
+                self._expected.discard(key)
                 self._come[key] = head, bytes(letter[ENVELOPE_NBYTES:LETTER_NBYTES])
 
     def receive(self, message: MPI.Message, rank: int) -> None:

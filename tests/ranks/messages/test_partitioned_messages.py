@@ -314,6 +314,30 @@ def test_the_later_request_starts_first_at_the_receiver(comm):
             compare(output, data_of(left, TAG, i, 4), f"request {i}")
 
 
+def test_a_letter_comes_for_a_request_that_the_sender_makes_later(comm):
+    """It meets the receive that the sender has posted for another request's letter, which comes after it."""
+    source, dest = 0, comm.size - 1
+    if source == dest:
+        return
+    outputs = [Output(4, "i8") for _ in range(2)]
+    receives = [comm.Precv_init(output.array, 2, source, TAG + i) for i, output in enumerate(outputs)]
+    if comm.rank == dest:
+        receives[0].Start()
+    MPI.Comm.Barrier(comm)
+    for i in (1, 0):
+        if comm.rank == source:
+            send = comm.Psend_init(put(data_of(source, TAG, i, 4)), 2, dest, TAG + i)
+            send.Start()
+            send.Pready_range(0, 1)
+            send.Wait()
+        if comm.rank == dest:
+            if i == 1:
+                receives[i].Start()
+            receives[i].Wait()
+            with comparing() as compare:
+                compare(outputs[i], data_of(source, TAG, i, 4), f"request {i}")
+
+
 def test_both_ways_with_one_tag(comm):
     """Each rank with each other one, itself too, with a send and a receive."""
     with comparing() as compare:
