@@ -102,6 +102,8 @@ class Tracks(Attachment):
         state, intracomm = state_of(comm), cast(MPI.Intracomm, comm)
         if comm.size == 1:
             return None
+        if span is None:
+            _ = comm.team  # as a rank has made it already that packs its data
         state.meet(intracomm)
         own = [number for number, track in enumerate(self._tracks) if track.is_free]
         of_ranks = mpi_bootstrap.allgather_objects(intracomm, None if state.ordered_starts else own)

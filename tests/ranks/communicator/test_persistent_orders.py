@@ -44,6 +44,20 @@ def orders(comm, count):
         yield step, order[:: -1 if (comm.rank + step) % 2 else 1]
 
 
+def test_first_call_of_a_communicator_packs_at_root_alone(comm):
+    """Root makes the communicator's memory before its data is packed, the others when the call gets a track."""
+    strided = MPI.DOUBLE.Create_vector(COUNT, 1, 2).Commit()
+    send, output = put(np.arange(2.0 * COUNT * comm.size)), Output(COUNT, "f8")
+    request = comm.Scatter_init([send, 1, strided] if comm.rank == 0 else None, output.array, 0)
+    request.Start()
+    request.Wait()
+    with comparing() as compare:
+        begin = comm.rank * (2 * COUNT - 1)
+        compare(output, np.arange(begin, begin + 2.0 * COUNT, 2), "the block")
+    request.Free()
+    strided.Free()
+
+
 @pytest.mark.parametrize("how", ["Start", "Startall"])
 @pytest.mark.parametrize("names", [("Allreduce",) * 3, ("Allgather", "Alltoall", "Scan"), NAMES])
 def test_any_order(comm, names, how):
