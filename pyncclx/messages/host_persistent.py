@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
+from ..errors import MPIError
 from ..requests.host_receive import HostReceive
+from ..requests.status import copy_status
 from ..staging.requests import Prequest
 from .host_receive import HostLanding, landing_of
 
@@ -14,8 +16,53 @@ if TYPE_CHECKING:
     from .base import MessageBase
 
 
+_test = MPI.Request.Test
+
+
 class HostReceivePrequest(HostReceive, Prequest):
-    """The request of `Recv_init`. mpi4py's own calls for many leave an envelope in the array."""
+    """The request of `Recv_init`.
+
+    MPICH completes a persistent request where it is asked for its status. So this one has MPI complete it, keeps the
+    status, and is active until the program completes it.
+    """
+
+    _received: MPI.Status | None = None  # of a message that the program has still to complete
+
+    def prepare(self) -> None:
+        """Raise MPI.Exception, of class ERR_REQUEST, if a message has come that the program has not completed."""
+        if self._received is not None:
+            raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
+
+    def has_come(self, status: MPI.Status) -> bool | None:
+        """Return whether MPI has received the message, and set the status if so; None if nothing is active."""
+        if self._received is not None:
+            copy_status(status, self._received)
+            return True
+        if not _test(self, status):
+            return False
+        if status.source == MPI.ANY_SOURCE and not status.Is_cancelled():  # as in an empty status
+            return None
+        self._received = MPI.Status(status)
+        return True
+
+    def finish(self, status: MPI.Status) -> None:
+        """Wait for the message, and set the status."""
+        received = self._received
+        if received is None:
+            super().finish(status)
+        else:
+            self.finish_received(status)
+            copy_status(status, received)
+
+    def finish_received(self, status: MPI.Status) -> None:
+        """Do what `finish` does when the status has just been set."""
+        received, self._received = cast(MPI.Status, self._received), None
+        self.landing.complete(received)
+
+    def Cancel(self) -> None:
+        """Cancel the receive unless its message has come. As mpi4py's `Cancel`."""
+        if self._received is None:
+            super().Cancel()
 
 
 class _LastingLanding(HostLanding):

@@ -6,7 +6,9 @@ from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
 
-_wait, _get_status = MPI.Request.Wait, MPI.Request.Get_status
+from .status import fill_empty, has_ended
+
+_wait = MPI.Request.Wait
 #: Begins every envelope, and other data only by an accident of 2**-128.
 ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
@@ -43,33 +45,47 @@ class HostReceive(MPI.Request):
         """Wait for the message. As mpi4py's `Wait`."""
         if not self:
             return _wait(self, status)
-        if status is None:
-            status = MPI.Status()
+        self.finish(MPI.Status() if status is None else status)
+        return True
+
+    def finish(self, status: MPI.Status) -> None:
+        """Wait for the message, and set the status."""
         landing = self.landing
         landing.is_claimed = True
         _wait(self, status)
         landing.complete(status)
-        return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether the message has come, with its data; if so, complete the request. As mpi4py's `Test`."""
-        if not self:
-            return super().Test(status)
+        return self.test_active(status) is not False
+
+    def test_active(self, status: MPI.Status | None) -> bool | None:
+        """Complete the request if the message has come with its data, and return whether; None if nothing is active."""
         if status is None:
             status = MPI.Status()
-        landing = self.landing
-        if not (_get_status(self, status) and landing.is_complete(status)):
-            return False
-        landing.is_claimed = True
-        _wait(self, status)
-        landing.complete(status)
-        return True
+        has_come = self.has_come(status)
+        if has_come and self.landing.is_complete(status):
+            self.finish_received(status)
+            return True
+        return None if has_come is None else False
+
+    def has_come(self, status: MPI.Status) -> bool | None:
+        """Return whether MPI has received the message, and set the status if so; None if nothing is active."""
+        if self:
+            return has_ended(self, status)
+        fill_empty(status)
+        return None
+
+    def finish_received(self, status: MPI.Status) -> None:
+        """Do what `finish` does when the status has just been set."""
+        self.finish(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Whether the message has come, with its data; the request stays. As mpi4py's `Get_status`."""
         if status is None:
             status = MPI.Status()
-        return _get_status(self, status) and (not self or self.landing.is_complete(status))
+        has_come = self.has_come(status)
+        return has_come is None or (has_come and self.landing.is_complete(status))
 
     def get_status(self, status: MPI.Status | None = None) -> bool:
         """As `Get_status`."""

@@ -8,8 +8,8 @@ from typing import Any
 from mpi4py import MPI
 
 from .host_receive import HostReceive
-from .several import Requests, Statuses, as_many, complete_all, fill_first, first, has_come, kept, test
-from .status import fill_empty
+from .several import Requests, Statuses, as_many, complete_all, end_persistent, fill_first, first, kept, test
+from .status import copy_status, fill_empty
 
 
 class ObjectRequests(Requests):
@@ -37,8 +37,14 @@ class ObjectRequests(Requests):
     @classmethod
     def testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
         """Return whether all are over; if so, their objects, too. As mpi4py's `testall`."""
-        over = [has_come(request) for request in requests]
-        return (True, cls.waitall(requests, statuses)) if all(over) else (False, None)
+        ended = end_persistent(requests)
+        if ended is None:
+            return False, None
+        statuses = as_many([] if statuses is None else statuses, requests)
+        objects = cls.waitall(requests, statuses)
+        for index, status in ended.items():
+            copy_status(statuses[index], status)
+        return True, objects
 
     @classmethod
     def waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, Any]:

@@ -48,6 +48,9 @@ class EmitsStarts:
         """Set the operation of the events, how it is done, and the length of its longest array."""
         self._event = operation, how, nbytes
 
+    def prepare(self) -> None:
+        """Do what comes before MPI starts a request of its own."""
+
 
 def begin_starts(requests: Sequence[MPI.Prequest]) -> float:
     """Give hooks the events of requests that one call is about to start; return the time."""
@@ -192,7 +195,11 @@ def start_all(requests: Sequence[MPI.Prequest]) -> None:
         if ours:
             _start_ours(cast(Iterable[Prequest], together))
         else:
-            MPI.Prequest.Startall(list(together))
+            started = list(together)
+            for request in started:
+                if isinstance(request, EmitsStarts):
+                    request.prepare()
+            MPI.Prequest.Startall(started)
 
 
 def _start_ours(requests: Iterable[Prequest]) -> None:

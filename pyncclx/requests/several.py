@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .host_receive import HostReceive, HostReceiveRequest
 from .host_waits import gathered
 from .open_receives import OpenReceive
-from .status import copy_status, fill_empty
+from .status import copy_status, fill_empty, has_ended
 
 _T = TypeVar("_T")
 Statuses = list[MPI.Status] | None
@@ -62,6 +62,8 @@ class Requests(MPI.Request):
         active = {id(each): each for each in ours if each.is_active} if statuses is not None else {}
         errors = _finish_all(ours)
         over = MPI.Request.Waitall(requests, statuses)
+        if len(ours) < len(requests):
+            _end_staged(requests)
         for index in (index for index, each in enumerate(requests) if id(each) in active):
             active[id(requests[index])]._complete(cast(list[MPI.Status], statuses)[index])
         if errors:
@@ -71,8 +73,14 @@ class Requests(MPI.Request):
     @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
         """Whether all are over; if so, do what `Waitall` does. As mpi4py's `Testall`."""
-        over = [has_come(request) for request in requests]  # all of them: each call moves one on
-        return all(over) and cls.Waitall(requests, statuses)
+        ended = end_persistent(requests)
+        if ended is None:
+            return False
+        statuses = as_many([] if statuses is None else statuses, requests)
+        cls.Waitall(requests, statuses)
+        for index, status in ended.items():
+            copy_status(statuses[index], status)
+        return True
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
@@ -148,7 +156,35 @@ def fill_first(statuses: Statuses, found: list[MPI.Status]) -> None:
 
 
 def has_come(request: MPI.Request) -> bool:
-    return request._is_over() if isinstance(request, Requests) else request.Get_status()
+    """Whether a request is over, which is none of those of mpi4py's that `end_persistent` completes."""
+    if isinstance(request, Requests):
+        return request._is_over()
+    return request.Get_status() if isinstance(request, HostReceive) else has_ended(request)
+
+
+def end_persistent(requests: Sequence[MPI.Request]) -> dict[int, MPI.Status] | None:
+    """Return None unless all are over; else complete mpi4py's persistent ones, and return their statuses by index.
+
+    Those are asked last and together, since MPICH completes them where it is only asked for their status.
+    """
+    ended = {index: MPI.Status() for index, each in enumerate(requests) if _is_persistent(each)}
+    over = [has_come(each) for index, each in enumerate(requests) if index not in ended]  # each call moves one on
+    persistent = [requests[index] for index in ended]
+    if not (all(over) and MPI.Request.Testall(persistent, list(ended.values()))):
+        return None
+    _end_staged(persistent)
+    return ended
+
+
+def _end_staged(requests: Sequence[MPI.Request]) -> None:
+    """Let persistent requests that MPI has completed do the rest: the methods of staged ones have more to do."""
+    for request in requests:
+        if _is_persistent(request):
+            request.Wait()
+
+
+def _is_persistent(request: MPI.Request) -> bool:
+    return isinstance(request, MPI.Prequest) and not isinstance(request, (Requests, HostReceive))
 
 
 def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
@@ -163,11 +199,11 @@ def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | Non
     """Do so, but leave requests of this library, of which several are better completed together."""
     if isinstance(request, Requests):
         return request._is_over() if request.is_active else None
-    if not isinstance(request, MPI.Prequest):
-        return request.Test(status) if request else None
-    if not request.Get_status():
-        return False
-    return _complete_persistent(request, status)
+    if isinstance(request, HostReceive):
+        return request.test_active(status)
+    if isinstance(request, MPI.Prequest):
+        return _complete_persistent(request, status)
+    return request.Test(status) if request else None
 
 
 def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bool | None:
@@ -176,9 +212,7 @@ def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bo
     index, over = MPI.Request.Testany([request], status)
     if index == MPI.UNDEFINED:
         return None if over else False
-    if isinstance(request, HostReceive):
-        request.landing.complete(status)
-    request.Wait()  # inactive for MPI, but methods of staged requests have more to do
+    _end_staged([request])
     return True
 
 

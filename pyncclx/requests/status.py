@@ -37,6 +37,19 @@ def fill_empty(status: MPI.Status) -> None:
     status.Set_cancelled(False)
 
 
+def has_ended(request: MPI.Request, status: MPI.Status | None = None) -> bool:
+    """Whether MPI has ended an operation of its own, which is not persistent; the request stays, with its error.
+
+    MPICH raises the error of the operation here, too, and completes a persistent request.
+    """
+    try:
+        return MPI.Request.Get_status(request, status)
+    except MPI.Exception as error:
+        if status is not None:
+            status.Set_error(error.Get_error_code())
+        return True
+
+
 def copy_status(status: MPI.Status, other: MPI.Status) -> None:
     """Set a status to what another one says of its message, without its error."""
     status.Set_source(other.source)

@@ -45,11 +45,7 @@ class StagedRequest(MPI.Request):
 
 
 class CopiesItself:
-    """A persistent request that moves its copies itself, as calls that start or complete many requests see it."""
-
-    def prepare(self) -> None:
-        """Take the device arrays to the host, just before the operation is started."""
-        raise NotImplementedError
+    """A persistent request that moves its copies itself, as calls that complete many requests see it."""
 
     def copy_back(self) -> None:
         """Take the result to the device, if the operation has been started and is complete."""

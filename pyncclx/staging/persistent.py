@@ -7,10 +7,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import events
 from ..errors import MPIError, NotSupported
 from ..requests.host_receive import ENVELOPE_MAGIC
-from ..requests.persistent import BY_HANDLE, begin_starts, emit_starts
+from ..requests.persistent import BY_HANDLE
 from .completion import CopiesItself, abandon, forget, look_after_abandoned
 from .copies import Copy, copy_back
 from .requests import Prequest
@@ -90,14 +89,6 @@ class StagedPrequest(CopiesItself, Prequest):
                     "it by Recv or Irecv, or send it by Send_init"
                 )
             copy_back(self._copies)
-
-    def Start(self) -> None:
-        """As mpi4py's."""
-        began = begin_starts([self]) if events.listeners else None
-        self.prepare()
-        MPI.Prequest.Start(self)
-        if began is not None:
-            emit_starts([self], began)
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
         """As mpi4py's."""

@@ -15,7 +15,7 @@ from .. import events
 from ..requests import persistent
 from ..requests.host_receive import HostReceive
 from ..requests.objects import ObjectRequests
-from .completion import CopiesItself, copy_back_completed
+from .completion import copy_back_completed
 from .stand_ins import StandIn
 
 
@@ -79,6 +79,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     def Start(self) -> None:
         """As mpi4py's."""
         began = persistent.begin_starts([self]) if events.listeners else None
+        self.prepare()
         super().Start()
         if began is not None:
             persistent.emit_starts([self], began)
@@ -87,9 +88,6 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
         """As mpi4py's."""
         began = persistent.begin_starts(requests) if events.listeners else None
-        for request in requests:
-            if isinstance(request, CopiesItself):
-                request.prepare()
         persistent.start_all(requests)
         if began is not None:
             persistent.emit_starts(requests, began)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import pyncclx
 
@@ -20,8 +19,6 @@ else:
 
 gpu_only = pytest.mark.skipif(HOST, reason="needs GPUs: streams of CuPy, or graphs")
 host_only = pytest.mark.skipif(not HOST, reason="shows how the host device treats NumPy arrays")
-# With MPICH these fail: its statuses of requests that are over, and when it reports errors, differ.
-open_mpi_only = pytest.mark.skipif(MPI.get_vendor()[0] != "Open MPI", reason="with MPICH: not mended yet")
 
 POISON = 0xA5  # every byte of memory that an operation has not written
 GUARD = 16  # elements on both sides of an output that must stay as they are

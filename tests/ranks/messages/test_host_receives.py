@@ -11,7 +11,7 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.errors import NotSupported
 from pyncclx.messages import calls
-from support.arrays import host_only, open_mpi_only, put
+from support.arrays import host_only, put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reversed_ranks import ring
@@ -170,7 +170,6 @@ def test_tests_move_exchanges_on(comm, begin):
     np.testing.assert_array_equal(np.frombuffer(memory, "i8", LARGE), data_of(left, 1, 0, LARGE))
 
 
-@open_mpi_only
 @pytest.mark.ranks(2)  # Open MPI cuts a message of a rank to itself without an error
 @pytest.mark.parametrize("wait", [Request.Waitall, Request.waitall])
 def test_an_error_leaves_no_other_receive_unread(comm, wait):
@@ -218,7 +217,6 @@ def test_test_waits_for_nothing(comm, count):
     comm.stream = None
 
 
-@open_mpi_only
 def test_inactive_persistent_requests(comm):
     """mpi4py's persistent requests do not count before they are started, in lists with others."""
     right, left = ring(comm)
@@ -394,8 +392,7 @@ def test_an_interrupted_receive_takes_no_later_message(comm):
     assert not any(y.tolist())
 
 
-@open_mpi_only
-@pytest.mark.parametrize("name", [name for name in WAYS if name != "Get_status"])
+@pytest.mark.parametrize("name", WAYS)
 def test_persistent_receives(comm, name):
     map_peers(comm)
     right, left = ring(comm)
@@ -409,6 +406,58 @@ def test_persistent_receives(comm, name):
         np.testing.assert_array_equal(np.frombuffer(memory, "i8", count), data_of(left, 3, step, count))
         assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 3, 8 * count)
     request.Free()
+
+
+def test_a_persistent_receive_that_has_come_is_active(comm):
+    """A look at its status completes nothing: it cannot be started, and a cancellation comes too late."""
+    right, left = ring(comm)
+    memory, status = bytearray(ROOM), MPI.Status()
+    request = comm.Recv_init([memory, MPI.BYTE], left, 3)
+    request.Start()
+    sending = comm.Isend(put(data_of(comm.rank, 3, 0, 63)), right, 3)
+    for _ in range(2):
+        until(lambda: request.Get_status(status))
+        assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 3, 504)
+    for start in (request.Start, partial(pyncclx.Prequest.Startall, [request])):
+        with pytest.raises(MPI.Exception) as raised:
+            start()
+        assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+    request.Cancel()
+    assert Request.Waitany([request], status) == 0
+    assert not status.Is_cancelled()
+    assert Request.Waitany([request]) == MPI.UNDEFINED
+    sending.Wait()
+    np.testing.assert_array_equal(np.frombuffer(memory, "i8", 63), data_of(left, 3, 0, 63))
+    request.Free()
+
+
+FOR_ALL = {
+    "Waitall": Request.Waitall,
+    "waitall": Request.waitall,
+    "Testall": lambda *arguments: until(lambda: Request.Testall(*arguments)),
+    "testall": lambda *arguments: until(lambda: first(Request.testall(*arguments))),
+}
+
+
+@pytest.mark.parametrize("name", FOR_ALL)
+def test_persistent_requests_of_mpi4py_beside_ours(comm, name):
+    right, left = ring(comm)
+    y, plain = put(np.zeros(63, "i8")), comm.Dup()
+    requests = [MPI.Comm.Recv_init(plain, [bytearray(9), MPI.BYTE], left, 4), None]
+    for step in range(2):
+        statuses = []
+        requests[0].Start()
+        requests[1] = comm.Irecv(y, left, 3)
+        sending = comm.Isend(put(data_of(comm.rank, 3, step, 63)), right, 3)
+        MPI.Comm.Send(plain, [bytes(7), MPI.BYTE], right, 4)
+        FOR_ALL[name](requests, statuses)
+        found = [(each.source, each.tag, each.Get_count(MPI.BYTE)) for each in statuses]
+        assert found == [(left, 4, 7), (left, 3, 504)]
+        sending.Wait()
+        comm.synchronize()
+        np.testing.assert_array_equal(np.asarray(y.tolist()), data_of(left, 3, step, 63))
+    requests[0].Free()
+    plain.Free()
 
 
 @pytest.mark.parametrize("count", [63, LARGE])

@@ -14,7 +14,7 @@ from pyncclx import PeerTimeout, Request
 from pyncclx.messages import bounce, headers, postbox
 from pyncclx.messages.envelope import inline_nbytes
 from pyncclx.messages.receive import Incoming
-from support.arrays import HOST, Interface, Output, get, gpu_only, open_mpi_only, put, synchronize, xp
+from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers, map_peers_if
 from support.reference import NODES, comparing
@@ -408,7 +408,6 @@ def test_all_receive_on_the_host(comm, first, count):
             compare(recv, data_of(left, 2, call, count), f"beside a host array, call {call}")
 
 
-@open_mpi_only
 @pytest.mark.ranks(2)
 def test_one_of_all_is_too_short(comm):
     """What goes wrong with a host array is raised when all is over, and nothing else is lost."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import pyncclx
 from pyncclx import NotSupported
 from pyncclx.messages.envelope import ENVELOPE_NBYTES
 from pyncclx.requests.host_receive import ENVELOPE_MAGIC
@@ -160,6 +161,26 @@ def test_a_persistent_receive_that_is_started_twice(comm):
     receive.Wait()
     check(y, ramp(comm, 5))
     receive.Free()
+
+
+@pytest.mark.parametrize("kind", ["pyncclx", "pyncclx.MPI"])
+@pytest.mark.parametrize("name", ["Waitall", "waitall", "Testall", "testall"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_persistent_requests_by_either_class(comm, kind, name, beside):
+    """The classes of `pyncclx` and of `pyncclx.MPI` start and complete staged requests, with others or alone."""
+    starting, completing = (pyncclx.Prequest, pyncclx.Request) if kind == "pyncclx" else (Prequest, Request)
+    x, y = Array(ramp(comm, 5)), Array(np.zeros(5))
+    requests = [comm.Recv_init(y, comm.rank, 6), comm.Send_init(x, comm.rank, 6)]
+    for _ in range(2):
+        x.host += 1
+        statuses, others = [], [comm.Irecv(bytearray(8), comm.rank, 9)] if beside else []
+        starting.Startall(requests)
+        if beside:
+            MPI.Comm.Send(comm, bytes(8), comm.rank, 9)
+        while getattr(completing, name)(requests + others, statuses) in (False, (False, None)):
+            pass
+        check(y, x.host)
+        assert (statuses[0].source, statuses[0].tag, statuses[0].Get_count(MPI.DOUBLE)) == (comm.rank, 6, 5)
 
 
 @pytest.mark.parametrize("started", [False, True])
