@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpi4py import MPI
+from numpy import ndarray
 
 from ..system import own_gpu, settings
 from ..system.driver import gpu_of_memory, is_device_pointer, is_there
@@ -52,7 +53,11 @@ def where(spec: Any) -> str | None:
 
 def on_host(*buffers: Any) -> bool:
     """Return whether a call is mpi4py's: none of its buffers is a device array. `resolve` refuses a mixture."""
-    return "device" not in map(where, buffers)
+    for buffer in buffers:
+        kind = type(buffer)
+        if kind in device_classes or (kind is ndarray and host_arrays()) or where(buffer) == "device":
+            return False
+    return True
 
 
 def on_device(value: Any) -> bool:

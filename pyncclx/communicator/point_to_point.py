@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..arrays.places import on_host
 from ..messages import calls, exchange, host_receive
-from ..messages.begin import resolve
+from ..messages.begin import planned_side, stream_of
 from ..messages.host_memory import gathered
 from ..messages.side import Side
 from ..messages.unsent import going_on
@@ -187,8 +187,10 @@ class PointToPoint(PersistentMessages):
         for side, writable, prepare in ((sending, False, MPI.Comm.Send_init), (receiving, True, MPI.Comm.Recv_init)):
             if on_host(side.buf):
                 prepare(MPI.COMM_SELF, side.buf, 0, 0).Free()  # raises what mpi4py raises
-            else:
-                resolve(self.endpoint, operation, side, writable=writable)
+                continue
+            plan = planned_side(self.endpoint, operation, side, writable=writable)
+            if plan is not None:
+                stream_of(self.endpoint, plan)
 
     def _receive_beside(
         self, sending: MPI.Request, buf: Any, source: int, tag: int, status: MPI.Status | None

@@ -34,7 +34,7 @@ def key_of(argument: Any) -> Hashable:
     NoKey
         For others, such as derived datatypes that no call has flattened, and arrays that only an interface describes.
     """
-    return _makers[type(argument)](argument)
+    return MAKERS[type(argument)](argument)
 
 
 def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any]) -> Hashable:
@@ -137,5 +137,5 @@ class _Makers(dict[type, _Maker]):
         return self[kind]
 
 
-_makers = _Makers(dict.fromkeys((type(None), bool, int, str), _itself))
-_makers |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}
+MAKERS = _Makers(dict.fromkeys((type(None), bool, int, str), _itself))
+MAKERS |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}

@@ -1,6 +1,7 @@
 """Arguments of the kernels that move messages (twins of structs in cuda/messages/point_to_point.cu).
 
-They are packed by functions, not by objects with the fields, which would cost each message a microsecond.
+They are packed by `pack` of their structs, or by functions: objects with the fields would cost each message a
+microsecond. Fields are addresses but for lengths, clocks, ranks and tags.
 """
 
 from __future__ import annotations
@@ -11,21 +12,16 @@ from collections.abc import Iterable, Sequence
 from ..memory import layout
 from ..memory.parameters import NO_CALL, TeamStruct
 
-PUT = struct.Struct("=QQQQQ")
+# `Put`, for `put_eager`: copy a short message to its slot, set its ready word.
+PUT, PUT_FIELDS = struct.Struct("=QQQQQ"), "data slot ready nbytes clock"
 OFFER = struct.Struct("=QQQii")
-PULL = struct.Struct("=QQQQQQQii")
+# `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word. The word at `arrived`
+# counts the kernel's blocks.
+PULL, PULL_FIELDS = struct.Struct("=QQQQQQQii"), "ready done arrived data buffer nbytes clock peer tag"
 MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
 MOST_MESSAGES = 39  # kMostMessages
 _COUNT = struct.Struct("=II")
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
-
-
-def put_arguments(*, data: int, slot: int, ready: int, nbytes: int, clock: int) -> bytes:
-    """Return a `Put`, for `put_eager`: copy a short message to its slot.
-
-    `data`, `slot` and `ready` are addresses; the last is that of the ready word.
-    """
-    return PUT.pack(data, slot, ready, nbytes, clock)
 
 
 def offer_arguments(*, ready: int, done: int, clock: int, peer: int, tag: int) -> bytes:
@@ -34,16 +30,6 @@ def offer_arguments(*, ready: int, done: int, clock: int, peer: int, tag: int) -
     `ready` and `done` are addresses, or 0: the word was set before, or is not waited for.
     """
     return OFFER.pack(ready, done, clock, peer, tag)
-
-
-def pull_arguments(
-    *, ready: int, done: int, arrived: int, data: int, buffer: int, nbytes: int, clock: int, peer: int, tag: int
-) -> bytes:
-    """Return a `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word.
-
-    `ready`, `done`, `data` and `buffer` are addresses, as is `arrived`, of the word that counts the kernel's blocks.
-    """
-    return PULL.pack(ready, done, arrived, data, buffer, nbytes, clock, peer, tag)
 
 
 def message(

@@ -8,13 +8,13 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.buffers import Buffer
 from ..errors import MPIError
 from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
 from .envelope import LETTER, LETTER_NBYTES, Envelope, inline_nbytes, unpack
 from .probe import ProbedMessage
 from .scratch import PINNED_NBYTES
+from .side import Plan
 from .typed import TypedBuffer
 
 
@@ -39,26 +39,27 @@ class Arrival:
     _transfer: Callable[[memoryview], MPI.Request] | None = None
 
     def __init__(
-        self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
+        self, endpoint: Endpoint, plan: Plan, owner: Any, stream: Any, probed: ProbedMessage | None = None
     ) -> None:
-        self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
-        self.buffer, self.stream = buffer, stream
+        self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, plan.operation
+        self.buffer, self.owner, self.stream = plan.buffer, owner, stream
+        self._kernel_stream = stream
+        self._plan, self._capacity_nbytes = plan, plan.nbytes
         self._probed = probed  # the message that a probe has found: MPI has another source and tag for it
-        self._capacity_nbytes, self._scratch = buffer.nbytes, self.postbox.scratch
+        self._scratch = self.postbox.scratch
         self.status = MPI.Status()
-
-    def expect(self, source: int, tag: int) -> None:
-        """Choose the memory for a message from a rank, and write the entry of the flight recorder."""
-        if self._capacity_nbytes >= PINNED_NBYTES and self.endpoint.peers.is_far(source):
-            self._scratch = self.postbox.pinned_scratch
-        self._entry = self.endpoint.record(self.operation, source, tag, self.buffer)
-        self._is_wild = source == MPI.ANY_SOURCE or tag == MPI.ANY_TAG
 
     def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
         """Start to receive the message: `transfer` starts MPI's receive into host memory."""
+        plan, endpoint, nbytes = self._plan, self.endpoint, self._capacity_nbytes
         if isinstance(self.buffer, TypedBuffer):
-            self.buffer.allocate(self.endpoint.device, self.stream)
-        self._message = self._scratch.take(inline_nbytes(self._capacity_nbytes))
+            self.buffer.allocate(endpoint.device, self.stream)
+        if nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):
+            self._scratch = self.postbox.pinned_scratch
+        self._is_wild = plan.rank == MPI.ANY_SOURCE or plan.tag == MPI.ANY_TAG
+        if endpoint.ring is not None:
+            self._entry = endpoint.ring.add_packed(0, plan.facts)
+        self._message = self._scratch.take(inline_nbytes(nbytes))
         self._transfer, self._request = transfer, transfer(self._message)
 
     def cancel(self) -> None:
@@ -95,7 +96,8 @@ class Arrival:
         if envelope is not None:
             self._nbytes, self.clock = envelope.nbytes, envelope.clock
             self.postbox.clock.observe(envelope.clock)
-            self.endpoint.peers.note_sender(self.status.source, envelope.sender)
+            if envelope.sender.node != self.postbox.sender.node:
+                self.endpoint.peers.far.add(self.status.source)
             if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
                 self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
         self.status.Set_elements(MPI.BYTE, min(self._nbytes, self._capacity_nbytes))

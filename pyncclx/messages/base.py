@@ -48,10 +48,13 @@ class _Attachment(Attachment):
 class MessageBase(Base):
     """The base of the classes whose methods send and receive."""
 
+    _known: _Attachment | None = None  # looked up before
+
     @property
     def _messages(self) -> _Attachment:
         attachments = state_of(self).attachments
         own: Any = attachments.get(_NAME) or attachments.setdefault(_NAME, _Attachment())
+        self._known = own
         return own  # type: ignore[no-any-return]
 
     @property
@@ -62,6 +65,9 @@ class MessageBase(Base):
     @property
     def endpoint(self) -> Endpoint:
         """This communicator's messages with device arrays, made at the first one. Not collective."""
+        own = self._known
+        if own is not None and own.endpoint is not None:  # None once the communicator has been freed
+            return own.endpoint
         own = self._messages
         if own.endpoint is None:
             mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,74 +11,96 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..errors import NotSupported
-from ..team.streams import stream_for
+from ..launch.keys import MAKERS, NoKey
+from ..team.streams import is_of_current, stream_for
 from .channels import Outlet
 from .mpi_transfer import start_receive, start_send
 from .probe import HOLDING
 from .receive import Incoming
 from .send import SYNCHRONOUS, Outgoing
-from .side import ResolvedSide, Side
+from .side import Plan, Side
 from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
+_MOST_PLANS = 1024  # that an endpoint remembers
 
-def resolve_send(endpoint: Endpoint, operation: str, side: Side) -> ResolvedSide | None:
-    """Check a side that sends; None to MPI.PROC_NULL."""
-    dest, tag = endpoint.check_send(operation, side.rank, side.tag)
-    if dest == MPI.PROC_NULL:
+
+def planned_side(endpoint: Endpoint, operation: str, side: Side, *, writable: bool) -> Plan | None:
+    """Return the plan of a side of a call that has two."""
+    return planned(endpoint, operation, side.buf, side.rank, side.tag, writable=writable, name=side.name)
+
+
+def planned(
+    endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, *, writable: bool, name: str = "buf"
+) -> Plan | None:
+    """Return the plan of a side, which receives if its buffer is `writable`; None to and from MPI.PROC_NULL.
+
+    That of an equal side is remembered, by the key of the array. So what an equal call checks are failures alone.
+    """
+    key: Hashable = None
+    if type(rank) is int and type(tag) is int:
+        try:
+            key = operation, writable, MAKERS[type(buf)](buf), rank, tag
+        except NoKey:
+            pass
+        else:
+            plan = endpoint.plans.get(key)
+            if plan is not None:
+                endpoint.check()
+                if endpoint.loss is not None and not writable:
+                    endpoint.check_peer(operation, rank)
+                return plan
+    check = endpoint.check_receive if writable else endpoint.check_send
+    rank, tag = check(operation, rank, tag)
+    if rank == MPI.PROC_NULL:
         return None
-    buffer, stream = resolve(endpoint, operation, side, writable=False)
-    return ResolvedSide(buffer, stream, dest, tag)
+    buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, f"{operation}: {name}", buf, writable=writable)
+    plan = endpoint.plan(operation, buffer, rank, tag)
+    is_lasting = key is not None and type(buffer) is Buffer and buffer.stream is None
+    return _remembered(endpoint, key, plan) if is_lasting else plan
+
+
+def _remembered(endpoint: Endpoint, key: Hashable, plan: Plan) -> Plan:
+    """Remember a plan, without the array."""
+    plan.of_current = is_of_current((plan.buffer,))
+    plan.buffer = replace(plan.buffer, owner=None)
+    if len(endpoint.plans) >= _MOST_PLANS:
+        endpoint.plans.clear()
+    endpoint.plans[key] = plan
+    return plan
+
+
+def stream_of(endpoint: Endpoint, plan: Plan) -> Any:
+    """Return the stream to work on, which has waited for the producer of the buffer."""
+    device = endpoint.device
+    stream = stream_for(device, (plan.buffer,), endpoint.caller, plan.of_current)
+    if device.is_capturing(stream):
+        raise NotSupported(
+            f"{plan.operation}: messages are matched on the host, so a graph cannot hold them; send outside of the "
+            "capture, by requests of Send_init and Recv_init, or by a collective such as Alltoallv"
+        )
+    return stream
 
 
 def begin_send(
-    comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide | None, channel: Outlet | None = None
-) -> Outgoing | None:
-    """Begin to send what was resolved; a persistent request's has a channel."""
-    if side is None:
-        return None
-    if isinstance(side.buffer, TypedBuffer):
-        side.buffer.pack(endpoint, side.stream)
-    call = MPI.Comm.Issend if operation in SYNCHRONOUS else MPI.Comm.Isend
-    return Outgoing(endpoint, operation, side, partial(start_send, call, comm, side.rank, side.tag), channel)
+    comm: MessageBase, endpoint: Endpoint, plan: Plan, owner: Any, stream: Any, channel: Outlet | None = None
+) -> Outgoing:
+    """Begin to send what `owner` has where the plan says; a persistent request's message has a channel."""
+    if isinstance(plan.buffer, TypedBuffer):
+        plan.buffer.pack(endpoint, stream)
+    call = MPI.Comm.Issend if plan.operation in SYNCHRONOUS else MPI.Comm.Isend
+    return Outgoing(endpoint, plan, owner, stream, partial(start_send, call, comm, plan.rank, plan.tag), channel)
 
 
-def begin_receive(
-    comm: MessageBase, endpoint: Endpoint, operation: str, side: Side, not_captured: Any = None
-) -> Incoming | None:
-    """Check a side that receives, and begin; None from MPI.PROC_NULL. `not_captured`: a stream that needs no check."""
-    source, tag = endpoint.check_receive(operation, side.rank, side.tag)
-    if source == MPI.PROC_NULL:
-        return None
-    buffer, stream = resolve(endpoint, operation, side, writable=True, not_captured=not_captured)
-    return start_to_receive(comm, endpoint, operation, ResolvedSide(buffer, stream, source, tag))
-
-
-def start_to_receive(comm: MessageBase, endpoint: Endpoint, operation: str, side: ResolvedSide) -> Incoming:
-    """Start to receive after all checks: a message that a probe has found, if one matches, or the next one."""
-    probed = comm.probed.take(side.rank, side.tag) if HOLDING else None
-    incoming = Incoming(endpoint, operation, side.buffer, side.stream, probed)
-    incoming.expect(side.rank, side.tag)
+def begin_receive(comm: MessageBase, endpoint: Endpoint, plan: Plan, owner: Any, stream: Any) -> Incoming:
+    """Begin to receive a message that a probe has found, if one matches, or the next one."""
+    probed = comm.probed.take(plan.rank, plan.tag) if HOLDING else None
+    incoming = Incoming(endpoint, plan, owner, stream, probed)
     if probed is None:
-        incoming.start(partial(start_receive, comm, side.rank, side.tag))
+        incoming.start(partial(start_receive, comm, plan.rank, plan.tag))
     else:
         incoming.start(lambda memory: MPI.Message.Irecv(probed.message, [memory, MPI.BYTE]))
     return incoming
-
-
-def resolve(
-    endpoint: Endpoint, operation: str, side: Side, *, writable: bool, not_captured: Any = None
-) -> tuple[Buffer, Any]:
-    """Return the buffer, and the stream to work on."""
-    device, buf = endpoint.device, side.buf
-    buffer = buf if isinstance(buf, Buffer) else buffer_of(endpoint, operation, side, writable=writable)
-    stream = stream_for(device, (buffer,), endpoint.caller)
-    if stream is not not_captured and device.is_capturing(stream):
-        raise NotSupported(
-            f"{operation}: messages are matched on the host, so a graph cannot hold them; send outside of the "
-            "capture, by requests of Send_init and Recv_init, or by a collective such as Alltoallv"
-        )
-    return buffer, stream

@@ -27,7 +27,6 @@ class OpenArrival(Arrival):
 
     launched = is_awaited = is_abandoned = False
     _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
-    _kernel_stream: Any = None
 
     def leave_stream(self) -> None:
         """Let its kernel come after what its stream has by now, and on another stream before what follows there."""
@@ -79,4 +78,9 @@ class OpenArrival(Arrival):
                 self._unpack()
             elif self._kernel_stream is not self.stream:
                 self.endpoint.device.order(self._kernel_stream, self.stream)
-            self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, self.buffer)
+            self.keep_memory()
+
+    def keep_memory(self) -> None:
+        """Keep the array until its stream has done what it has by now."""
+        memory = self.buffer, self.owner
+        self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)

@@ -44,6 +44,8 @@ class BounceMemory:
         By which other processes open it.
     slots, tickets : Places
         For messages that are copied to a slot, and for messages that stay in their buffers.
+    slot_addresses : list of (int, int)
+        Of each slot's ready word and of the slot, by their places.
     headers : Headers
         One for each communicator.
     """
@@ -53,6 +55,8 @@ class BounceMemory:
         self.address, self.handle = self._memory.address, self._memory.handle
         self.slots = Places(0, SLOTS, self.done_words)
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
+        base = self.address
+        self.slot_addresses = [(words_of(base, place)[0], base + slot_offset(place)) for place in range(SLOTS)]
         self.headers = Headers(device, self.address)
         self._arrived: dict[tuple[int, int, int], int] = {}  # stream, thread, number -> address of their words
         self._next_arrived, self._end_of_arrived = self.address + _ARRIVED, self.address + _READY
@@ -63,12 +67,8 @@ class BounceMemory:
         _, done = words_of(self.address, first)
         return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
 
-    def arrived_word(self, stream: Any) -> int:
-        """Return the address of the word that counts a receiving kernel's blocks: kernels of one stream share it."""
-        return self.arrived_words(stream, 1)
-
     def arrived_words(self, stream: Any, number: int) -> int:
-        """Return the address of `number` such words one after the other."""
+        """Return the address of words that count receiving kernels' blocks: kernels of one stream share them."""
         # A per-thread stream has one name in all threads.
         key = (getattr(stream, "ptr", 0), threading.get_ident(), number)
         words = self._arrived.get(key)

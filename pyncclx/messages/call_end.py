@@ -12,23 +12,23 @@ from .receive import Incoming
 from .send import Outgoing
 
 if TYPE_CHECKING:
-    from ..team.state import State
     from .base import MessageBase
     from .endpoint import Endpoint
 
 
-def drain_if_blocking(state: State, endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
+def drain_if_blocking(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
     """Wait on the host, if the communicator's calls block; also at the end of a request after it has been freed.
 
     If they do not and the program has named a stream, arrays may be another stream's: they are kept until their
     messages' kernels have ended.
     """
-    if state.blocking == "host":
+    caller = endpoint.caller
+    if caller.blocking == "host":
         wait_for(endpoint, endpoint.drain)
-    elif state.stream is not None:
+    elif caller.stream is not None:
         for message in messages:
             if message is not None:
-                endpoint.postbox.receives.unsent.keep_for(endpoint.device, message.stream, message.buffer)
+                message.keep_memory()
 
 
 def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:

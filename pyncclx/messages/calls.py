@@ -9,13 +9,11 @@ from mpi4py import MPI
 from .. import events
 from ..requests.request import Request
 from ..requests.status import copy_status
-from .begin import begin_receive, begin_send, resolve, resolve_send
+from .begin import begin_receive, begin_send, planned, stream_of
 from .call_end import drain_if_blocking, emit
 from .pending import receive_request, send_request
 from .probe import ProbedMessage
 from .receive import Incoming
-from .send import Outgoing
-from .side import Side
 
 if TYPE_CHECKING:
     from .base import MessageBase
@@ -24,14 +22,16 @@ if TYPE_CHECKING:
 def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> None:
     """Send and Ssend."""
     began = events.begin(operation, comm) if events.listeners else None
-    outgoing = _begin_send(comm, operation, Side(buf, dest, tag))
-    if outgoing is not None:
+    endpoint, outgoing = comm.endpoint, None
+    plan = planned(endpoint, operation, buf, dest, tag, writable=False)
+    if plan is not None:
+        outgoing = begin_send(comm, endpoint, plan, buf, stream_of(endpoint, plan))
         if outgoing.postbox.receives.idle:
             outgoing.signal_ready_and_wait()
         else:
             outgoing.signal_ready()
             outgoing.finish(outgoing.stream)
-        drain_if_blocking(comm.state, outgoing.endpoint, outgoing)
+        drain_if_blocking(endpoint, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing)
 
@@ -39,10 +39,12 @@ def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> No
 def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Request:
     """Isend and Issend."""
     began = events.begin(operation, comm) if events.listeners else None
-    outgoing = _begin_send(comm, operation, Side(buf, dest, tag))
-    if outgoing is not None:
+    endpoint, outgoing = comm.endpoint, None
+    plan = planned(endpoint, operation, buf, dest, tag, writable=False)
+    if plan is not None:
+        outgoing = begin_send(comm, endpoint, plan, buf, stream_of(endpoint, plan))
         outgoing.signal_ready()
-    request = send_request(comm, outgoing)
+    request = send_request(outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing)
     return request
@@ -51,11 +53,13 @@ def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> R
 def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
     """Recv."""
     began = events.begin("Recv", comm) if events.listeners else None
-    incoming = begin_receive(comm, comm.endpoint, "Recv", Side(buf, source, tag))
-    if incoming is None:
+    endpoint, incoming = comm.endpoint, None
+    plan = planned(endpoint, "Recv", buf, source, tag, writable=True)
+    if plan is None:
         MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
     else:
-        _finish(comm, incoming, status)
+        incoming = begin_receive(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+        _finish(incoming, status)
     if began is not None:
         emit(comm, "Recv", began, incoming)
 
@@ -63,8 +67,11 @@ def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Stat
 def ireceive(comm: MessageBase, buf: Any, source: int, tag: int) -> Request:
     """Irecv."""
     began = events.begin("Irecv", comm) if events.listeners else None
-    incoming = begin_receive(comm, comm.endpoint, "Irecv", Side(buf, source, tag))
-    request = receive_request(comm, incoming)
+    endpoint, incoming = comm.endpoint, None
+    plan = planned(endpoint, "Irecv", buf, source, tag, writable=True)
+    if plan is not None:
+        incoming = begin_receive(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+    request = receive_request(incoming)
     if began is not None:
         emit(comm, "Irecv", began, incoming)
     return request
@@ -76,7 +83,7 @@ def receive_matched(
     """Mrecv."""
     began = events.begin("Recv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Recv", message, buf, probed)
-    _finish(comm, incoming, status)
+    _finish(incoming, status)
     if began is not None:
         emit(comm, "Recv", began, incoming)
 
@@ -85,15 +92,10 @@ def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: 
     """Imrecv."""
     began = events.begin("Irecv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Irecv", message, buf, probed)
-    request = receive_request(comm, incoming)
+    request = receive_request(incoming)
     if began is not None:
         emit(comm, "Irecv", began, incoming)
     return request
-
-
-def _begin_send(comm: MessageBase, operation: str, side: Side) -> Outgoing | None:
-    endpoint = comm.endpoint
-    return begin_send(comm, endpoint, operation, resolve_send(endpoint, operation, side))
 
 
 def _begin_matched(
@@ -101,15 +103,15 @@ def _begin_matched(
 ) -> Incoming:
     """Begin to receive a message that a probe has matched."""
     endpoint = comm.endpoint
-    buffer, stream = resolve(endpoint, operation, Side(buf, MPI.ANY_SOURCE, MPI.ANY_TAG), writable=True)
-    incoming = Incoming(endpoint, operation, buffer, stream, probed)
-    incoming.expect(MPI.ANY_SOURCE, MPI.ANY_TAG)
+    plan = planned(endpoint, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True)
+    assert plan is not None
+    incoming = Incoming(endpoint, plan, buf, stream_of(endpoint, plan), probed)
     incoming.start(lambda memory: MPI.Message.Irecv(message, [memory, MPI.BYTE]))
     return incoming
 
 
-def _finish(comm: MessageBase, incoming: Incoming, status: MPI.Status | None) -> None:
+def _finish(incoming: Incoming, status: MPI.Status | None) -> None:
     incoming.finish(incoming.stream)
     if status is not None:
         copy_status(status, incoming.status)
-    drain_if_blocking(comm.state, incoming.endpoint, incoming)
+    drain_if_blocking(incoming.endpoint, incoming)

@@ -37,6 +37,7 @@ from .letters import highest_tag, letter_tag
 from .partitioned_ends import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
+from .side import Plan
 
 #: Names of the methods; their indices are in error records.
 OPERATIONS = (
@@ -71,14 +72,14 @@ class Endpoint:
         The `Team` of each operation's kernels, with which their parameter begins.
     partitioned : PartitionedEnds
     calls : Calls or None
-        What records messages.
+        What records messages, in `ring`.
     timeout_s : float
         PYNCCLX_TIMEOUT, when it was made.
     failure : Exception or None
         What every call raises: of a wait in MPI that was too long.
     peers : Peers
-    known_buffers : dict
-        Buffers of earlier messages, by the key of their argument, up to their stream.
+    plans : dict
+        Of earlier messages, by the keys of their arguments.
     broken : set of (int, int)
         Rank and clock of messages whose data never came.
     id, uids, comm, world_ranks, loss
@@ -103,7 +104,7 @@ class Endpoint:
         self.highest_tag, self._letter_tag = highest_tag(), letter_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
         self.team: Team | None = None
-        self.calls = calls
+        self.calls, self.ring = calls, None if calls is None else calls.ring
         self.caller: Caller = ANY_CALLER
         self.watch = device.allocate_watch(error_words.NBYTES)
         header = self.postbox.bounce.headers.take()
@@ -113,7 +114,7 @@ class Endpoint:
         self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
-        self.known_buffers: dict[Hashable, tuple[Any, ...]] = {}
+        self.plans: dict[Hashable, Plan] = {}
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds(self)
         self.loss: Loss | None = None
@@ -130,8 +131,10 @@ class Endpoint:
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
-        parameters = self.teams[operation] + arguments
-        self.enqueue(self.postbox.functions[kernel], grid, threads, parameters, stream)
+        if stream is not self._stream:
+            self._use(stream)
+        function, parameters = self.postbox.functions[kernel], self.teams[operation] + arguments
+        self.device.launch(function, grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, given all bytes of its parameter."""
@@ -147,18 +150,13 @@ class Endpoint:
         if stream is not self._stream:
             self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
 
-    def record(self, operation: str, peer: int, tag: int, buffer: Buffer) -> int:
-        """Write the entry of a message for the flight recorder; return its number there."""
-        if self.calls is None:
-            return 0
-        datatype = buffer.datatype.name
-        kind = record_layout.MESSAGE
-        return self.calls.one(operation, kind, peer=peer, tag=tag, nbytes=buffer.nbytes, datatype=datatype)
-
-    def record_end(self, entry: int) -> None:
-        """Note that a message was sent: matched, or handed to MPI."""
+    def plan(self, operation: str, buffer: Buffer, peer: int, tag: int) -> Plan:
+        """Make the plan of a side that has been checked."""
+        nbytes, facts = buffer.nbytes, b""
         if self.calls is not None:
-            self.calls.end(entry)
+            datatype, kind = buffer.datatype.name, record_layout.MESSAGE
+            facts = self.calls.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
+        return Plan(operation, buffer, peer, tag, nbytes, facts)
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""
@@ -204,7 +202,7 @@ class Endpoint:
             if sender is not None and bounce is not None:
                 broken = self.postbox.rescue.receives(sender.uid, bounce)
             self.broken.update((rank, clock) for clock in broken)
-            self.postbox.rescue.sends(self.peers.number_of(rank))
+            self.postbox.rescue.sends(self.peers.numbers[rank])
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
 

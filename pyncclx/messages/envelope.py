@@ -140,6 +140,12 @@ class Envelope:
         return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
+def eager(sender: Sender, clock: int, nbytes: int, place: int, source: int, offset: int) -> bytes:
+    """Pack the envelope of a message whose data is in a slot; most messages have such a one, and no channel."""
+    packed = _FIELDS.pack(EAGER, clock, nbytes, place, source, 0, offset, 0, 0, 0, b"", 0, 0, 0, 0, sender.packed)
+    return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
+
+
 _after_sender = attrgetter(*[field.name for field in fields(Envelope)][1:])
 
 

@@ -10,7 +10,7 @@ from .. import events
 from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
-from .begin import begin_receive, begin_send, resolve, resolve_send
+from .begin import begin_receive, begin_send, planned, planned_side, stream_of
 from .call_end import drain_if_blocking, emit
 from .pending import receive_request, send_request
 from .receive import Incoming
@@ -38,7 +38,7 @@ def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, 
             outgoing.finish(outgoing.stream)
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
-    drain_if_blocking(comm.state, endpoint, incoming, outgoing)
+    drain_if_blocking(endpoint, incoming, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
 
@@ -47,7 +47,7 @@ def iexchange(comm: MessageBase, operation: str, sending: Side, receiving: Side)
     """Isendrecv and Isendrecv_replace."""
     began = events.begin(operation, comm) if events.listeners else None
     incoming, outgoing = _begin(comm, comm.endpoint, operation, sending, receiving)
-    request = together(receive_request(comm, incoming), send_request(comm, outgoing))
+    request = together(receive_request(incoming), send_request(outgoing))
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
     return request
@@ -74,13 +74,16 @@ def _begin(
     """
     if operation in IN_PLACE:
         sending = _copied(endpoint, operation, sending)
-    # Checked before the receive is begun, which cannot be taken back.
-    resolved = resolve_send(endpoint, operation, sending)
-    not_captured = None if resolved is None else resolved.stream
-    incoming = begin_receive(comm, endpoint, operation, receiving, not_captured)
+    # Both are checked before the receive is begun, which cannot be taken back.
+    send_plan = planned_side(endpoint, operation, sending, writable=False)
+    send_stream = None if send_plan is None else stream_of(endpoint, send_plan)
+    plan = planned_side(endpoint, operation, receiving, writable=True)
+    incoming, outgoing = None, None
+    if plan is not None:
+        incoming = begin_receive(comm, endpoint, plan, receiving.buf, stream_of(endpoint, plan))
     try:
-        outgoing = begin_send(comm, endpoint, operation, resolved)
-        if outgoing is not None:
+        if send_plan is not None:
+            outgoing = begin_send(comm, endpoint, send_plan, sending.buf, send_stream)
             if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
                 incoming.launch_soon(outgoing)
             outgoing.signal_ready()
@@ -94,7 +97,9 @@ def _begin(
 
 def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
     """The side with a copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
-    buffer, stream = resolve(endpoint, operation, side, writable=True)
+    plan = planned(endpoint, operation, side.buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True, name=side.name)
+    assert plan is not None
+    buffer, stream = plan.buffer, stream_of(endpoint, plan)
     if isinstance(buffer, TypedBuffer):
         buffer.pack(endpoint, stream)
         address, copy = buffer.address, buffer.memory

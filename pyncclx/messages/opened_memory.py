@@ -18,7 +18,14 @@ class OpenedMemory:
     """Opens senders' memory, and closes allocations that were used longest ago.
 
     `uid` and `bounce` are this process's own, whose memory needs no opening.
+
+    Attributes
+    ----------
+    is_full : bool
+        Whether more is open than MAX_OPEN.
     """
+
+    is_full = False
 
     def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
         self._device, self._uid, self._node = device, uid, node_identity()
@@ -59,6 +66,7 @@ class OpenedMemory:
             if key not in self._allocations:
                 handle = envelope.handle.rstrip(b"\0")
                 self._allocations[key] = self._device.open_exported(handle, envelope.allocation_nbytes)
+                self.is_full = len(self._allocations) > MAX_OPEN
             self._allocations.move_to_end(key)
             self._in_use[key] += 1
             return self._allocations[key].address + envelope.offset
@@ -74,16 +82,12 @@ class OpenedMemory:
                 del self._in_use[key]
             if self._device.exports_are_copies:
                 self._allocations.pop(key).close()
+                self.is_full = len(self._allocations) > MAX_OPEN
 
     def _key(self, envelope: Envelope) -> _Key:
         # If exports are copies, the next may have this address, and another thread may open it before this is closed.
         clock = envelope.clock if self._device.exports_are_copies else 0
         return envelope.sender.uid, envelope.allocation, envelope.identity, clock
-
-    @property
-    def is_full(self) -> bool:
-        """Whether more is open than MAX_OPEN."""
-        return len(self._allocations) > MAX_OPEN
 
     def make_room(self) -> None:
         """Close what was used longest ago, if more is open than MAX_OPEN.
@@ -95,6 +99,7 @@ class OpenedMemory:
             idle = [key for key in self._allocations if key not in self._in_use]
             closing = idle[: max(0, len(self._allocations) - MAX_OPEN)]
             memories = [self._allocations.pop(key) for key in closing]
+            self.is_full = len(self._allocations) > MAX_OPEN
         if memories:
             self._device.synchronize()
         for memory in memories:

@@ -180,7 +180,7 @@ class PartitionedMessage(Startable):
         if not device.is_capturing(stream):
             self.pieces.last_use = device.event()
             self.pieces.last_use.record(stream)
-        drain_if_blocking(self._state, self.endpoint)
+        drain_if_blocking(self.endpoint)
 
     def end_round(self, stream: Any) -> None:
         """Make a stream wait for the end of the round."""

@@ -169,7 +169,7 @@ class PartitionedSend(PartitionedMessage):
         """Return where a letter's memory is here; it stays open as long as this end."""
         if envelope.transport == EMPTY:
             return 0
-        address = address_of(self.endpoint, 0, envelope, self.peer)
+        address = address_of(self.endpoint, envelope, self.peer)
         if envelope.transport != WINDOW:
             weakref.finalize(self, self.endpoint.postbox.opened.unused.append, envelope).atexit = False
         return address

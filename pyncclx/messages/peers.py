@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from mpi_bootstrap import Topology
 
-from .envelope import Sender
 from .postbox import Postbox
 
 
@@ -22,35 +21,34 @@ class Peers:
         Their ranks in MPI.COMM_WORLD; negative of those that have none.
     topology : callable
         Returns the communicator's topology, None where it is not known.
+
+    Attributes
+    ----------
+    numbers : list of int
+        By which this process identifies the ranks: in MPI.COMM_WORLD, or else on this endpoint.
+    readers : set of int
+        Those that are known to have opened this process's bounce memory.
+    far : set of int
+        Those that have sent from another node.
     """
 
     def __init__(
         self, serial: int, postbox: Postbox, world_ranks: Sequence[int], topology: Callable[[], Topology | None]
     ) -> None:
-        self._serial, self._postbox, self._world_ranks = serial, postbox, world_ranks
-        self._topology = topology
-        self._readers: set[int] = set()  # known to have opened the bounce memory
-        self._far: set[int] = set()  # that have sent from another node
+        self._postbox, self._topology = postbox, topology
+        self.numbers = [world if world >= 0 else (serial << 32) + rank for rank, world in enumerate(world_ranks)]
+        self.readers: set[int] = set()
+        self.far: set[int] = set()
         self._introduced: set[int] = set()  # that have got an envelope of this process
 
-    def number_of(self, rank: int) -> int:
-        """Return the number by which this process identifies a rank: in MPI.COMM_WORLD, or else on this endpoint."""
-        world = self._world_ranks[rank]
-        return world if world >= 0 else (self._serial << 32) + rank
-
     def is_reader(self, rank: int) -> bool:
-        """Whether a rank is known to have opened this process's bounce memory."""
-        if rank in self._readers:
+        """Whether a rank has opened this process's bounce memory by now."""
+        if rank in self.readers:
             return True
-        if self.is_far(rank) or not self._postbox.readers.has(self.number_of(rank)):
+        if self.is_far(rank) or not self._postbox.readers.has(self.numbers[rank]):
             return False
-        self._readers.add(rank)
+        self.readers.add(rank)
         return True
-
-    def note_sender(self, rank: int, sender: Sender) -> None:
-        """Take note of where a rank has sent a message from."""
-        if sender.node != self._postbox.sender.node:
-            self._far.add(rank)
 
     def introduce(self, rank: int) -> None:
         """Take note that a rank is sent an envelope with its data, which says where this process is."""
@@ -58,11 +56,11 @@ class Peers:
 
     def is_far(self, rank: int) -> bool:
         """Whether a rank is known to be on another node: its messages bring their data."""
-        return rank in self._far or self._is_apart(rank)
+        return rank in self.far or self._is_apart(rank)
 
     def are_far(self, rank: int) -> bool:
         """Whether a rank is known to be on another node, and can find out the same: no envelope is of use."""
-        return self._is_apart(rank) or (rank in self._far and rank in self._introduced)
+        return self._is_apart(rank) or (rank in self.far and rank in self._introduced)
 
     def _is_apart(self, rank: int) -> bool:
         topology = self._topology() if rank >= 0 else None

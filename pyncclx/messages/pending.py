@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -15,30 +15,27 @@ from .receive import Incoming
 from .send import Outgoing
 from .typed import TypedBuffer
 
-if TYPE_CHECKING:
-    from .base import MessageBase
 
-
-def send_request(comm: MessageBase, outgoing: Outgoing | None) -> Request:
+def send_request(outgoing: Outgoing | None) -> Request:
     """Post a send and make its request; None: to MPI.PROC_NULL."""
     if outgoing is not None:
         outgoing.post()
-    return request_of(_Pending(comm, outgoing, MPI.Status()))
+    return request_of(_Pending(outgoing, MPI.Status()))
 
 
-def receive_request(comm: MessageBase, incoming: Incoming | None) -> Request:
+def receive_request(incoming: Incoming | None) -> Request:
     """Post a receive and make its request; None: from MPI.PROC_NULL."""
     if incoming is None:
-        return request_of(_Pending(comm, None, status_of_no_source()))
+        return request_of(_Pending(None, status_of_no_source()))
     incoming.post()
-    return request_of(_Pending(comm, incoming, incoming.status), incoming)
+    return request_of(_Pending(incoming, incoming.status), incoming)
 
 
 class _Pending:
     """The work of such a request."""
 
-    def __init__(self, comm: MessageBase, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
-        self._state, self._message, self._status = comm.state, message, status
+    def __init__(self, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
+        self._message, self._status = message, status
         self._abandoned: weakref.ref[Outgoing | Incoming] | None = None
 
     def finish(self) -> None:
@@ -51,7 +48,7 @@ class _Pending:
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
                 message.endpoint.device.order(stream, message.stream)
-            drain_if_blocking(self._state, message.endpoint, message)
+            drain_if_blocking(message.endpoint, message)
 
     def is_over(self) -> bool:
         message = self._message
@@ -97,4 +94,5 @@ class _Pending:
 def _stream_now(message: Outgoing | Incoming) -> Any:
     """The stream that waits when the program waits for a request; with PyTorch's tensors, theirs."""
     endpoint, buffer = message.endpoint, message.buffer
-    return message.stream if buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)
+    of_torch = buffer.stream is not None and buffer.of_torch
+    return message.stream if of_torch else current_stream(endpoint.device, (), endpoint.caller)

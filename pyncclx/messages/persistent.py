@@ -54,7 +54,8 @@ class PersistentMessage(Startable):
         self.peer, self.tag = self._check(side)
         self._began_on: Any = None
         if self.peer != MPI.PROC_NULL:
-            self.buffer = buffer_of(self.endpoint, operation, side, writable=writable)
+            self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=writable)
+            self._plan = self.endpoint.plan(operation, self.buffer, self.peer, self.tag)
             self._remember_address()
 
     def _check(self, side: Side) -> tuple[int, int]:
@@ -110,7 +111,7 @@ class PersistentMessage(Startable):
             if isinstance(self.buffer, TypedBuffer) and stream is not message.stream:
                 self.endpoint.device.order(stream, message.stream)  # which uses the packed copy again
             self._met(message)
-            drain_if_blocking(self._state, self.endpoint, message)
+            drain_if_blocking(self.endpoint, message)
 
     def _finish_captured(self, event: Event, stream: Any) -> None:
         let_receives_leave()

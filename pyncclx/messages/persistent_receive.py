@@ -10,11 +10,11 @@ from ..backends import Event
 from ..errors import NotSupported
 from ..requests.status import copy_status, fill_empty, status_of_no_source
 from .batch import Batch
-from .begin import start_to_receive
+from .begin import begin_receive
 from .channels import Inlet, inlet_of, unmatched
 from .persistent import PersistentMessage
 from .receive import Incoming
-from .side import ResolvedSide, Side
+from .side import Side
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class PersistentReceive(PersistentMessage):
         return self.endpoint.check_receive(self.operation, side.rank, side.tag)
 
     def begin(self, stream: Any, batch: Batch | None) -> None:
-        side = ResolvedSide(self.buffer, stream, self.peer, self.tag)
-        incoming = start_to_receive(self.comm, self.endpoint, self.operation, side)
+        incoming = begin_receive(self.comm, self.endpoint, self._plan, None, stream)
         self._message = self.receive = incoming
         incoming.post()
 

@@ -11,7 +11,7 @@ from .batch import Batch
 from .begin import begin_send
 from .channels import Outlet, outlet_of, unmatched
 from .persistent import PersistentMessage
-from .side import ResolvedSide, Side
+from .side import Side
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
@@ -36,14 +36,13 @@ class PersistentSend(PersistentMessage):
             if isinstance(self.buffer, TypedBuffer):
                 self.buffer.allocate(self.endpoint.device, stream)
             self._outlet = outlet_of(self.endpoint, self.buffer.address, self.buffer.nbytes)
-        side = ResolvedSide(self.buffer, stream, self.peer, self.tag)
-        self._message = begin_send(self.comm, self.endpoint, self.operation, side, self._outlet)
-        if self._message is not None:
-            if batch is None:
-                self._message.signal_ready()
-            else:
-                self._message.signal_ready_by(batch)
-            self._message.post()
+        message = begin_send(self.comm, self.endpoint, self._plan, None, stream, self._outlet)
+        self._message = message
+        if batch is None:
+            message.signal_ready()
+        else:
+            message.signal_ready_by(batch)
+        message.post()
 
     def check_capture(self) -> None:
         if self._outlet is None:

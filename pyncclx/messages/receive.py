@@ -8,17 +8,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.buffers import Buffer
 from ..backends import Event
 from ..recovery.blame import failure_behind
 from ..requests.open_receives import LOCK
-from .arguments import pull_arguments
+from .arguments import PULL
 from .batch import BLOCK_NBYTES, Batch
 from .beside_stream import OpenArrival
 from .bounce import words_of
-from .endpoint import Endpoint
-from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
-from .probe import ProbedMessage
+from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
 from .send import Outgoing
 from .sender_memory import address_of
 from .typed import TypedBuffer
@@ -33,12 +30,6 @@ class Incoming(OpenArrival):
     _has_opened = False  # the sender's memory for this message
     _end_event: Event | None = None  # of the kernel, then
     _copied: Event | None = None  # behind a copy from what MPI has received
-
-    def __init__(
-        self, endpoint: Endpoint, operation: str, buffer: Buffer, stream: Any, probed: ProbedMessage | None = None
-    ) -> None:
-        super().__init__(endpoint, operation, buffer, stream, probed)
-        self._kernel_stream = stream
 
     # The message
 
@@ -56,27 +47,22 @@ class Incoming(OpenArrival):
 
     def await_message(self) -> None:
         """Wait on the host until the message has arrived and its kernel is launched."""
-        if self.launched:
-            return
+        receives, self.is_awaited = self.postbox.receives, True
         try:
-            self._await_message()
+            if not receives.claim(self):
+                receives.wait_until(lambda: self.launched)
+                return
+            try:
+                while not self.has_arrived:
+                    self._request.Wait(self.status)
+                    self.has_arrived = self._read()
+            except MPI.Exception as error:
+                self._refuse(error)
+            self.launch()
         except BaseException:  # of a signal handler, say: no later message may come into this call's buffer
             self.cancel()
             self.abandon()
             raise
-
-    def _await_message(self) -> None:
-        self.is_awaited = True
-        if not self.postbox.receives.claim(self):
-            self.postbox.receives.wait_until(lambda: self.launched)
-            return
-        try:
-            while not self.has_arrived:
-                self._request.Wait(self.status)
-                self.has_arrived = self._read()
-        except MPI.Exception as error:
-            self._refuse(error)
-        self.launch()
 
     def gather(self, others: Sequence[Incoming]) -> None:
         """Give this one's and others' messages a moment to arrive."""
@@ -97,9 +83,11 @@ class Incoming(OpenArrival):
         if self.is_abandoned:
             self._finish_alone()
         self.launched = True  # not before: another thread may wait for it
-        if self._is_wild and self.endpoint.calls is not None:
-            self.endpoint.calls.match(self._entry, self.status.source, self.status.tag)
-        self.endpoint.record_end(self._entry)
+        ring, calls = self.endpoint.ring, self.endpoint.calls
+        if ring is not None and calls is not None:
+            if self._is_wild:
+                calls.match(self._entry, self.status.source, self.status.tag)
+            ring.end(self._entry)
         self._scratch.give_back(self._message, self._copied)
         del self._message
 
@@ -135,65 +123,57 @@ class Incoming(OpenArrival):
     def _pull(self, envelope: Envelope, outgoing: Outgoing | None) -> None:
         try:
             nbytes, arguments = self._begin_pull(envelope)
-            self._launch_pull(nbytes, arguments, outgoing)
-            self._mark_end()
+            device, kernel, grid = self.endpoint.device, "pull", 1
+            if nbytes > BLOCK_NBYTES:
+                grid = min(-(-nbytes // BLOCK_NBYTES), device.max_channels)
+            if outgoing is not None:
+                kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
+            self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
+            if self._start_event is not None:
+                self._end_event = self._event_on(self._kernel_stream)
         finally:
-            self._release(envelope)
+            if self._has_opened:
+                self._release(envelope)
 
     def _begin_pull(self, envelope: Envelope) -> tuple[int, bytes]:
         """Prepare the stream and open the memory; return what the kernel is to fetch, and its arguments."""
-        bounce = self.postbox.opened.bounce_address(envelope.sender)
+        endpoint, postbox, source = self.endpoint, self.postbox, self.status.source
+        bounce = postbox.opened.bounce_address(envelope.sender)
         assert bounce is not None  # or the sender would have sent the data along
-        data, nbytes = 0, 0  # after an error, the kernel only sets the done word
         if self._start_event is not None:
-            self._kernel_stream = self.postbox.side_stream
+            self._kernel_stream = postbox.side_stream
             self._start_event.order(self._kernel_stream)
+        # After an error, the kernel only sets the done word.
+        data = 0 if self._error else self._locate(envelope, bounce)
+        nbytes = 0 if self._error else envelope.nbytes
+        postbox.rescue.pulled.setdefault(envelope.sender.uid, {})[envelope.place] = envelope.clock
+        endpoint.senders[source] = envelope.sender
+        ready, done = words_of(bounce, envelope.place)
+        arrived = postbox.bounce.arrived_words(self._kernel_stream, 1)
+        fields = ready, done, arrived, data, self.buffer.address, nbytes, envelope.clock
+        return nbytes, PULL.pack(*fields, source, self.status.tag)
+
+    def _locate(self, envelope: Envelope, bounce: int) -> int:
+        """Return where the data is in this process; 0 after an error, which is kept."""
+        if envelope.transport == EAGER:
+            return bounce + envelope.offset
         try:
-            if not self._error:
-                data = address_of(self.endpoint, bounce, envelope, self.status.source)
-                nbytes = envelope.nbytes
+            data = address_of(self.endpoint, envelope, self.status.source)
+            self._has_opened = envelope.transport == OFFERED
+            return data
         except (OSError, RuntimeError) as error:
             self._error = failure_behind(error, self._sender_failure)
         except Exception as error:  # whatever it is, the sender may use its memory again
             self._error = error
-        self._has_opened = bool(data) and envelope.transport == OFFERED
-        return nbytes, self._pull_arguments(envelope, bounce, data, nbytes)
+        return 0
 
     def _sender_failure(self) -> Exception | None:
         return self.endpoint.failure_of(self.status.source, self.operation)
 
-    def _mark_end(self) -> None:
-        if self._start_event is not None:
-            self._end_event = self._event_on(self._kernel_stream)
-
     def _release(self, envelope: Envelope) -> None:
-        if self._has_opened:
-            if self.endpoint.device.exports_are_copies:  # of which this is closed now
-                self.endpoint.device.synchronize(self._kernel_stream)
-            self.postbox.opened.release(envelope)
-
-    def _pull_arguments(self, envelope: Envelope, bounce: int, data: int, nbytes: int) -> bytes:
-        ready, done = words_of(bounce, envelope.place)
-        self.postbox.rescue.pulled.setdefault(envelope.sender.uid, {})[envelope.place] = envelope.clock
-        self.endpoint.senders[self.status.source] = envelope.sender
-        return pull_arguments(
-            ready=ready,
-            done=done,
-            arrived=self.postbox.bounce.arrived_word(self._kernel_stream),
-            data=data,
-            buffer=self.buffer.address,
-            nbytes=nbytes,
-            clock=envelope.clock,
-            peer=self.status.source,
-            tag=self.status.tag,
-        )
-
-    def _launch_pull(self, nbytes: int, arguments: bytes, outgoing: Outgoing | None) -> None:
-        device, kernel = self.endpoint.device, "pull"
-        grid = 1 if nbytes <= BLOCK_NBYTES else min(-(-nbytes // BLOCK_NBYTES), device.max_channels)
-        if outgoing is not None:
-            kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
-        self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
+        if self.endpoint.device.exports_are_copies:  # of which this is closed now
+            self.endpoint.device.synchronize(self._kernel_stream)
+        self.postbox.opened.release(envelope)
 
     def join(self, batch: Batch) -> bool:
         """Let the launch of a batch fetch the data; False if no kernel has to."""
@@ -208,8 +188,10 @@ class Incoming(OpenArrival):
         """The batch has been launched, or has failed."""
         assert self._envelope is not None
         self._error = self._error or error
-        self._mark_end()
-        self._release(self._envelope)
+        if self._start_event is not None:
+            self._end_event = self._event_on(self._kernel_stream)
+        if self._has_opened:
+            self._release(self._envelope)
         self._end_launch()
 
     # The end
@@ -220,7 +202,8 @@ class Incoming(OpenArrival):
 
     def finish(self, stream: Any) -> None:
         """Make `stream` wait for the data. The host waits for the envelope only."""
-        self.await_message()
+        if not self.launched:
+            self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
         if self.postbox.opened.is_full and not device.is_capturing(stream):
             self.postbox.make_room()

@@ -12,15 +12,15 @@ from mpi4py import MPI
 from ..backends import Exported
 from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
-from .arguments import offer_arguments, put_arguments
+from .arguments import PUT, offer_arguments
 from .batch import Batch
-from .bounce import SLOT_NBYTES, slot_offset, words_of
+from .bounce import SLOT_NBYTES, words_of
 from .channels import Outlet
 from .endpoint import Endpoint
-from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, inline_nbytes
+from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
 from .scratch import PINNED_NBYTES, host_memory
-from .side import ResolvedSide
+from .side import Plan
 
 SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
 _THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once (not measured)
@@ -45,46 +45,46 @@ class Outgoing:
         Whether MPI transfers the data.
     """
 
+    put, is_inline = b"", False
     _is_open = False  # the watcher lets MPI go on for it
+    _offered: int | None = None  # the place of an offered message that is not known to be over
+    _place: int | None = None  # that the message holds until its receiver has read it
 
     def __init__(
         self,
         endpoint: Endpoint,
-        operation: str,
-        side: ResolvedSide,
+        plan: Plan,
+        owner: Any,
+        stream: Any,
         start: Callable[[Any], MPI.Request],
         channel: Outlet | None = None,
         *,
         needs_envelope: bool = False,
     ) -> None:
-        self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, operation
-        self.stream, self.peer, self.tag = side.stream, side.rank, side.tag
-        self.buffer = side.buffer  # keeps the memory
-        self.nbytes, self._channel = self.buffer.nbytes, channel
-        self._is_free_at_once = self.nbytes <= SLOT_NBYTES and operation not in SYNCHRONOUS  # it waits for nobody
+        self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, plan.operation
+        self.stream, self.peer, self.tag, self.nbytes = stream, plan.rank, plan.tag, plan.nbytes
+        self.buffer, self.owner, self._channel = plan.buffer, owner, channel
+        self._is_free_at_once = plan.nbytes <= SLOT_NBYTES and plan.operation not in SYNCHRONOUS  # it waits for nobody
         self.clock = self.postbox.clock.next()
-        self._offered: int | None = None  # the place of an offered message that is not known to be over
-        self._place: int | None = None  # that the message holds until its receiver has read it
-        self.put, self.is_inline = b"", False
-        self._entry = endpoint.record(operation, self.peer, self.tag, self.buffer)
-        self._message = self._choose(needs_envelope=needs_envelope)  # what MPI reads
+        self._entry = 0 if endpoint.ring is None else endpoint.ring.add_packed(0, plan.facts)
+        self._message = self._choose(needs_envelope)  # what MPI reads
         try:
             self._request = start(self._message)
         except MPI.Exception as error:
             self.withdraw()
-            raise endpoint.explained(error, operation) from error
+            raise endpoint.explained(error, plan.operation) from error
 
     # How the data travels: each method returns the message for MPI, or None if it cannot travel so.
 
-    def _choose(self, *, needs_envelope: bool) -> Any:
+    def _choose(self, needs_envelope: bool) -> Any:
         peers = self.endpoint.peers
         if self.nbytes == 0:
             return self._envelope(EMPTY).pack()
-        if peers.is_reader(self.peer):
+        if self.peer in peers.readers or peers.is_reader(self.peer):
             return (self._eager() if self.nbytes <= SLOT_NBYTES else self._offer()) or self._inline()
         if peers.are_far(self.peer) and not needs_envelope:
             return self._data_alone()
-        return self._inline(answer=peers.number_of(self.peer) + 1)
+        return self._inline(answer=peers.numbers[self.peer] + 1)
 
     def _envelope(self, transport: int) -> Envelope:
         envelope = Envelope(self.postbox.sender, transport, self.clock, self.nbytes, source=self.endpoint.rank)
@@ -94,20 +94,16 @@ class Outgoing:
 
     def _eager(self) -> bytes | None:
         """The data is copied to a slot."""
-        bounce = self.postbox.bounce
-        place = self._place = bounce.slots.take(self.clock, self.endpoint.peers.number_of(self.peer))
+        bounce, clock, nbytes = self.postbox.bounce, self.clock, self.nbytes
+        place = self._place = bounce.slots.take(clock, self.endpoint.peers.numbers[self.peer])
         if place is None:
             return None
+        ready, slot = bounce.slot_addresses[place]
+        self.put = PUT.pack(self.buffer.address, slot, ready, nbytes, clock)
+        if self._channel is None:
+            return eager(self.postbox.sender, clock, nbytes, place, self.endpoint.rank, slot - bounce.address)
         envelope = self._envelope(EAGER)
-        envelope.place, envelope.offset = place, slot_offset(place)
-        ready, _ = words_of(bounce.address, place)
-        self.put = put_arguments(
-            data=self.buffer.address,
-            slot=bounce.address + envelope.offset,
-            ready=ready,
-            nbytes=self.nbytes,
-            clock=self.clock,
-        )
+        envelope.place, envelope.offset = place, slot - bounce.address
         return envelope.pack()
 
     def _offer(self) -> bytes | None:
@@ -116,7 +112,7 @@ class Outgoing:
         if located is None:
             return None
         envelope, exported = located
-        number = self.endpoint.peers.number_of(self.peer)
+        number = self.endpoint.peers.numbers[self.peer]
         place = self.postbox.bounce.tickets.take(self.clock, number, exported)
         if place is None:
             if exported is not None:
@@ -181,15 +177,17 @@ class Outgoing:
         unsent = self.postbox.receives.unsent
         if unsent.dropped:
             unsent.take_dropped()
-        if not self._request.Get_status():  # which leaves an error to the call that waits
+        if self._is_free_at_once:
+            message, self._message = self._message, None
+            unsent.keep(self._request, message)
+        elif not self._request.Get_status():  # which leaves an error to the call that waits
             self._is_open = True
             unsent.add(self)
 
     def _close(self) -> None:
         """End what `post` has begun."""
-        if self._is_open:
-            self._is_open = False
-            self.postbox.receives.unsent.discard(self)
+        self._is_open = False
+        self.postbox.receives.unsent.discard(self)
 
     # What the stream has to do
 
@@ -254,10 +252,15 @@ class Outgoing:
 
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; what is free at once is kept instead."""
-        self._close()
+        ring = self.endpoint.ring
+        if self._is_open:
+            self._close()
         if self._is_free_at_once:
-            self.postbox.receives.unsent.keep(self._request, self._message)
-            self.endpoint.record_end(self._entry)
+            message, self._message = self._message, None
+            if message is not None:
+                self.postbox.receives.unsent.keep(self._request, message)
+            if ring is not None:
+                ring.end(self._entry)
             return
         try:
             self.postbox.receives.wait(self._request, self._hopeless)
@@ -267,7 +270,8 @@ class Outgoing:
                 raise
             raise self.endpoint.explained(error, self.operation) from error
         self.endpoint.check_peer(self.operation, self.peer)
-        self.endpoint.record_end(self._entry)
+        if ring is not None:
+            ring.end(self._entry)
 
     def _hopeless(self, waited_s: float) -> Exception | None:
         """Return why the receiver will not come, after a wait for it in MPI."""
@@ -289,12 +293,18 @@ class Outgoing:
             is_over = self._offered is None and bool(self._request.Test())
         except MPI.Exception as error:
             raise self.endpoint.explained(error, self.operation) from error
-        if is_over:
+        if is_over and self._is_open:
             self._close()
         return is_over
 
     def abandon(self) -> None:
         """Let it go on without a call that finishes it: the library keeps it until it has ended."""
-        self._close()
-        self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, self.buffer)
+        if self._is_open:
+            self._close()
+        self.keep_memory()
         self.postbox.receives.unsent.keep_message(self)
+
+    def keep_memory(self) -> None:
+        """Keep the array until its stream has done what it has by now."""
+        memory = self.buffer, self.owner
+        self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)

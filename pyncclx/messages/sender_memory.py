@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from .bounce import CLOCK, words_of
 from .endpoint import Endpoint
-from .envelope import EAGER, OFFERED, WINDOW, Envelope
+from .envelope import OFFERED, WINDOW, Envelope
 
 
-def address_of(endpoint: Endpoint, bounce: int, envelope: Envelope, source: int) -> int:
-    """Return its address in this process, which has the sender's bounce memory at `bounce`; `source` is its rank."""
-    if envelope.transport == EAGER:
-        return bounce + envelope.offset
+def address_of(endpoint: Endpoint, envelope: Envelope, source: int) -> int:
+    """Return the address in this process of what a rank has in a window, or has offered."""
     if envelope.transport == WINDOW:
         assert endpoint.team is not None  # windows are made by all ranks
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset

@@ -29,18 +29,26 @@ class Side:
 
 
 @dataclass(slots=True)
-class ResolvedSide:
-    """A side after all checks.
+class Plan:
+    """A side after all checks: what an equal call need not find out again.
 
     Attributes
     ----------
+    operation : str
     buffer : Buffer
-    stream : stream
-        To work on.
+        Of a plan that is remembered, it keeps no memory: each message keeps its own array.
     rank, tag : int
+    nbytes : int
+    facts : bytes
+        Of the message's entry in the flight recorder.
+    of_current : bool or None
+        Whether the current stream may still be making the buffer; None: not known.
     """
 
+    operation: str
     buffer: Buffer
-    stream: Any
     rank: int
     tag: int
+    nbytes: int
+    facts: bytes
+    of_current: bool | None = None

@@ -10,11 +10,7 @@ from ..backends import Device, Upload
 from ..derived.packing import PACK, UNPACK, packing_of
 from ..derived.typed import Typed, resolve_typed
 from ..errors import DerivedDatatype
-from ..launch.keys import NoKey, key_of
 from .endpoint import Endpoint
-from .side import Side
-
-_MAX_KNOWN = 1024  # buffers that a communicator remembers
 
 
 @dataclass(slots=True)
@@ -53,27 +49,9 @@ class TypedBuffer(Buffer):
             endpoint.enqueue(*launch, stream)
 
 
-def buffer_of(endpoint: Endpoint, operation: str, side: Side, *, writable: bool) -> Buffer:
-    """Resolve a side's buffer; look it up if its argument came before."""
-    device, spec = endpoint.device, side.buf
-    try:
-        key = key_of(spec), writable
-    except NoKey:
-        return _resolve(spec, f"{operation}: {side.name}", writable=writable, device=device)
-    known = endpoint.known_buffers.get(key)
-    if known is not None:
-        address, count, datatype, shape, readonly = known
-        return Buffer(address, count, datatype, shape, readonly, None, spec)
-    buffer = _resolve(spec, f"{operation}: {side.name}", writable=writable, device=device)
-    if type(buffer) is Buffer and buffer.stream is None:
-        if len(endpoint.known_buffers) >= _MAX_KNOWN:
-            endpoint.known_buffers.clear()
-        endpoint.known_buffers[key] = buffer.address, buffer.count, buffer.datatype, buffer.shape, buffer.readonly
-    return buffer
-
-
-def _resolve(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer:
+def buffer_of(endpoint: Endpoint, name: str, spec: Any, *, writable: bool) -> Buffer:
     """Resolve a message's buffer, of any datatype; a `TypedBuffer` if it is not contiguous."""
+    device = endpoint.device
     try:
         return resolve(spec, name, writable=writable, device=device)
     except DerivedDatatype:

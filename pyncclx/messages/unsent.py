@@ -128,8 +128,13 @@ class Unsent:
             self._open.discard(message)
 
     def keep(self, request: MPI.Request, memory: Any) -> None:
-        """Keep a message that no call waits for until MPI has sent it."""
-        self.keep_message(_Sent(request, memory))
+        """Keep a message that no call waits for until MPI has sent it; most have gone already."""
+        try:
+            has_ended = request.Test()
+        except MPI.Exception:  # its receiver has failed, and no call waits for it
+            has_ended = True
+        if not has_ended or self._kept or self.dropped:
+            self.keep_message(_Sent(request, memory))
 
     def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
         """Keep memory until a stream has done what it has by now; in a capture its graph's owner keeps it."""

@@ -20,7 +20,6 @@ from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.mpi_transfer import GAP_NBYTES
 from ..messages.receive import Incoming
 from ..messages.send import Outgoing
-from ..messages.side import ResolvedSide
 from ..requests.open_receives import let_receives_leave
 from ..system.process import PerProcess
 from .cargo import Cargo, block
@@ -82,8 +81,8 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
         messages.append(message)  # mpi4py sends it, in the object
         return _NOTHING
 
-    side = ResolvedSide(data, cargo.stream, dest, tag)
-    outgoing = Outgoing(endpoint, _SEND, side, start, needs_envelope=True)
+    plan = endpoint.plan(_SEND, data, dest, tag)
+    outgoing = Outgoing(endpoint, plan, None, cargo.stream, start, needs_envelope=True)
     sealed = Sealed(
         outgoing, (contents.stream, contents.buffers, cargo.forms, _without_gap(messages[0]), endpoint.rank, tag)
     )
@@ -186,7 +185,7 @@ def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: i
     status = MPI.Status()
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, len(message))
-    incoming = Incoming(endpoint, _RECEIVE, data, stream)
+    incoming = Incoming(endpoint, endpoint.plan(_RECEIVE, data, source, tag), None, stream)
     incoming.accept(np.frombuffer(message, np.uint8), status)
     incoming.finish(stream)
     return incoming

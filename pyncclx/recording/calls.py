@@ -27,6 +27,7 @@ class Calls:
 
     Attributes
     ----------
+    ring : Ring
     reference : int
         Of the communicator, in entries.
     numbers : iterator
@@ -36,7 +37,7 @@ class Calls:
     """
 
     def __init__(self, ring: Ring, identity: Identity, name: str, rank: int) -> None:
-        self._ring, self.identity = ring, identity
+        self.ring, self.identity = ring, identity
         self.reference = ring.passing_text(identity.text(name, rank))
         self.numbers = itertools.count(1)
         self.skipped = 0
@@ -51,19 +52,19 @@ class Calls:
     def close(self) -> None:
         """Note that the communicator is gone: once its entries are, too, its text leaves its place to another."""
         CALLS.discard(self)
-        self._ring.release(self.reference)
+        self.ring.release(self.reference)
 
     # Collective calls
 
     def begin(self, operation: str, kind: int = layout.COLLECTIVE, flags: int = 0) -> Begun:
         """Write the entry of a call that begins; it has no number before its arguments are checked."""
-        text = self._ring.text
+        text = self.ring.text
         facts = Facts(text(operation), self.reference, site=text(calling_site()), kind=kind, flags=flags)
-        return Begun(self, self._ring, self._ring.add(0, facts), facts)
+        return Begun(self, self.ring, self.ring.add(0, facts), facts)
 
     def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
         """Return a function that writes the entry of a call that came before; `beside` is as for `Begun.launched`."""
-        write = self._ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
+        write = self.ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
 
         def write_beside() -> None:
             self.skipped += 1
@@ -74,7 +75,7 @@ class Calls:
     def again(self, facts: bytes) -> int:
         """Write the entry of a call by steps that came before (`Begun.by_steps`); return its sequence number."""
         self.skipped += 1
-        return self._ring.add_packed(next(self.numbers), facts)
+        return self.ring.add_packed(next(self.numbers), facts)
 
     @contextmanager
     def meeting(self, operation: str) -> Iterator[None]:
@@ -93,8 +94,15 @@ class Calls:
     ) -> int:
         """Write the entry of a message or a one-sided operation; return its sequence number.
 
-        Its line is that of the first equal one. The arguments may be wrong: then the call raises next.
+        The arguments may be wrong: then the call raises next.
         """
+        facts = self.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
+        return self.ring.add_packed(0, facts)
+
+    def facts_of_one(
+        self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0, datatype: str = ""
+    ) -> bytes:
+        """Return what the entry of such an operation says; its line is that of the first equal one."""
         if type(peer) is not int or type(tag) is not int:
             peer, tag = _whole(peer), _whole(tag)
         key = operation, peer, tag, nbytes, datatype
@@ -104,10 +112,10 @@ class Calls:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             self._kept[key] = facts
-        return self._ring.add_packed(0, facts)
+        return facts
 
     def _facts_of_one(self, operation: str, kind: int, peer: int, tag: int, nbytes: int, datatype: str) -> Facts:
-        text = self._ring.text
+        text = self.ring.text
         return Facts(
             *(text(operation), self.reference),
             datatype=text(datatype),
@@ -120,11 +128,11 @@ class Calls:
 
     def end(self, sequence: int) -> None:
         """Note that what an entry is about is over."""
-        self._ring.end(sequence)
+        self.ring.end(sequence)
 
     def match(self, sequence: int, peer: int, tag: int) -> None:
         """Note which message a receive with wildcards has got."""
-        self._ring.match(sequence, self.world_rank(peer), tag)
+        self.ring.match(sequence, self.world_rank(peer), tag)
 
     def world_rank(self, peer: int) -> int:
         """Return the rank in MPI.COMM_WORLD of a peer, which may be any."""
@@ -136,12 +144,12 @@ class Calls:
     @contextmanager
     def waiting(self, what: str, detail: str = "") -> Iterator[None]:
         """Show that the process waits on the host, while the block runs."""
-        before = self._ring.shown()
-        self._ring.live(Live(now(), self._ring.text(what), self.reference, self._ring.text(detail)))
+        before = self.ring.shown()
+        self.ring.live(Live(now(), self.ring.text(what), self.reference, self.ring.text(detail)))
         try:
             yield
         finally:
-            self._ring.live(before)
+            self.ring.live(before)
 
 
 def _whole(value: Any) -> int:

@@ -39,4 +39,5 @@ def map_peers_if(comm, mapped, monkeypatch):
     if mapped:
         map_peers(comm)
     else:
+        monkeypatch.setattr(comm.endpoint.peers, "readers", frozenset())
         monkeypatch.setattr(comm.endpoint.peers, "is_reader", lambda rank: False)

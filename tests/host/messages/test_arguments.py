@@ -14,9 +14,9 @@ CPP_NAMES = {"data": "from", "buffer": "to"}
 
 
 def assertions(pack, packed, cpp_struct, begin):
-    """What a C++ compiler confirms of a struct that `pack` packs, by its parameters in their order."""
+    """What a C++ compiler confirms of a struct, by the names of its fields, or the parameters of what packs it."""
     codes = packed.format[1:]
-    for index, name in enumerate(inspect.signature(pack).parameters):
+    for index, name in enumerate(pack.split() if isinstance(pack, str) else inspect.signature(pack).parameters):
         offset = struct.calcsize(f"={codes[:index]}")
         yield f"static_assert(offsetof({cpp_struct}, {CPP_NAMES.get(name, name)}) == {begin} + {offset});"
     yield f"static_assert(sizeof({cpp_struct}) == {begin} + {packed.size});"
@@ -27,8 +27,8 @@ def test_structs_are_those_of_the_kernels(tmp_path):
     lines = [
         "#include <stddef.h>",
         '#include "messages/point_to_point.cu"',
-        *assertions(arguments.put_arguments, arguments.PUT, "Put", "0"),
-        *assertions(arguments.pull_arguments, arguments.PULL, "Pull", "0"),
+        *assertions(arguments.PUT_FIELDS, arguments.PUT, "Put", "0"),
+        *assertions(arguments.PULL_FIELDS, arguments.PULL, "Pull", "0"),
         *assertions(arguments.offer_arguments, arguments.OFFER, "OfferArgs", "sizeof(Team)"),
         *assertions(arguments.message, arguments.MESSAGE, "Message", "0"),
         f"static_assert(sizeof(BatchArgs) == sizeof(Team) + {len(arguments.batch_arguments([]))});",

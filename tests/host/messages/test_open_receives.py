@@ -14,6 +14,7 @@ from pyncclx.messages import progress, sender_memory, watcher
 from pyncclx.messages.bounce import CLOCK, words_of
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
 from pyncclx.messages.receive import Incoming
+from pyncclx.messages.side import Plan
 from pyncclx.messages.typed import TypedBuffer
 from pyncclx.requests import open_receives
 
@@ -74,13 +75,13 @@ def endpoint(device):
     postbox = SimpleNamespace(
         opened=Opened(),
         side_stream=SIDE,
-        bounce=SimpleNamespace(arrived_word=lambda stream: 0),
+        bounce=SimpleNamespace(arrived_words=lambda stream, number: 0),
         scratch=SimpleNamespace(give_back=lambda message, copied: None),
         rescue=SimpleNamespace(pulled={}),
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
-    nothing = {"team": None, "calls": None, "senders": {}, "broken": set(), "record_end": lambda entry: None}
+    nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set()}
     return SimpleNamespace(device=device, postbox=postbox, launch=launch, **nothing)
 
 
@@ -98,7 +99,8 @@ class Typed(TypedBuffer):
 
 def receive_of(endpoint, transport=OFFERED, buffer=None):
     """A receive on `OWN` whose message has come, with clock 5."""
-    receive = Incoming(endpoint, "Irecv", buffer or SimpleNamespace(nbytes=64, address=0), OWN)
+    buffer = buffer or SimpleNamespace(nbytes=64, address=0)
+    receive = Incoming(endpoint, Plan("Irecv", buffer, 1, 0, 64, b""), None, OWN)
     receive._envelope = Envelope(SENDER, transport, clock=5, nbytes=64)
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)

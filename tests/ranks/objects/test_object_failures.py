@@ -106,7 +106,7 @@ BY_COLLECTIVES = ("bcast", "allgather", "allreduce")
 def held(comm):
     """The places of long messages whose receivers have neither read nor declined them."""
     bounce, peers = comm.endpoint.postbox.bounce, comm.endpoint.peers
-    return [place for rank in range(comm.size) for place in bounce.tickets.held_for(peers.number_of(rank))]
+    return [place for rank in range(comm.size) for place in bounce.tickets.held_for(peers.numbers[rank])]
 
 
 def check_all(comm):

@@ -337,6 +337,7 @@ def test_without_kernels_the_data_goes_through_the_host(comm, monkeypatch, name)
     for module in (spread, operands):
         monkeypatch.setattr(module, "has_kernels", lambda comm: False)
     monkeypatch.setattr(Peers, "is_reader", lambda self, rank: False)
+    monkeypatch.setattr(comm.endpoint.peers, "readers", frozenset())
     with recorded() as seen:
         if name == "allreduce":
             own, expected = comm.allreduce(put(operand(comm.rank, "f4"))), comm.size
@@ -382,7 +383,7 @@ def test_no_memory_for_a_message(comm, monkeypatch, ring):
     request.wait()
     comm.synchronize()
     comm.Barrier()
-    places = comm.endpoint.postbox.bounce.tickets.held_for(comm.endpoint.peers.number_of(above))
+    places = comm.endpoint.postbox.bounce.tickets.held_for(comm.endpoint.peers.numbers[above])
     assert_everywhere(comm, not places, f"{places} are held")
     assert_everywhere(
         comm, not difference(comm.sendrecv(put(labels(comm.rank, 9)), above, source=below), labels(below, 9))
