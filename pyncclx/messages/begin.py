@@ -14,10 +14,11 @@ from ..errors import NotSupported
 from ..launch.keys import MAKERS, NoKey
 from ..team.streams import is_of_current, stream_for
 from .channels import Outlet
+from .departure import SYNCHRONOUS
 from .mpi_transfer import start_receive, start_send
 from .probe import HOLDING
 from .receive import Incoming
-from .send import SYNCHRONOUS, Outgoing
+from .send import Outgoing
 from .side import Plan, Side
 from .typed import TypedBuffer, buffer_of
 

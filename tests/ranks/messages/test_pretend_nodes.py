@@ -9,8 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Prequest, Request
-from pyncclx.messages import persistent_send, postbox, scratch
-from pyncclx.messages import send as send_module
+from pyncclx.messages import departure, persistent_send, postbox, scratch
 from support.arrays import Output, put, xp
 from support.everywhere import raises_everywhere
 from support.labelled_messages import LARGE
@@ -56,7 +55,7 @@ def test_long_messages_between_nodes_have_pinned_memory(comm, by, monkeypatch):
 
     memory = scratch.host_memory
     monkeypatch.setattr(scratch, "host_memory", taking)
-    monkeypatch.setattr(send_module, "host_memory", taking)
+    monkeypatch.setattr(departure, "host_memory", taking)
     for turn in range(3):
         got = Output(count, "i8")
         receive = comm.Irecv(got.array, left, turn)

@@ -116,9 +116,21 @@ PYTHON = {
     ),
     "a persistent send that starts alone is not signalled": Mutant(
         "pyncclx/messages/persistent_send.py",
-        "                self._message.signal_ready()\n",
-        "                pass\n",
+        "            message.signal_ready()\n",
+        "            pass\n",
         "ranks/messages/test_persistent_messages.py",
+    ),
+    "the plan of a message forgets which array it is for": Mutant(
+        "pyncclx/messages/begin.py",
+        "key = operation, writable, MAKERS[type(buf)](buf), rank, tag",
+        "key = operation, writable, MAKERS[type(buf)](buf) and buf.shape, rank, tag",
+        "ranks/messages/test_plans.py",
+    ),
+    "the plan of a message keeps what a failed rank was": Mutant(
+        "pyncclx/messages/begin.py",
+        "                    endpoint.check_peer(operation, rank)\n",
+        "                    pass\n",
+        "ranks/messages/test_plans.py",
     ),
     "memory of a message is used again before it has been copied": Mutant(
         "pyncclx/messages/scratch.py",

@@ -1,0 +1,142 @@
+"""Messages whose arguments came before: what a plan remembers must not outlive what it is about."""
+
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from support.arrays import POISON, Output, put, xp
+from support.labelled_messages import data_of
+from support.reference import comparing
+from support.reversed_ranks import ring
+
+TAG, COUNT, ROUNDS = 6, 11, 4
+ONE_COMMUNICATOR = pytest.mark.parametrize("comm", ["reversed" if MPI.COMM_WORLD.size > 1 else "dup"], indirect=True)
+
+
+def exchange(comm, array, output, tag=TAG):
+    """Send to the next rank and receive from the one before."""
+    right, left = ring(comm)
+    request = comm.Isend(array, right, tag)
+    comm.Recv(output, left, tag)
+    request.Wait()
+
+
+@ONE_COMMUNICATOR
+def test_arrays_in_turn(comm):
+    """Of one shape, and of one length in other types; each goes where it is to go, in each round."""
+    _, left = ring(comm)
+    kinds = ["i8", "i8", "u8", "f8"]
+    arrays = [put(data_of(comm.rank, TAG, i, COUNT).astype(kind)) for i, kind in enumerate(kinds)]
+    outputs = [Output(COUNT, kind) for kind in kinds]
+    with comparing() as compare:
+        for index in range(ROUNDS):
+            for i, (array, output, kind) in enumerate(zip(arrays, outputs, kinds, strict=True)):
+                exchange(comm, array, output.array)
+                compare(output, data_of(left, TAG, i, COUNT).astype(kind), f"array {i}, round {index}")
+                output.poison()
+
+
+@ONE_COMMUNICATOR
+def test_an_array_in_the_place_of_another(comm):
+    """The memory is the same, the shape is not: a message is as long as the array of this call."""
+    _, left = ring(comm)
+    whole, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    with comparing() as compare:
+        for length in (COUNT, 3, COUNT, 1, 7):
+            exchange(comm, whole[:length], output.array)
+            expected = np.concatenate([data_of(left, TAG, 0, COUNT)[:length], np.frombuffer(bytes([POISON]) * 8 * (COUNT - length), "i8")])
+            compare(output, expected, f"{length} elements")
+            output.poison()
+
+
+@ONE_COMMUNICATOR
+def test_plans_keep_no_array(comm):
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    for _ in range(2):
+        exchange(comm, array, output.array)
+    comm.synchronize()
+    comm.Barrier()
+    alive = weakref.ref(array)
+    del array
+    comm.endpoint.postbox.receives.unsent.sweep()
+    assert alive() is None
+
+
+@ONE_COMMUNICATOR
+def test_an_array_that_becomes_read_only(comm):
+    if xp is not np:
+        pytest.skip("only NumPy's arrays can")
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    exchange(comm, array, output.array)
+    output.array.flags.writeable = False
+    with pytest.raises(BufferError, match="read-only"):
+        comm.Recv(output.array, comm.rank, TAG)
+    output.array.flags.writeable = True
+    exchange(comm, array, output.array)
+
+
+@ONE_COMMUNICATOR
+@pytest.mark.parametrize("tag", [np.int64(TAG), float(TAG), TAG + 0.5])
+def test_numbers_of_other_types(comm, tag):
+    """mpi4py takes them as integers; what is none it refuses."""
+    right, left = ring(comm)
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    with comparing() as compare:
+        for each in (TAG, tag, TAG):
+            exchange(comm, array, output.array, each)
+            compare(output, data_of(left, TAG, 0, COUNT), f"tag {each!r}")
+            output.poison()
+    for call in (lambda: comm.Isend(array, right, "6"), lambda: comm.Irecv(output.array, [left], TAG)):
+        with pytest.raises(TypeError):
+            call()
+
+
+@ONE_COMMUNICATOR
+def test_another_communicator_and_the_end_of_one(comm):
+    """Plans are a communicator's own; a freed one raises, though it knows the call."""
+    _, left = ring(comm)
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    other = comm.Dup()
+    with comparing() as compare:
+        for each in (comm, other, comm, other):
+            exchange(each, array, output.array)
+            compare(output, data_of(left, TAG, 0, COUNT), "a communicator")
+            output.poison()
+    other.Free()
+    for call in (lambda: other.Send(array, 0, TAG), lambda: other.Irecv(output.array, 0, TAG)):
+        with pytest.raises(MPI.Exception):
+            call()
+    exchange(comm, array, output.array)
+
+
+@ONE_COMMUNICATOR
+@pytest.mark.parametrize("operation", ["Send", "Ssend", "Isend", "Sendrecv"])
+def test_a_rank_that_has_failed_since(comm, operation, monkeypatch):
+    """A call that came before asks again whether the rank that it sends to lives."""
+    right, left = ring(comm)
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    rest = (TAG, output.array, left, TAG) if operation == "Sendrecv" else (TAG,)
+
+    def call():
+        receive = None if operation == "Sendrecv" else comm.Irecv(output.array, left, TAG)
+        request = getattr(comm, operation)(array, right, *rest)
+        pyncclx.Request.Waitall([each for each in (receive, request) if each is not None])
+
+    for _ in range(2):
+        call()
+    comm.Barrier()
+    dead = SimpleNamespace(
+        ranks=(right,), note=None, exception=lambda _: pyncclx.RankFailed((right,), (right,), "it ended")
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(comm.endpoint, "loss", dead)
+        with pytest.raises(pyncclx.RankFailed):
+            getattr(comm, operation)(array, right, *rest)
+    comm.Barrier()
+    call()
+    with comparing() as compare:
+        compare(output, data_of(left, TAG, 0, COUNT), "after it")
