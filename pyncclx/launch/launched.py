@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from ..arrays.buffers import Buffer
@@ -27,7 +27,7 @@ class Launched(KernelWork):
         self,
         comm: IntraBase,
         enqueued: Enqueued,
-        origins: Iterable[Buffer | Producer],
+        origins: Collection[Buffer | Producer],
         arrays: Any = None,
         comparison: Comparison | None = None,
     ) -> None:

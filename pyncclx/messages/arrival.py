@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..errors import MPIError
 from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
-from .envelope import LETTER, LETTER_NBYTES, Envelope, inline_nbytes, unpack
+from .envelope import LETTER, LETTER_NBYTES, Envelope, unpack
 from .probe import ProbedMessage
 from .scratch import PINNED_NBYTES
 from .side import Plan
@@ -51,15 +51,15 @@ class Arrival:
 
     def start(self, transfer: Callable[[memoryview], MPI.Request]) -> None:
         """Start to receive the message: `transfer` starts MPI's receive into host memory."""
-        plan, endpoint, nbytes = self._plan, self.endpoint, self._capacity_nbytes
+        plan, endpoint = self._plan, self.endpoint
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(endpoint.device, self.stream)
-        if nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):
+        if plan.nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):
             self._scratch = self.postbox.pinned_scratch
         self._is_wild = plan.rank == MPI.ANY_SOURCE or plan.tag == MPI.ANY_TAG
         if endpoint.ring is not None:
             self._entry = endpoint.ring.add_packed(0, plan.facts)
-        self._message = self._scratch.take(inline_nbytes(nbytes))
+        self._message = self._scratch.take(plan.room_nbytes)
         self._transfer, self._request = transfer, transfer(self._message)
 
     def cancel(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import events
+from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import copy_status
 from .begin import begin_receive, begin_send, planned, stream_of
@@ -26,7 +27,7 @@ def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> No
     plan = planned(endpoint, operation, buf, dest, tag, writable=False)
     if plan is not None:
         outgoing = begin_send(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-        if outgoing.postbox.receives.idle:
+        if not OPEN_RECEIVES:
             outgoing.signal_ready_and_wait()
         else:
             outgoing.signal_ready()

@@ -59,7 +59,8 @@ class Departure:
         self._is_free_at_once = plan.nbytes <= SLOT_NBYTES and plan.operation not in SYNCHRONOUS  # it waits for nobody
         self.clock = self.postbox.clock.next()
         self._entry = 0 if endpoint.ring is None else endpoint.ring.add_packed(0, plan.facts)
-        self._message = self._choose(needs_envelope)  # what MPI reads
+        is_eager = 0 < plan.nbytes <= SLOT_NBYTES and plan.rank in endpoint.peers.readers
+        self._message = (is_eager and self._eager()) or self._choose(needs_envelope)  # what MPI reads
         try:
             self._request = start(self._message)
         except MPI.Exception as error:
@@ -72,7 +73,7 @@ class Departure:
         peers = self.endpoint.peers
         if self.nbytes == 0:
             return self._envelope(EMPTY).pack()
-        if self.peer in peers.readers or peers.is_reader(self.peer):
+        if peers.is_reader(self.peer):
             return (self._eager() if self.nbytes <= SLOT_NBYTES else self._offer()) or self._inline()
         if peers.are_far(self.peer) and not needs_envelope:
             return self._data_alone()

@@ -32,7 +32,7 @@ from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .arguments import teams_of
-from .envelope import Sender
+from .envelope import Sender, inline_nbytes
 from .letters import highest_tag, letter_tag
 from .partitioned_ends import PartitionedEnds
 from .peers import Peers
@@ -156,7 +156,7 @@ class Endpoint:
         if self.calls is not None:
             datatype, kind = buffer.datatype.name, record_layout.MESSAGE
             facts = self.calls.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
-        return Plan(operation, buffer, peer, tag, nbytes, facts)
+        return Plan(operation, buffer, peer, tag, nbytes, inline_nbytes(nbytes), facts)
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""

@@ -72,8 +72,12 @@ class Incoming(OpenArrival):
 
     def launch(self, outgoing: Outgoing | None = None) -> None:
         """Enqueue what brings the data to the buffer; the same kernel copies a short message to send, if given."""
+        envelope = self._envelope
         try:
-            self._move(outgoing)
+            if envelope is None or envelope.transport == INLINE:
+                self._copy(0 if envelope is None else ENVELOPE_NBYTES)
+            elif envelope.transport != EMPTY:
+                self._pull(envelope, outgoing)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
         finally:
@@ -109,16 +113,13 @@ class Incoming(OpenArrival):
         has_left = self._start_event is not None
         return self.endpoint.serial, has_left, 0 if has_left else getattr(self.stream, "ptr", 0)
 
-    def _move(self, outgoing: Outgoing | None) -> None:
-        envelope = self._envelope
-        if envelope is None or envelope.transport == INLINE:
-            if self._error is None and self._nbytes:
-                data = MPI.Get_address(self._message) + (ENVELOPE_NBYTES if envelope else 0)
-                self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
-                if self._scratch.is_read_later:
-                    self._copied = self._event_on(self.stream)
-        elif envelope.transport != EMPTY:
-            self._pull(envelope, outgoing)
+    def _copy(self, begin: int) -> None:
+        """Enqueue the copy of what MPI has received from a place of its message on."""
+        if self._error is None and self._nbytes:
+            data = MPI.Get_address(self._message) + begin
+            self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
+            if self._scratch.is_read_later:
+                self._copied = self._event_on(self.stream)
 
     def _pull(self, envelope: Envelope, outgoing: Outgoing | None) -> None:
         try:
@@ -144,7 +145,7 @@ class Incoming(OpenArrival):
             self._kernel_stream = postbox.side_stream
             self._start_event.order(self._kernel_stream)
         # After an error, the kernel only sets the done word.
-        data = 0 if self._error else self._locate(envelope, bounce)
+        data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
         nbytes = 0 if self._error else envelope.nbytes
         postbox.rescue.pulled.setdefault(envelope.sender.uid, {})[envelope.place] = envelope.clock
         endpoint.senders[source] = envelope.sender
@@ -153,10 +154,10 @@ class Incoming(OpenArrival):
         fields = ready, done, arrived, data, self.buffer.address, nbytes, envelope.clock
         return nbytes, PULL.pack(*fields, source, self.status.tag)
 
-    def _locate(self, envelope: Envelope, bounce: int) -> int:
-        """Return where the data is in this process; 0 after an error, which is kept."""
-        if envelope.transport == EAGER:
-            return bounce + envelope.offset
+    def _opened(self, envelope: Envelope) -> int:
+        """Return where a long message's data is in this process; 0 after an error, which is kept."""
+        if self._error:
+            return 0
         try:
             data = address_of(self.endpoint, envelope, self.status.source)
             self._has_opened = envelope.transport == OFFERED

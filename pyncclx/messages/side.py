@@ -39,6 +39,8 @@ class Plan:
         Of a plan that is remembered, it keeps no memory: each message keeps its own array.
     rank, tag : int
     nbytes : int
+    room_nbytes : int
+        As long as the message of MPI's may be, with an envelope.
     facts : bytes
         Of the message's entry in the flight recorder.
     of_current : bool or None
@@ -50,5 +52,6 @@ class Plan:
     rank: int
     tag: int
     nbytes: int
+    room_nbytes: int
     facts: bytes
     of_current: bool | None = None

@@ -133,8 +133,14 @@ class Unsent:
             has_ended = request.Test()
         except MPI.Exception:  # its receiver has failed, and no call waits for it
             has_ended = True
-        if not has_ended or self._kept or self.dropped:
-            self.keep_message(_Sent(request, memory))
+        if has_ended and not self._kept and not self.dropped:
+            return
+        with LOCK:
+            if not has_ended:
+                self._kept.appendleft(_Sent(request, memory))
+                self._watcher.wake()
+            if len(self._kept) > 1 or self.dropped:
+                self.sweep(_FOR_ONE)
 
     def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
         """Keep memory until a stream has done what it has by now; in a capture its graph's owner keeps it."""

@@ -8,7 +8,7 @@ stream, which waits for everything on most other streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from ..arrays.buffers import Buffer
@@ -87,14 +87,14 @@ def stream_for(
     return stream
 
 
-def current_stream(device: Device, buffers: Iterable[Buffer | Producer], caller: Caller = ANY_CALLER) -> Any:
+def current_stream(device: Device, buffers: Collection[Buffer | Producer], caller: Caller = ANY_CALLER) -> Any:
     """Return the stream on which the user continues."""
     stream = device.current_stream()
     if caller.stream is not None or caller.blocking == "host":
         other = _beside(device, caller, stream)
         if other is not None:
             return other
-    if any(buffer.of_torch for buffer in buffers):
+    if buffers and any(buffer.of_torch for buffer in buffers):
         return device.external_stream(torch_stream(device.ordinal))
     return stream
 

@@ -219,7 +219,7 @@ def test_truncation(comm, count, known, monkeypatch):
 def test_an_error_of_what_brings_the_data(comm, monkeypatch):
     """It belongs to the call that receives; the message is used up."""
 
-    def refuse(self, outgoing):
+    def refuse(*_):
         raise RuntimeError("no kernel")
 
     own = comm.Dup()
@@ -227,7 +227,8 @@ def test_an_error_of_what_brings_the_data(comm, monkeypatch):
     request = own.Isend(put(data_of(own.rank, 1, 0, 2)), right, 1)
     recv = Output(2, "i8")
     with monkeypatch.context() as patch, raises_everywhere(own, RuntimeError, match="no kernel"):
-        patch.setattr(Incoming, "_move", refuse)
+        for bring in ("_pull", "_copy"):
+            patch.setattr(Incoming, bring, refuse)
         own.Recv(recv.array, left, 1)
     request.Wait()
     own.Sendrecv(put(data_of(own.rank, 2, 0, 2)), right, 1, recv.array, left, 1)

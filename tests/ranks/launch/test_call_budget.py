@@ -1,0 +1,142 @@
+"""How many functions of Python a call enters: what the host's time is made of, and exact, where clocks are not.
+
+What the device's own part (`pyncclx/backends`) enters is not counted, nor Python's modules for threads.
+"""
+
+import sys
+
+import pytest
+from mpi4py import MPI as PLAIN
+
+import pyncclx
+from pyncclx import MPI
+from support.arrays import xp
+
+COUNT, REPEATS = 256, 8
+# By call: the most that it may enter, and what it enters today where that is more.
+BUDGETS = {
+    "Allreduce": (25, None),
+    "Iallreduce, Wait": (35, 54),
+    "Send": (15, 27),
+    "Recv": (22, 37),
+    "Sendrecv": (30, 73),
+    "Irecv, Isend, Waitall": (45, 121),
+    "halo of 4": (100, 265),
+    "Startall, Waitall of 4": (50, 350),
+    "Put": (15, 40),
+    "Get": (15, 40),
+    "Alltoallv": (25, 40),
+    "dispatch": (25, 82),
+    "combine": (25, 82),
+}
+NOT_COUNTED = ("/pyncclx/backends/", "/threading.py")
+Waitall = MPI.Request.Waitall
+
+
+class Calls:
+    """The calls, on arrays of their own, between this rank and the ones beside it."""
+
+    def __init__(self, comm):
+        self.comm, self.left, self.right = comm, (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        self.x, self.y = xp.zeros(COUNT, "f4"), xp.zeros(COUNT, "f4")
+        self.sides = [xp.zeros(8 * COUNT, "f4") for _ in range(4)]
+        self.each = COUNT // comm.size
+        self.persistent = []
+
+    def of(self, name):
+        """Return what makes a call; first, make what it needs."""
+        comm, x, y, left, right = self.comm, self.x, self.y, self.left, self.right
+        if name in ("Put", "Get"):
+            window = pyncclx.Win.Create(comm.Alloc(COUNT, "f4"), 4, comm=comm)
+            window.Lock_all()
+            return lambda: getattr(window, name)(x, right)
+        if name in ("dispatch", "combine"):
+            return self.of_shuffle(name)
+        if name == "Startall, Waitall of 4":
+            return self.persistent_halo()
+        return {
+            "Allreduce": lambda: comm.Allreduce(x, y),
+            "Iallreduce, Wait": lambda: comm.Iallreduce(x, y).Wait(),
+            "Send": lambda: comm.Send(x, right, 1),
+            "Recv": lambda: comm.Recv(y, left, 1),
+            "Sendrecv": lambda: comm.Sendrecv(x, right, 0, y, left, 0),
+            "Irecv, Isend, Waitall": lambda: Waitall([comm.Irecv(y, left, 3), comm.Isend(x, right, 3)]),
+            "halo of 4": self.halo,
+            "Alltoallv": lambda: comm.Alltoallv([x, self.each], [y, self.each]),
+        }[name]
+
+    def halo(self):
+        a, b, c, d = self.sides
+        comm, left, right = self.comm, self.left, self.right
+        Waitall([comm.Irecv(a, left, 1), comm.Irecv(b, right, 2), comm.Isend(c, right, 1), comm.Isend(d, left, 2)])
+
+    def persistent_halo(self):
+        a, b, c, d = self.sides
+        comm, left, right = self.comm, self.left, self.right
+        requests = [comm.Recv_init(a, left, 1), comm.Recv_init(b, right, 2)]
+        requests += [comm.Send_init(c, right, 1), comm.Send_init(d, left, 2)]
+
+        def call():
+            MPI.Prequest.Startall(requests)
+            Waitall(requests)
+
+        return call
+
+    def of_shuffle(self, name):
+        sizes = {"num_experts": 8, "capacity": 128, "hidden": 32, "k": 1, "max_tokens": 8}
+        shuffle = self.comm.Create_token_shuffle(**sizes, dtype="float32")
+        tokens, weights, ids = xp.zeros((8, 32), "f4"), xp.ones((8, 1), "f4"), xp.arange(8).reshape(8, 1)
+        rows, handle = shuffle.dispatch(tokens, ids, weights)
+        if name == "dispatch":
+            return lambda: shuffle.dispatch(tokens, ids, weights)
+        return lambda: shuffle.combine(rows.data, handle)
+
+
+def entered(call):
+    """Return the functions that a call enters, by file and name."""
+    functions = []
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and not any(each in code.co_filename for each in NOT_COUNTED):
+            functions.append(f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}")
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return functions[1:]  # not the function that makes the call
+
+
+def fewest(comm, name):
+    """Return what the quickest of some equal calls enters, with messages that have come where it receives."""
+    calls = Calls(comm)
+    call, other = calls.of(name), {"Send": calls.of("Recv"), "Recv": calls.of("Send")}.get(name)
+    counted = []
+    for _ in range(REPEATS):
+        if name == "Recv":
+            other()
+        PLAIN.Comm.Barrier(comm)
+        counted.append(entered(call))
+        if name == "Send":
+            other()
+        PLAIN.Comm.Barrier(comm)
+    return min(counted, key=len)
+
+
+@pytest.fixture(scope="module")
+def comm():
+    with pyncclx.Communicator(PLAIN.COMM_WORLD).Dup() as comm:
+        yield comm
+
+
+@pytest.mark.skipif(PLAIN.COMM_WORLD.size != 2, reason="measured between two ranks")
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_call_enters_few_functions(comm, name, request):
+    budget, today = BUDGETS[name]
+    functions = fewest(comm, name)
+    assert len(functions) <= (today or budget), "\n".join(functions)
+    if today is not None:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=f"{today} functions today, not {budget}"))
+        assert len(functions) <= budget
