@@ -24,23 +24,33 @@ TRIES, SLOW_TRIES = 300, 20  # of the shrinking of one finding; a program that h
 class Net:
     """Performs programs in several ways, and keeps what it has found."""
 
-    def __init__(self, jobs_of_ways: Jobs, ways: list[str]) -> None:
-        self.jobs, self.ways = jobs_of_ways, ways
+    def __init__(self, jobs_of_ways: Jobs, ways: list[str], findings: Path | None = None) -> None:
+        self.jobs, self.ways, self.findings = jobs_of_ways, ways, findings
         self.last: list[str] = []
         self.detail = ""  # tracebacks of the last that differed
         self.is_of_oracle = False
 
-    def texts(self, program: Program) -> list[str]:
+    def keep(self, name: str, program: Program, texts: list[str], detail: str) -> None:
+        """Write a program, all that differs in it, and tracebacks, in a file that --replay reads."""
+        if self.findings:
+            self.findings.mkdir(parents=True, exist_ok=True)
+            comments = "".join(f"# {line}\n" for text in (*texts, detail) for line in text.splitlines())
+            (self.findings / f"{name}.py").write_text(program.listing() + comments)
+
+    def texts(self, program: Program, name: str) -> list[str]:
         """Return what differs, in the first way in which anything does.
 
         A wait that ran out counts if it does so again: on a busy machine, or where a kernel is compiled, one may.
         """
         self.last = self._texts(program)
         if is_slow(self.last):
-            text, detail = self.last[0], self.detail
+            text = self.last[0]
+            self.keep(f"{name}.once", program, self.last, self.detail)
             self.last = self._texts(program)
             if not self.last:
-                print(f"\n# a wait ran out once, but not again: {text}\n{program.listing()}{detail}", flush=True)
+                print(f"\n# seed {name}: a wait ran out once, but not again: {text}", flush=True)
+        if self.last:
+            self.keep(f"{name}.whole", program, self.last, self.detail)
         return self.last
 
     def _texts(self, program: Program) -> list[str]:
@@ -138,14 +148,15 @@ def one(options: argparse.Namespace) -> dict[str, Any]:
     while not is_over():
         ranks = ranks_of(seed, options.ranks)
         with jobs(["plain", *options.ways], ranks) as made:
-            net = Net(made, options.ways)
+            net = Net(made, options.ways, options.findings)
             while ranks_of(seed, options.ranks) == ranks and not is_over():
                 for index, program in enumerate(drawn(seed, ranks, tuple(options.subjects))):
                     if time.monotonic() - begin > options.seconds:
                         break
                     done += 1
-                    if net.texts(program):
-                        found.append(look_into(net, program, f"{seed}_{index}", options))
+                    name = f"{seed}_{ranks}_{index}"
+                    if net.texts(program, name):
+                        found.append(look_into(net, program, name, options))
                 seed += 1
         print(f"{done} programs, seeds {options.seed} to {seed - 1}, {time.monotonic() - begin:.0f} s:", end=" ")
         print(f"{len(found)} differ", flush=True)
@@ -154,7 +165,7 @@ def one(options: argparse.Namespace) -> dict[str, Any]:
 
 def look_into(net: Net, program: Program, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Shrink what differs, print it, and write it where --replay finds it; return it for the summary."""
-    first, detail = net.last, net.detail
+    first = net.last
     net.is_of_oracle = first[0].startswith("plain:")
     ways, net.ways = net.ways, [way for way in net.ways if first[0].startswith(f"{way}:")]
     best, texts, shorter = net.shrink(program, options.shrink)
@@ -163,11 +174,7 @@ def look_into(net: Net, program: Program, name: str, options: argparse.Namespace
     lines = [f"seed {name}", *again, *(texts or first)[:12]]
     listing = "".join(f"# {text}\n" for text in lines) + best.listing()
     print(f"\n{listing}", flush=True)
-    if options.findings:
-        options.findings.mkdir(parents=True, exist_ok=True)
-        (options.findings / f"{name}.py").write_text(listing)
-        (options.findings / f"{name}.txt").write_text(shorter or detail)
-        (options.findings / f"{name}.whole.py").write_text(program.listing())
+    net.keep(name, best, lines, shorter)
     return {"seed": name, "texts": lines[1:], "listing": best.listing()}
 
 
@@ -177,7 +184,7 @@ def replay(options: argparse.Namespace) -> int:
     with jobs(["plain", *options.ways], program.ranks) as made:
         net = Net(made, options.ways)
         for _ in range(options.times):
-            texts = net.texts(program)
+            texts = net.texts(program, options.replay.stem)
             print("\n".join(texts) or "equal", net.detail if options.verbose else "", flush=True)
     return int(bool(texts))
 

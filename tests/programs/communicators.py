@@ -1,4 +1,4 @@
-"""The communicators of a program: those that its acts name are made before the first act, by all ranks."""
+"""The communicators of a program, which its acts name by a word."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ KINDS = ("base", "dup", "reversed", "halves")  # and "own": a duplicate for that
 
 
 class Communicators:
-    """What acts name by a word."""
+    """What acts name by a word, made before the first act; later programs use them too, unless they want fresh ones."""
 
     def __init__(self, side: Side, program: Program) -> None:
         self.world, self.rank = side.world, side.beside.rank
+        self.fresh = program.fresh
+        self._made: dict[Any, Any] = {} if program.fresh else side.lasting
         used = {act.comm for act in program.acts}
-        self._made: dict[Any, Any] = {kind: self._make(kind) for kind in KINDS[1:] if kind in used}
+        for kind in KINDS[1:]:
+            if kind in used and kind not in self._made:
+                self._made[kind] = self._make(kind)
+        self._own: dict[tuple[int, int], int] = {}
         for number, act in enumerate(program.acts):
-            if act.comm == "own":
-                for which in range(act.duplicates()):
-                    self._made[number, which] = self.world.Dup()
+            for which in range(act.duplicates() if act.comm == "own" else 0):
+                place = self._own[number, which] = len(self._own)
+                if place not in self._made:
+                    self._made[place] = self.world.Dup()
 
     def _make(self, kind: str) -> Any:
         if kind == "dup":
@@ -35,12 +41,13 @@ class Communicators:
         """Return the communicator of an act."""
         if act.comm == "base":
             return self.world
-        return self._made[(number, which) if act.comm == "own" else act.comm]
+        return self._made[self._own[number, which] if act.comm == "own" else act.comm]
 
     def close(self) -> None:
-        """Free what was made."""
-        for comm in self._made.values():
-            comm.Free()
+        """Free what was made for one program."""
+        if self.fresh:
+            for comm in self._made.values():
+                comm.Free()
 
 
 class Alone(Communicators):

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from .completing import ALONE, Entry, complete
 from .memory import MPI_NAMES, Place, positions
 from .program import Act, Buffer, Program
 
-PAUSE_S = 0.012  # of a rank that is late
+PAUSE_S = 0.003  # of a rank that is late
 PATIENCE_S = 9.0  # of loops of tests; longer than PYNCCLX_TIMEOUT of the job
 
 
@@ -31,6 +31,7 @@ class Side:
     place: Place
     has_partitions: bool
     aborts: bool = False  # whether an exception that nothing catches ends the job
+    lasting: dict[Any, Any] = field(default_factory=dict)  # communicators that programs share
 
 
 class Run:

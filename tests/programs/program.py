@@ -62,11 +62,13 @@ class Program:
 
     ranks: int
     acts: tuple[Act, ...]
+    fresh: bool = False  # whether its communicators are its own, instead of those of the programs before
 
     def listing(self) -> str:
         """Return the program as text that `read` takes."""
         lines = "".join(f"    {act!r},\n" for act in self.acts)
-        return f"Program({self.ranks}, (\n{lines}))\n"
+        fresh = ", fresh=True" if self.fresh else ""
+        return f"Program({self.ranks}, (\n{lines}){fresh})\n"
 
 
 def names() -> dict[str, Any]:

@@ -36,11 +36,11 @@ def candidates(program: Program) -> Iterator[Program]:
     size = len(acts) // 2
     while size:
         for begin in range(0, len(acts), size):
-            yield Program(program.ranks, (*acts[:begin], *acts[begin + size :]))
+            yield dataclasses.replace(program, acts=(*acts[:begin], *acts[begin + size :]))
         size //= 2
     for index, act in enumerate(acts):
         for simpler in simpler_acts(act):
-            yield Program(program.ranks, (*acts[:index], simpler, *acts[index + 1 :]))
+            yield dataclasses.replace(program, acts=(*acts[:index], simpler, *acts[index + 1 :]))
 
 
 def simpler_acts(act: Act) -> Iterator[Act]:

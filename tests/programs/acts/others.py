@@ -104,7 +104,7 @@ class Fork(Act):
         if self.end == "_exit":
             os._exit(3)
         if self.end == "SIGTERM":
-            time.sleep(0.05)
+            time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
         if self.end == "raise" and may_raise:

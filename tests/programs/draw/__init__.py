@@ -7,20 +7,24 @@ from programs.program import Program
 from . import collectives, errors, matching, messages, objects, others, persistent, windows
 
 MOST_ACTS = 12
+# What each subject draws from, and how often: what takes a rank long is rare.
 SUBJECTS = {
-    "messages": st.one_of(messages.message(), messages.exchange()),
-    "matching": st.one_of(matching.burst(), matching.unsent()),
-    "persistent": st.one_of(persistent.messages(), persistent.started_collectives(), persistent.partitioned()),
-    "errors": st.one_of(errors.refused(), errors.kept(), errors.too_long(), errors.unreadable()),
-    "windows": windows.window(),
-    "threads": others.threads(),
-    "others": st.one_of(others.fork(), others.passing(), others.busy()),
-    "collectives": collectives.collective(),
-    "objects": st.one_of(objects.message(), objects.exchange(), objects.collective()),
+    "messages": ((messages.message(), 6), (messages.exchange(), 4)),
+    "matching": ((matching.burst(), 1), (matching.unsent(), 2)),
+    "persistent": ((persistent.messages(), 3), (persistent.started_collectives(), 3), (persistent.partitioned(), 2)),
+    "errors": ((errors.refused(), 1), (errors.kept(), 1), (errors.too_long(), 1), (errors.unreadable(), 1)),
+    "windows": ((windows.window(), 3),),
+    "threads": ((others.threads(), 1),),
+    "others": ((others.fork(), 1), (others.passing(), 1), (others.busy(), 1)),
+    "collectives": ((collectives.collective(), 6),),
+    "objects": ((objects.message(), 2), (objects.exchange(), 1), (objects.collective(), 2)),
 }
 
 
 def programs(ranks: int, subjects: tuple[str, ...] = tuple(SUBJECTS)) -> st.SearchStrategy[Program]:
     """Programs of a number of ranks, of some subjects."""
-    acts = st.lists(st.one_of([SUBJECTS[subject] for subject in subjects]), min_size=1, max_size=MOST_ACTS)
-    return acts.map(lambda drawn: Program(ranks, tuple(drawn)))
+    weighted = [pair for subject in subjects for pair in SUBJECTS[subject]]
+    choices = st.sampled_from([strategy for strategy, weight in weighted for _ in range(weight)])
+    acts = st.lists(choices.flatmap(lambda chosen: chosen), min_size=1, max_size=MOST_ACTS)
+    fresh = st.sampled_from((False, False, False, True))
+    return st.builds(lambda drawn, new: Program(ranks, tuple(drawn), new), acts, fresh)

@@ -14,7 +14,7 @@ def burst(draw: st.DrawFn) -> Burst:
         late=draw(LATE),
         source=draw(RANKS),
         dest=draw(RANKS),
-        messages=draw(sampled(3, 1, 20, 70, 150)),
+        messages=draw(sampled(3, 1, 20, 70)),
         count=draw(sampled(1, 0, 7, 40)),
         send=draw(sampled("Send", "Bsend")),
         receive=draw(sampled("Recv", "Probe")),

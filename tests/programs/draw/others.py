@@ -12,8 +12,8 @@ IN_THREADS = st.one_of(messages.message(), messages.exchange(), collectives.coll
 
 @st.composite
 def threads(draw: st.DrawFn) -> Threads:
-    part = st.lists(IN_THREADS, min_size=1, max_size=3).map(tuple)
-    return Threads(parts=tuple(draw(part) for _ in range(2)), times=draw(sampled(1, 3, 8))).legal()
+    part = st.lists(IN_THREADS, min_size=1, max_size=2).map(tuple)
+    return Threads(parts=tuple(draw(part) for _ in range(2)), times=draw(sampled(1, 1, 2, 3))).legal()
 
 
 @st.composite
@@ -26,7 +26,7 @@ def passing(draw: st.DrawFn) -> Passing:
     return Passing(
         comm=draw(COMM),
         late=draw(LATE),
-        times=draw(sampled(1, 2, 6)),
+        times=draw(sampled(1, 1, 2)),
         how=draw(sampled("Dup", "Split", "Create")),
         drop=draw(st.booleans()),
         count=draw(sampled(3, 0, 5000)),
@@ -36,4 +36,4 @@ def passing(draw: st.DrawFn) -> Passing:
 
 @st.composite
 def busy(draw: st.DrawFn) -> Busy:
-    return Busy(rank=draw(RANKS), seconds=draw(sampled(0.01, 0.05)), keeps_lock=draw(st.booleans()))
+    return Busy(rank=draw(RANKS), seconds=draw(sampled(0.002, 0.01)), keeps_lock=draw(st.booleans()))
