@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import seed as seeded
 from programs import several
 from programs.compare import differences
 from programs.draw import SUBJECTS, programs
-from programs.job import Jobs, jobs
+from programs.job import Jobs, Outcome, build_kernels, jobs
 from programs.program import Program, read
 from programs.shrink import shrunk
 from programs.ways import WAYS
@@ -37,35 +38,46 @@ class Net:
             comments = "".join(f"# {line}\n" for text in (*texts, detail) for line in text.splitlines())
             (self.findings / f"{name}.py").write_text(program.listing() + comments)
 
-    def texts(self, program: Program, name: str) -> list[str]:
-        """Return what differs, in the first way in which anything does.
-
-        A wait that ran out counts if it does so again: on a busy machine, or where a kernel is compiled, one may.
-        """
+    def texts(self, program: Program) -> list[str]:
+        """Return what differs in a program, in the first way in which anything does."""
         self.last = self._texts(program)
-        if is_slow(self.last):
-            text = self.last[0]
-            self.keep(f"{name}.once", program, self.last, self.detail)
-            self.last = self._texts(program)
-            if not self.last:
-                print(f"\n# seed {name}: a wait ran out once, but not again: {text}", flush=True)
-        if self.last:
-            self.keep(f"{name}.whole", program, self.last, self.detail)
         return self.last
 
+    def counts(self, program: Program, name: str) -> bool:
+        """Keep what differs; return whether it counts: a wait that ran out, as on a busy machine, only if one does again."""
+        self.keep(f"{name}.whole", program, self.last, self.detail)
+        if not is_slow(self.last) or self.texts(program):
+            return True
+        print(f"\n# seed {name}: a wait ran out once, but not again", flush=True)
+        return False
+
     def _texts(self, program: Program) -> list[str]:
-        expected = self.jobs.by_way["plain"].perform(program)
-        if expected.errors:  # the program is not legal, or mpi4py is wrong
-            self.detail = expected.detail
-            return [f"plain: {text}" for text in expected.errors]
-        for way in self.ways:
-            found = self.jobs.by_way[way].perform(program)
-            texts = differences(expected, found)
+        outcomes: dict[str, Outcome] = {}
+        for way in ("plain", *self.ways):
+            outcomes[way] = self.jobs.by_way[way].perform(program)
+            texts = self.compared(outcomes)
+            if texts:
+                return texts
+        return []
+
+    def compared(self, outcomes: dict[str, Outcome]) -> list[str]:
+        """Return what differs between the outcomes of one program, in the first way in which anything does."""
+        for way, found in outcomes.items():
+            # if the first goes wrong, the program is not legal, or mpi4py is wrong
+            texts = found.errors if way == "plain" else differences(outcomes["plain"], found)
             if texts:
                 self.detail = found.detail
                 self.jobs.by_way[way].end()
                 return [f"{way}: {text}" for text in texts]
         return []
+
+    def differing(self, programs: Sequence[Program], names: Sequence[str]) -> Iterator[tuple[Program, str]]:
+        """Perform programs in all ways; yield those that differ."""
+        of_ways = self.jobs.perform_all(programs)
+        for number, (program, name) in enumerate(zip(programs, names, strict=True)):
+            self.last = self.compared({way: outcomes[number] for way, outcomes in of_ways.items()})
+            if self.last and self.counts(program, name):
+                yield program, name
 
     def shrink(self, program: Program, seconds: float) -> tuple[Program, list[str], str]:
         """Return a shorter program that differs, how, and tracebacks."""
@@ -117,6 +129,7 @@ def ranks_of(seed: int, ranks: list[int]) -> int:
 def main(description: str) -> int:
     """Look at programs as the command line says; return 1 if any differs."""
     options = parsed(description)
+    build_kernels()
     if options.replay:
         return replay(options)
     if options.jobs > 1:
@@ -150,14 +163,11 @@ def one(options: argparse.Namespace) -> dict[str, Any]:
         with jobs(["plain", *options.ways], ranks) as made:
             net = Net(made, options.ways, options.findings)
             while ranks_of(seed, options.ranks) == ranks and not is_over():
-                for index, program in enumerate(drawn(seed, ranks, tuple(options.subjects))):
-                    if time.monotonic() - begin > options.seconds:
-                        break
-                    done += 1
-                    name = f"{seed}_{ranks}_{index}"
-                    if net.texts(program, name):
-                        found.append(look_into(net, program, name, options))
-                seed += 1
+                batch = drawn(seed, ranks, tuple(options.subjects))
+                names = [f"{seed}_{ranks}_{index}" for index in range(len(batch))]
+                for program, name in net.differing(batch, names):
+                    found.append(look_into(net, program, name, options))
+                done, seed = done + len(batch), seed + 1
         print(f"{done} programs, seeds {options.seed} to {seed - 1}, {time.monotonic() - begin:.0f} s:", end=" ")
         print(f"{len(found)} differ", flush=True)
     return {"programs": done, "seconds": time.monotonic() - begin, "found": found}
@@ -184,7 +194,7 @@ def replay(options: argparse.Namespace) -> int:
     with jobs(["plain", *options.ways], program.ranks) as made:
         net = Net(made, options.ways)
         for _ in range(options.times):
-            texts = net.texts(program, options.replay.stem)
+            texts = net.texts(program)
             print("\n".join(texts) or "equal", net.detail if options.verbose else "", flush=True)
     return int(bool(texts))
 

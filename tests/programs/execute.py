@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import time
@@ -17,7 +18,7 @@ from .memory import MPI_NAMES, Place, positions
 from .program import Act, Buffer, Program
 
 PAUSE_S = 0.003  # of a rank that is late
-PATIENCE_S = 9.0  # of loops of tests; longer than PYNCCLX_TIMEOUT of the job
+PATIENCE_S = 13.0  # of loops of tests; longer than PYNCCLX_TIMEOUT of the job
 
 
 @dataclass
@@ -178,7 +179,12 @@ def plain(run: Run, value: Any) -> Any:
 def described(run: Run, error: BaseException) -> str:
     """Return the class of an exception, of MPI's its error class."""
     if isinstance(error, run.mpi.Exception):
-        code = error.Get_error_class()
-        known = [name for name in dir(run.mpi) if name.startswith("ERR_") and getattr(run.mpi, name) == code]
-        return f"MPI {'/'.join(known) or code}"
+        return f"MPI {error_names(run.mpi).get(error.Get_error_class(), 'of another class')}"
     return type(error).__name__
+
+
+@functools.cache
+def error_names(mpi: Any) -> dict[int, str]:
+    """Return the names of MPI's error classes."""
+    names = [name for name in dir(mpi) if name.startswith("ERR_")]
+    return {code: "/".join(name for name in names if getattr(mpi, name) == code) for code in map(mpi.__dict__.get, names)}

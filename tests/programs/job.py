@@ -1,14 +1,17 @@
 """A long-lived job of ranks that performs one program after another, and is replaced when one hangs or raises."""
 
 import contextlib
+import itertools
 import os
 import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,11 @@ from programs.ways import WAYS
 
 HEAP = "8M"  # of ranks on the host device
 START_S = 120.0  # until all ranks have called in
-TIMEOUT_S = "4"  # PYNCCLX_TIMEOUT of the ranks
-HANG_S = 20.0  # without an answer from any rank
+TIMEOUT_S = "8"  # PYNCCLX_TIMEOUT of the ranks
+HANG_S = 30.0  # without an answer from any rank
 AFTER_ERROR_S = 1.0  # for the other ranks, once one has raised
+ABREAST = 2  # ways that perform programs at once
+KERNELS = ("float64", "int32", "complex128", "bytes"), ("SUM", "MAX", "MIN")  # which programs use, as draw/ has them
 WORKER = str(Path(__file__).resolve().parent / "worker.py")
 
 
@@ -45,15 +50,37 @@ class Job:
 
     def perform(self, program: Program) -> Outcome:
         """Perform a program on all ranks."""
+        return self.perform_all([program])[0]
+
+    def perform_all(self, programs: Sequence[Program]) -> list[Outcome]:
+        """Perform programs one after another; what comes after one that hangs or raises, in a new job."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(programs):
+            outcomes += self._perform(programs[len(outcomes) :])
+        return outcomes
+
+    def _perform(self, programs: Sequence[Program]) -> list[Outcome]:
+        """Perform programs; return the outcomes up to the first that hangs or raises."""
         if self._process is None:
             self._start()
-        answers: list[Any] = [None] * self.ranks
+        answers: list[list[Any]] = [[] for _ in range(self.ranks)]
         try:
             for link in self._links:
-                send(link, program.listing())
-            self._collect(answers)
+                send(link, [program.listing() for program in programs])
+            self._collect(answers, len(programs))
         except OSError:
             pass
+        done = itertools.takewhile(
+            lambda of_ranks: all(answer and not answer[1] for answer in of_ranks), itertools.zip_longest(*answers)
+        )
+        outcomes = [Outcome([answer[0] for answer in of_ranks]) for of_ranks in done]
+        if len(outcomes) < len(programs):
+            at = len(outcomes)
+            outcomes.append(self._failed([each[at] if len(each) > at else None for each in answers]))
+        return outcomes
+
+    def _failed(self, answers: list[Any]) -> Outcome:
+        """Return the outcome of a program that some ranks have not done, and end the job."""
         outcome = Outcome([answer[0] if answer else None for answer in answers])
         for rank, answer in enumerate(answers):
             if answer and answer[1]:
@@ -63,8 +90,7 @@ class Job:
         if silent:
             outcome.errors.append(f"ranks {silent} did not end")
             outcome.detail += self._stacks(silent)
-        if outcome.errors:
-            self.end()
+        self.end()
         return outcome
 
     def _start(self) -> None:
@@ -101,16 +127,22 @@ class Job:
                 self.end()
                 raise SystemExit(f"the job {self.way} of {self.ranks} ranks did not start:\n{text}") from None
 
-    def _collect(self, answers: list[Any]) -> None:
-        """Receive the answers, until all are there or none comes."""
-        end = time.monotonic() + HANG_S
-        left = dict(zip(self._links, range(self.ranks), strict=True))
-        while left and time.monotonic() < end:
-            ready, _, _ = select.select(list(left), [], [], end - time.monotonic())
+    def _collect(self, answers: list[list[Any]], count: int) -> None:
+        """Receive so many answers of each rank, or those to the first program that some rank does not do."""
+        most, end = count, time.monotonic() + HANG_S
+        rank_of = dict(zip(self._links, range(self.ranks), strict=True))
+        while time.monotonic() < end:
+            left = [link for link, rank in rank_of.items() if len(answers[rank]) < count]
+            if not left:
+                return
+            ready, _, _ = select.select(left, [], [], end - time.monotonic())
             for link in ready:
-                rank = left.pop(link)
-                answers[rank] = receive(link)
-                if answers[rank] is None or answers[rank][1]:
+                of_rank = answers[rank_of[link]]
+                of_rank.append(receive(link))
+                if of_rank[-1] and not of_rank[-1][1]:
+                    end = end if count < most else time.monotonic() + HANG_S
+                elif len(of_rank) <= count:
+                    count = len(of_rank)
                     end = min(end, time.monotonic() + AFTER_ERROR_S + float(TIMEOUT_S))
 
     def _said(self) -> str:
@@ -151,10 +183,24 @@ class Jobs:
     def __init__(self, ways: list[str], ranks: int) -> None:
         self.ranks = ranks
         self.by_way = {way: Job(way, ranks) for way in ways}
+        self._threads = ThreadPoolExecutor(ABREAST)
+
+    def perform_all(self, programs: Sequence[Program]) -> dict[str, list[Outcome]]:
+        """Perform programs in each way, some ways at once."""
+        running = {way: self._threads.submit(job.perform_all, programs) for way, job in self.by_way.items()}
+        return {way: each.result() for way, each in running.items()}
 
     def end(self) -> None:
         for job in self.by_way.values():
             job.end()
+        self._threads.shutdown()  # not before: what a thread has started ends with it
+
+
+def build_kernels() -> None:
+    """Compile the kernels of the host device that programs use, so that no rank waits for a compiler."""
+    types, operators = KERNELS
+    command = ["-m", "pyncclx", "build", "--arch", "host", "--types", *types, "--ops", *operators]
+    subprocess.run([sys.executable, *command], env=launch.environment("host"), check=True, stdout=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager

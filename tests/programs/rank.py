@@ -86,8 +86,12 @@ def main() -> None:
         link = socket.socket(socket.AF_UNIX)
         link.connect(path)
         send(link, (rank, os.getpid()))
-        while (text := receive(link)) is not None:
-            send(link, perform(sides, text))
+        while (texts := receive(link)) is not None:
+            for text in texts:
+                answer = perform(sides, text)
+                send(link, answer)
+                if answer[1]:
+                    break
     from mpi4py import MPI  # noqa: PLC0415
 
     MPI.Finalize()

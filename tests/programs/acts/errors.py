@@ -230,7 +230,7 @@ class Unreadable(Act):
     def perform(self, run: Run, index: int) -> Iterator[int]:
         comm, name = run.comms.of(self, index), f"{index} {self.name} of an unreadable object"
         rank, place = self.rank % comm.size, self.place % comm.size
-        array = run.place.on_device(pattern("f8", 70000 if self.long else 10, index, comm.rank))
+        array = run.place.on_device(pattern("f8", 17000 if self.long else 10, index, comm.rank))
         own = [Spoiled(rank), array] if comm.rank == place else [array, "good"]
         calls: dict[str, Callable[[], Any]] = {
             "gather": lambda: comm.gather(own, rank),

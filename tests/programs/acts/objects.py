@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 KINDS = ("small", "int", "dict", "long", "list", "strided", "swapped", "record", "fortran", "alloc", "nan", "text")
 SUMMABLE = ("small", "int", "long", "swapped")
-LONG = 70000  # elements of an array that does not go inside of a pickle
-ROOM = 1 << 22  # bytes for the pickle of a posted receive
+LONG = 17000  # elements of an array that does not go inside of a pickle
+ROOM = 1 << 19  # bytes for the pickle of a posted receive
 SENDS = ("send", "ssend", "isend", "issend", "bsend", "ibsend")
 RECEIVES = ("recv", "irecv", "mprobe", "improbe", "probe", "iprobe")
 COLLECTIVES = ("bcast", "gather", "scatter", "allgather", "alltoall", "allreduce", "reduce")
@@ -42,7 +42,7 @@ def made(run: Run, kind: str, *keys: int) -> Any:
         "int": lambda: sum(keys),
         "text": lambda: f"of {keys}",
         "dict": lambda: {"weights": array("f4", 500), "step": keys[0], "none": None},
-        "list": lambda: [array("f8", LONG), "between", (array("i4", 3), array("u1", 200000))],
+        "list": lambda: [array("f8", LONG), "between", (array("i4", 3), array("u1", 140000))],
         "long": lambda: array("f8", LONG),
         "strided": lambda: array("f8", 2 * LONG)[::2],
         "fortran": lambda: array("f8", LONG).reshape(-1, 2).T,

@@ -13,7 +13,7 @@ def refused(draw: st.DrawFn) -> Refused:
         comm=draw(COMM),
         late=draw(LATE),
         call=draw(sampled(*REFUSALS)),
-        count=draw(sampled(3, 0, 60000)),
+        count=draw(sampled(3, 0, 9000)),
         place=draw(sampled("device", "device", "host")),
     )
 

@@ -51,7 +51,7 @@ def partitioned(draw: st.DrawFn) -> Partitioned:
         late=draw(LATE),
         source=draw(RANKS),
         dest=draw(RANKS),
-        count=draw(sampled(12, 1200, 24000)),
+        count=draw(sampled(12, 1200, 9600)),
         parts=draw(sampled((2, 3), (1, 1), (2, 2), (4, 1), (3, 12))),
         rounds=draw(st.integers(1, 3)),
         backwards=draw(st.booleans()),

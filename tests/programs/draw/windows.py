@@ -15,7 +15,7 @@ def window(draw: st.DrawFn) -> Window:
         place=draw(sampled("alloc", "alloc", "host")),
         synchronisation=draw(sampled(*SYNCHRONISATIONS)),
         operations=tuple(draw(st.lists(sampled(*OPERATIONS), min_size=1, max_size=3))),
-        count=draw(sampled(3, 1, 0, 700, 9000)),
+        count=draw(sampled(3, 1, 0, 700, 3000)),
         distances=tuple(draw(st.lists(st.integers(0, 2), min_size=1, max_size=2))),
         gap=draw(DELAYS),
         refused=draw(st.integers(0, 3)) == 3,
