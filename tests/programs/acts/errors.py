@@ -109,7 +109,7 @@ class Kept(Act):
             sent = Area(run, self.sendbuf, self.count, values=pattern(self.sendbuf.dtype, self.count, index))
             request = comm.Isend(sent.argument(), dest, tag)
         if comm.rank == dest:
-            recv = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
+            recv = Area(run, self.recvbuf, room(self))
             status = run.MPI.Status()
             if self.probe:
                 comm.Probe(source, tag, status)
@@ -173,7 +173,7 @@ class TooLong(Act):
                 requests.append(comm.Isend(sent.argument(), dest, tag + 4000 * number))
         if comm.rank == dest != source:
             first = Area(run, self.recvbuf, self.short)
-            second = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
+            second = Area(run, self.recvbuf, room(self))
             if self.receive == "Waitall":
                 both = [comm.Irecv(first.argument(), source, tag), comm.Irecv(second.argument(), source, tag + 4000)]
                 with contextlib.suppress(run.mpi.Exception):  # MPI may leave requests pending, and say so later

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..completing import Entry
 from ..memory import Area, pattern
 from ..program import PLAIN, Act, Buffer
-from .messages import FIRST_TAG, room
+from .messages import FIRST_TAG, is_mixed, room
 
 if TYPE_CHECKING:
     from ..execute import Run
@@ -46,7 +46,7 @@ class Burst(Act):
             yield self.gap
         if comm.rank == dest:
             for number, tag in enumerate((tags[1], *([tags[0]] * self.messages))):
-                recv = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
+                recv = Area(run, self.recvbuf, room(self))
                 status = run.MPI.Status()
                 if self.receive == "Probe":
                     comm.Probe(source, tag, status)
@@ -76,7 +76,7 @@ class Unsent(Act):
         source, dest = self.source % comm.size, self.dest % comm.size
         if source == dest:
             return
-        recv = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
+        recv = Area(run, self.recvbuf, room(self))
         request = None
         if comm.rank == dest:
             request = self._look(run, comm, recv, run.MPI.ANY_SOURCE if self.wild else source, tag, name)
@@ -91,7 +91,7 @@ class Unsent(Act):
             run.note(f"{name} message", (status, recv.read(self.count)))
 
         request = request or comm.Irecv(recv.argument(), source, tag)
-        run.later(Entry(name, request, finish), self.done, self.after)
+        run.later(Entry(name, request, finish, is_mixed=is_mixed(self)), self.done, self.after)
         yield from ()
 
     def _look(self, run: Run, comm: Any, recv: Area, source: int, tag: int, name: str) -> Any:

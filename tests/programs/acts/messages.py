@@ -21,12 +21,15 @@ RECEIVES = ("Recv", "Irecv", "Probe", "Iprobe", "Mprobe", "Improbe", "Mprobe Ire
 FIRST_TAG = 100  # of those that belong to one act
 
 
-def room(act: Any, recvbuf: Buffer, sendbuf: Buffer, count: int) -> int:
-    """Return the elements of a receive buffer: a host array that meets a device array needs more."""
-    if recvbuf.place == "host" and sendbuf.place != "host":
-        size = int(recvbuf.dtype[1:])
-        count += -(-ENVELOPE // size)
-    return count + act.spare
+def is_mixed(act: Any) -> bool:
+    """Return whether a host array receives a device array."""
+    return bool(act.recvbuf.place == "host" and act.sendbuf.place != "host")
+
+
+def room(act: Any) -> int:
+    """Return the elements of a receive buffer: a host array that receives a device array needs more."""
+    extra = -(-ENVELOPE // int(act.recvbuf.dtype[1:])) if is_mixed(act) else 0
+    return int(act.count + extra + act.spare)
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +121,7 @@ class Message(Act):
 
     def _receive(self, run: Run, comm: Any, index: int, source: int, tag: int) -> None:
         MPI, name = run.MPI, f"{index} {self.receive}"
-        area = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
+        area = Area(run, self.recvbuf, room(self))
         if "source" in self.wild:
             source = MPI.ANY_SOURCE
         if "tag" in self.wild:
@@ -135,7 +138,7 @@ class Message(Act):
         if request is None:
             finish(status, None)
         else:
-            run.later(Entry(name, request, finish), self.received, self.received_after)
+            run.later(Entry(name, request, finish, is_mixed=is_mixed(self)), self.received, self.received_after)
 
     def _start(self, run: Run, comm: Any, area: Area, source: int, tag: int, status: Any) -> Any:
         """Receive; return the request of a receive that is nonblocking."""
@@ -188,7 +191,7 @@ class Exchange(Act):
         tag, status = FIRST_TAG + index, run.MPI.Status()
         values = pattern(self.sendbuf.dtype, self.count, index, comm.rank)
         send = Area(run, self.sendbuf, self.count, values=values)
-        recv = Area(run, self.recvbuf, room(self, self.recvbuf, self.sendbuf, self.count))
+        recv = Area(run, self.recvbuf, room(self))
         if "replace" in self.way:
             recv = send
 
@@ -202,11 +205,11 @@ class Exchange(Act):
         entries = []
         if "replace" in self.way:
             request = getattr(comm, self.way)(recv.argument(), to, tag, source, tag, *self._status(status))
-            entries = [Entry(name, request, finish)] if request else []
+            entries = [Entry(name, request, finish, is_mixed=is_mixed(self))] if request else []
         elif self.way in ("Sendrecv", "Isendrecv"):
             out = send.argument()
             request = getattr(comm, self.way)(out, to, tag, recv.argument(), source, tag, *self._status(status))
-            entries = [Entry(name, request, finish)] if request else []
+            entries = [Entry(name, request, finish, is_mixed=is_mixed(self))] if request else []
         else:
             first, second = self.way.split()
             requests: dict[str, Any] = {}
@@ -218,7 +221,7 @@ class Exchange(Act):
                 else:
                     requests["recv"] = comm.Irecv(recv.argument(), source, tag)
             entries = [
-                Entry(f"{name} {end}", request, finish if end == "recv" else sent)
+                Entry(f"{name} {end}", request, finish if end == "recv" else sent, is_mixed=is_mixed(self))
                 for end, request in requests.items()
                 if request is not None
             ]
