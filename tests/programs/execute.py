@@ -187,4 +187,5 @@ def described(run: Run, error: BaseException) -> str:
 def error_names(mpi: Any) -> dict[int, str]:
     """Return the names of MPI's error classes."""
     names = [name for name in dir(mpi) if name.startswith("ERR_")]
-    return {code: "/".join(name for name in names if getattr(mpi, name) == code) for code in map(mpi.__dict__.get, names)}
+    codes = {getattr(mpi, name) for name in names}
+    return {code: "/".join(name for name in names if getattr(mpi, name) == code) for code in codes}
