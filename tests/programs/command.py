@@ -44,7 +44,7 @@ class Net:
         return self.last
 
     def counts(self, program: Program, name: str) -> bool:
-        """Keep what differs; return whether it counts: a wait that ran out, for the machine is busy, has to do so again."""
+        """Keep what differs; return whether it counts: a wait that ran out, as it may on a busy machine, twice."""
         self.keep(f"{name}.whole", program, self.last, self.detail)
         if not is_slow(self.last) or self.texts(program):
             return True
