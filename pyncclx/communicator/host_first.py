@@ -21,7 +21,7 @@ from ..errors import NotSupported
 from ..messages import host_receive
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.probe import HOLDING
-from ..messages.unsent import going_on
+from ..messages.unsent import going_on, note_buffered
 from ..recording.facts import records_all
 from ..recovery.meetings import raise_explained
 from ..staging.operations import OPERATIONS, is_nonblocking
@@ -99,7 +99,7 @@ def host_first(name: str, ways: Ways) -> _Method:
 
 def _of_one(name: str, names: frozenset[str], ways: Ways) -> _Method:
     original: _Method = getattr(MPI.Cartcomm, name)
-    kinds, native, nonblocking = ways.kinds, ways.native, is_nonblocking(name)
+    kinds, native, nonblocking, buffered = ways.kinds, ways.native, is_nonblocking(name), name == "Bsend"
 
     @functools.wraps(ways.general)
     def method(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
@@ -107,6 +107,8 @@ def _of_one(name: str, names: frozenset[str], ways: Ways) -> _Method:
         if plain and not events.listeners and kwargs.keys() <= names:
             try:
                 done = original(self, buf, *args, **kwargs)
+                if buffered:
+                    note_buffered()
                 return going_on(done) if nonblocking else done
             except MPI.Exception as error:
                 raise_explained(self, error, name)

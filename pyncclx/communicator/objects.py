@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
-from ..messages.unsent import going_on
+from ..messages.unsent import going_on, note_buffered
 from ..objects.contents import Packed, is_plain, pickled, take_apart
 from ..objects.messages import Exchange, seal, withdraw
 from ..objects.opening import open_all
@@ -99,6 +99,19 @@ class ObjectMessages(MessageBase):
         message = _sealed(self, obj, dest, tag)
         with Exchange(self, (message,)):
             return going_on(super().issend(message, dest, tag))
+
+    @of_any
+    @explains_failures
+    def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """As mpi4py's `bsend`."""
+        super().bsend(obj, dest, tag)
+        note_buffered()
+
+    @of_any
+    @explains_failures
+    def ibsend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        """As mpi4py's `ibsend`."""
+        return going_on(super().ibsend(obj, dest, tag))
 
     @explains_failures
     def recv(

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays import places
 from ..errors import NotSupported
-from ..messages.unsent import going_on
+from ..messages.unsent import going_on, note_buffered
 from ..recording.facts import is_on, records_all
 from ..staging import stage
 from ..staging.by_mpi import is_message, recorded_by_mpi
@@ -42,10 +42,13 @@ def _staged(operation: str, original: _Method) -> _Method:
     # Those are recorded before they come here.
     nonblocking = is_nonblocking(operation)
     receives = operation in RECEIVES and not nonblocking
+    buffered = operation in ("Bsend", "Bsend_init")
     is_blocking_collective = not (is_message(operation) or nonblocking or is_persistent(operation))
 
     @functools.wraps(original)
     def method(self: Base, *args: Any, **kwargs: Any) -> Any:
+        if buffered:
+            note_buffered()
         began = events.begin(operation, self) if events.listeners else None
         records = not is_blocking_collective and is_on() and (places.host_arrays() or records_all())
         # On the host device every array is in host memory: staging is MPI's call itself.

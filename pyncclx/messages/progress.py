@@ -79,8 +79,13 @@ class ReceiveProgress:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no receive is open, and MPI has nothing left to do."""
+        """Whether no receive is open, and MPI has nothing left to do that a request stands for."""
         return not OPEN_RECEIVES and not self.unsent
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether MPI may have something left to do that no request stands for."""
+        return self.unsent.may_have_more
 
     def launch_arrived(self) -> None:
         """Launch the receives whose messages have arrived, those first that may have led to the others.

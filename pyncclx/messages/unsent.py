@@ -83,7 +83,12 @@ class Unsent:
         How many there were before.
     dropped : deque
         Of requests' works: the program has dropped the requests. Appended to at any time, by destructors.
+    may_have_more : bool
+        Whether MPI may have messages to send that no request stands for: buffered ones, or those whose requests the
+        program has freed or dropped. MPI does not say when it has sent them.
     """
+
+    may_have_more = False
 
     def __init__(self, watcher: Watcher) -> None:
         self.new: deque[ref[Any]] = deque()
@@ -114,7 +119,15 @@ class Unsent:
     def _count_new(self) -> None:
         new = [self.new.popleft() for _ in range(len(self.new))]
         self.begun += len(new)
+        self.may_have_more |= not all(isinstance(reference, Follows) for reference in new)
         self._followed += [reference for reference in new if _is_under_way(reference)]
+
+    def note_buffered(self) -> None:
+        """Let MPI go on from now on."""
+        with LOCK:
+            if not self.may_have_more:
+                self.may_have_more = True
+                self._watcher.wake()
 
     def add(self, message: Any) -> None:
         """Let MPI go on until the message is discarded."""
@@ -169,7 +182,7 @@ class Unsent:
 
     def go_on(self) -> None:
         """Let MPI send what it can, and fetch what host arrays are to receive and senders may wait for."""
-        if self:
+        if self or self.may_have_more:
             with LOCK:
                 for _ in range(STEPS):
                     let_go_on()
@@ -213,6 +226,12 @@ def going_on(request: _Begun) -> _Begun:
     """Return a request of MPI's own; MPI goes on with it from now on, whatever this process waits for."""
     follow(ref(request))
     return request
+
+
+def note_buffered() -> None:
+    """Let MPI go on, whatever this process waits for: it has a buffered message to send."""
+    if OF_PROCESS:
+        OF_PROCESS[0].note_buffered()
 
 
 def follow(reference: ref[Any]) -> None:

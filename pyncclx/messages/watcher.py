@@ -36,7 +36,11 @@ class Receives(Protocol):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no receive is open, and MPI has nothing left to do."""
+        """Whether no receive is open, and MPI has nothing left to do that a request stands for."""
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether MPI may have something left to do that no request stands for."""
 
     def go_on(self) -> None:
         """Do what others may be waiting for."""
@@ -104,7 +108,9 @@ class Watcher:
             time.sleep(pause)
             at_rest, turn_before, turn = self._receives.at_rest, turn, self._receives.turn
             stuck = not at_rest and turn == turn_before
-            if stuck:
+            # The program's looks do a part only of what may be left.
+            more = pause == LONGEST_PAUSE_S and (not at_rest or self._receives.may_have_more)
+            if stuck or more:
                 self._receives.go_on()
             pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
             quiet = quiet + 1 if at_rest else 0
@@ -117,5 +123,6 @@ class Watcher:
         self._posted.clear()
         self.asleep = not self._ended
         if self._receives.at_rest and not self._ended:  # tested after `asleep` is set: from then on `wake` is called
-            self._posted.wait()
+            while not self._posted.wait(LONGEST_PAUSE_S if self._receives.may_have_more else None):
+                self._receives.go_on()
         self.asleep = False

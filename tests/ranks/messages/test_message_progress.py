@@ -13,7 +13,8 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Request
-from support.arrays import Output, get, gpu_only, put, synchronize, xp
+from support.arrays import Output, get, gpu_only, host_only, put, synchronize, xp
+from support.everywhere import assert_everywhere
 from support.labelled_messages import LARGE, data_of, map_peers
 from support.reference import comparing
 from support.window_memory import COUNT
@@ -315,6 +316,53 @@ def test_mpi_has_still_to_send(comm, is_over):
                 comm.Recv(recv.array, partner(comm), 1)
                 compare(recv, data_of(partner(comm), i >> 8, i & 255, 1), f"message {i}")
         allreduce(comm)
+
+
+BUFFERED = {
+    "Bsend": lambda comm, data, dest: comm.Bsend(data, dest, 1),
+    "Bsend_init": lambda comm, data, dest: comm.Bsend_init(data, dest, 1).Start(),
+    "bsend": lambda comm, data, dest: comm.bsend(data.tobytes(), dest, 1),
+    "freed": lambda comm, data, dest: comm.Ibsend(data, dest, 1).Free(),
+    "dropped": lambda comm, data, dest: comm.Ibsend(data, dest, 1),
+}
+
+
+@host_only
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", BUFFERED)
+def test_mpi_has_still_to_send_what_no_request_stands_for(comm, way):
+    """Odd ranks go into a sum, whose kernel waits; even ones come there when they have received the message."""
+    allreduce(comm)
+    if is_odd(comm):
+        MPI.Attach_buffer(bytearray(1 << 20))
+        BUFFERED[way](comm, data_of(comm.rank, 1, 0, LARGE), partner(comm))
+        allreduce(comm)
+        MPI.Detach_buffer()
+    else:
+        time.sleep(0.2)
+        if partner(comm) != comm.rank:
+            if way == "bsend":
+                found = np.frombuffer(comm.recv(None, partner(comm), 1), "i8")
+            else:
+                comm.Recv(found := np.empty(LARGE, "i8"), partner(comm), 1)
+            np.testing.assert_array_equal(found, data_of(partner(comm), 1, 0, LARGE))
+        allreduce(comm)
+
+
+@pytest.mark.parametrize("test", ["Testsome", "Testall", "Testany"])
+def test_looks_for_a_send_leave_a_receive_of_a_host_array_time(comm, test):
+    """The receive is open on the rank that asks for the send alone, again and again."""
+    map_peers(comm)
+    memory, end = bytearray(8 * LARGE + 1024), time.monotonic() + 10
+    request = comm.Irecv([memory, MPI.BYTE], comm.rank, 1)
+    send = comm.Isend(put(data_of(comm.rank, 1, 0, LARGE)), comm.rank, 1)
+    while getattr(Request, test)([send]) in (False, [], (MPI.UNDEFINED, False)) and time.monotonic() < end:
+        pass
+    is_over = time.monotonic() < end
+    request.Wait()
+    send.Wait()
+    assert_everywhere(comm, is_over)
+    np.testing.assert_array_equal(np.frombuffer(memory, "i8", LARGE), data_of(comm.rank, 1, 0, LARGE))
 
 
 def test_storm(comm):
