@@ -1,8 +1,11 @@
 """Hypothesis draws programs: strategies by subject."""
 
+import dataclasses
+from typing import Any
+
 from hypothesis import strategies as st
 
-from programs.program import Program
+from programs.program import Act, Program
 
 from . import collectives, errors, matching, messages, objects, others, persistent, windows
 
@@ -27,4 +30,16 @@ def programs(ranks: int, subjects: tuple[str, ...] = tuple(SUBJECTS)) -> st.Sear
     choices = st.sampled_from([strategy for strategy, weight in weighted for _ in range(weight)])
     acts = st.lists(choices.flatmap(lambda chosen: chosen), min_size=1, max_size=MOST_ACTS)
     fresh = st.sampled_from((False, False, False, True))
-    return st.builds(lambda drawn, new: Program(ranks, tuple(drawn), new), acts, fresh)
+    return st.builds(lambda drawn, new: Program(ranks, tuple(of(ranks, act) for act in drawn), new), acts, fresh)
+
+
+def of(ranks: int, act: Act) -> Act:
+    """Return an act as it is legal on so many ranks: each message of a single one is to itself."""
+    if ranks > 1:
+        return act
+    changes: dict[str, Any] = {}
+    if hasattr(act, "source"):
+        changes = {"source": 0, "dest": 0}
+    elif hasattr(act, "parts") and not hasattr(act, "rounds"):
+        changes = {"parts": tuple(tuple(of(ranks, each) for each in part) for part in act.parts)}
+    return dataclasses.replace(act, **changes).legal()
