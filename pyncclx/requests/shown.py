@@ -38,7 +38,7 @@ class ShownHandle:
 
     def __init__(self, request: MPI.Request, work: Work) -> None:
         self._word, self._work = _Word.from_address(MPI._addressof(request)), weakref.ref(work)
-        self.own = request.handle
+        self.own: int = vars(MPI.Request)["handle"].__get__(request)  # the request's own property needs this object
         self._made_of = self._active = self._word.value
         self._word.value = _NULL
         self._generalized: MPI.Grequest | None = None

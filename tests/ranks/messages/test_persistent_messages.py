@@ -377,7 +377,10 @@ def test_host_arrays(comm):
 def test_by_its_handle(comm):
     """As PyFR frees its requests."""
     request = comm.Send_init(xp.zeros(3), comm.rank)
+    other = comm.Send_init(put(data_of(comm.rank, TAG, 0, 3)), MPI.PROC_NULL)
     assert drop_in.Request.fromhandle(request.handle) is request
+    assert drop_in.Request.fromhandle(other.handle) is other
+    assert not drop_in.Request.fromhandle(MPI.REQUEST_NULL.handle)
     drop_in.Prequest.fromhandle(request.handle).free()
     assert not request
 
