@@ -80,7 +80,10 @@ def _begin(
     plan = planned_side(endpoint, operation, receiving, writable=True)
     incoming, outgoing = None, None
     if plan is not None:
-        incoming = begin_receive(comm, endpoint, plan, receiving.buf, stream_of(endpoint, plan))
+        # Of two arrays without a stream of their own, the one stands for the other.
+        has_waited = send_plan is not None and plan.of_current is not None and plan.of_current == send_plan.of_current
+        stream = send_stream if has_waited else stream_of(endpoint, plan)
+        incoming = begin_receive(comm, endpoint, plan, receiving.buf, stream)
     try:
         if send_plan is not None:
             outgoing = begin_send(comm, endpoint, send_plan, sending.buf, send_stream)

@@ -103,7 +103,8 @@ class PersistentMessage(Startable):
         event, self._event = self._event, None
         if not active or self.peer == MPI.PROC_NULL:
             return
-        stream = current_stream(self.endpoint.device, (self.buffer,), self.endpoint.caller)
+        buffers = () if self.buffer.stream is None else (self.buffer,)
+        stream = current_stream(self.endpoint.device, buffers, self.endpoint.caller)
         if event is not None:
             self._finish_captured(event, stream)
         elif message is not None:

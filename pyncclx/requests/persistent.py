@@ -89,6 +89,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     _work: Startable
     _handle: ShownHandle
+    _is_freed = False
 
     def __new__(cls, work: Startable) -> Prequest:
         """Make the request of a call."""
@@ -99,7 +100,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     def __bool__(self) -> bool:
         """Whether it has not been freed."""
-        return hasattr(self, "_work")
+        return not self._is_freed
 
     def __eq__(self, other: object) -> bool:
         """Whether it is this one, or both are null."""
@@ -119,12 +120,12 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     @property
     def receive(self) -> OpenReceive | None:  # type: ignore[override]
         """The receive of a device array that is under way, if it is one."""
-        return self._work.receive if self else None
+        return None if self._is_freed else self._work.receive
 
     @property
     def is_active(self) -> bool:
         """Whether it was started and not yet waited for."""
-        return bool(self) and self._work.active
+        return not self._is_freed and self._work.active
 
     def Start(self) -> None:
         """Launch the kernel.
@@ -159,7 +160,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         self._work.fill(status)
 
     def _finish(self) -> None:
-        if self:
+        if not self._is_freed:
             self._handle.deactivate()
         super()._finish()
 
@@ -182,6 +183,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         self._handle.free()
         MPI.Prequest.Free(self)
         del self._work
+        self._is_freed = True
 
     def free(self) -> None:
         """Free the request, unless it has been freed. As mpi4py's free."""
@@ -215,4 +217,4 @@ def _start_ours(requests: Iterable[Prequest]) -> None:
     finally:  # of those that have been started, if another one cannot be
         for request in started:
             if request.is_active:
-                request.show()
+                request._handle.activate()

@@ -15,7 +15,7 @@ from ..arrays.buffers import Buffer
 from ..arrays.protocols import read_protocol
 from ..arrays.readers import read_memory, read_numpy, reader_of, torch_stream, torch_streams
 from ..backends import Device
-from ..requests.open_receives import let_receives_leave
+from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from .plans import Producer
 
 LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; it is 0 in CuPy
@@ -154,12 +154,13 @@ def _after_producers(
     device: Any, buffers: Iterable[Buffer | Producer], current: Any, stream: Any, of_current: bool | None
 ) -> Any:
     buffers = tuple(buffers)
-    named = {torch_stream(device.ordinal) if each.of_torch else each.stream for each in buffers} - {None}
+    named = {torch_stream(device.ordinal) if each.of_torch else each.stream for each in buffers if each.stream}
     producers = [device.external_stream(number) for number in named]
     if is_of_current(buffers) if of_current is None else of_current:
         producers.append(current)
     for producer in producers:
         if producer is not stream:
-            let_receives_leave()
+            if OPEN_RECEIVES:
+                let_receives_leave()
             device.order(producer, stream)
     return stream
