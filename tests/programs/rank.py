@@ -16,7 +16,7 @@ from programs.memory import Gpu, Place
 from programs.program import read
 from programs.ways import WAYS
 
-ARENA = 1 << 26  # bytes of comm.Alloc for all arrays of one program
+ARENA = 1 << 24  # bytes of comm.Alloc for all arrays of one program
 
 
 class Pieces:

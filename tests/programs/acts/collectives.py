@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..completing import Entry
 from ..memory import Area, pattern
@@ -19,6 +22,7 @@ VECTORS = ("Gatherv", "Scatterv", "Allgatherv", "Alltoallv")
 MOVES = ("Bcast", "Gather", "Scatter", "Allgather", "Alltoall", *VECTORS)
 NAMES = (*REDUCTIONS, *MOVES, "Barrier")
 ROOTED = ("Gather", "Gatherv", "Scatter", "Scatterv", "Reduce")
+FOLDS = {"MAX": np.maximum, "MIN": np.minimum}
 IN_PLACE = ("Allreduce", "Reduce", "Gather", "Scatter", "Allgather", "Allgatherv", "Alltoall", "Reduce_scatter")
 
 
@@ -38,7 +42,8 @@ class Arguments:
         return self.send
 
     def _in(self, count: int, blocks: int = 1, *, filled: bool = False) -> Area:
-        values = pattern(self.act.recvbuf.dtype, count * blocks, self.number, self.rank) if filled else None
+        nan = self.act.nan
+        values = pattern(self.act.recvbuf.dtype, count * blocks, self.number, self.rank, nan=nan) if filled else None
         self.recv = Area(self.run, self.act.recvbuf, count, blocks=blocks, values=values)
         return self.recv
 
@@ -140,7 +145,21 @@ class Arguments:
         name = self.act.name
         if (name == "Reduce" and self.rank != self.root) or (name == "Exscan" and self.rank == 0):
             return (recv[1],)  # the elements have no meaning
+        if self.act.nan and self.act.op in FOLDS and name in REDUCTIONS and self.run.MPI is self.run.mpi:
+            return self._propagated(), recv[1]
         return recv
+
+    def _propagated(self) -> Any:
+        """Return what has NaN where any rank has it, as pyncclx promises; mpi4py's depends on which rank that is."""
+        counts = {"Reduce_scatter": self.counts(0), "Reduce_scatter_block": [self.act.count] * self.size}
+        counts_here = counts.get(self.act.name, [self.act.count])
+        ranks = {"Scan": self.rank + 1, "Exscan": self.rank}.get(self.act.name, self.size)
+        dtype, length = self.act.sendbuf.dtype, sum(counts_here)
+        values = [pattern(dtype, length, self.number, rank, nan=True) for rank in range(ranks)]
+        result = functools.reduce(FOLDS[self.act.op], values)
+        place = self.rank if self.act.name in counts else 0
+        begin = sum(counts_here[:place])
+        return result[begin : begin + counts_here[place]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,6 +204,8 @@ class Collective(Act):
             changes |= {"temporary": False}
         if self.name not in IN_PLACE:
             changes |= {"in_place": False}
+        if "host" in (self.sendbuf.place, changes["recvbuf"].place):  # MPI reduces these
+            changes |= {"nan": False}
         if self.name in (*REDUCTIONS, *VECTORS):
             changes |= {"sendbuf": dataclasses.replace(self.sendbuf, layout="plain")}
             changes |= {"recvbuf": dataclasses.replace(changes["recvbuf"], layout="plain")}

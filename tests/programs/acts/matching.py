@@ -10,11 +10,13 @@ from ..completing import Entry
 from ..memory import Area, pattern
 from ..program import PLAIN, Act, Buffer
 from .messages import FIRST_TAG, is_mixed, room
+from .persistent import made_partitioned
 
 if TYPE_CHECKING:
     from ..execute import Run
 
 NEXT_TAG = 5000  # a second tag of the same act
+PROBES = ("Probe", "Mprobe", "Iprobe", "Improbe")
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,3 +112,95 @@ class Unsent(Act):
         ask = {"Testall": lambda: run.MPI.Request.Testall([request]), "Get_status": request.Get_status}
         run.note(name, ask.get(self.look, request.Test)())
         return request
+
+
+@dataclass(frozen=True, repr=False)
+class Endpoints(Act):
+    """Messages of many communicators are open at once."""
+
+    source: int = 0
+    dest: int = 1
+    communicators: int = 130
+    count: int = 3
+    sendbuf: Buffer = PLAIN
+    recvbuf: Buffer = PLAIN
+    spare: int = 0
+    done: str = "Waitall"
+
+    def perform(self, run: Run, index: int) -> Iterator[int]:
+        comm, entries = run.comms.of(self, index), []
+        made = [comm.Dup() for _ in range(self.communicators)]
+        for number, one in enumerate(made):
+            if one.rank == self.dest % one.size:
+                recv = Area(run, self.recvbuf, room(self))
+
+                def finish(status: Any, found: Any, recv: Area = recv, number: int = number) -> None:
+                    run.note(f"{index} communicator {number}", (status, recv.read(self.count)))
+
+                request = one.Irecv(recv.argument(), self.source % one.size, FIRST_TAG)
+                entries.append(Entry(f"{index} receive {number}", request, finish, is_mixed=is_mixed(self)))
+        for number, one in enumerate(made):
+            if one.rank == self.source % one.size:
+                sent = Area(run, self.sendbuf, self.count, values=pattern("f8", self.count, index, number))
+                request = one.Isend(sent.argument(), self.dest % one.size, FIRST_TAG)
+                entries.append(Entry(f"{index} send {number}", request, lambda *_: None))
+        if entries:
+            run.complete(entries, self.done)
+        for one in made:
+            one.Free()
+        yield from ()
+
+
+@dataclass(frozen=True, repr=False)
+class AnyTag(Act):
+    """A message that is found by any tag, beside a message in partitions between the same two ranks, each way."""
+
+    comm: str = "own"  # where no other message is
+    source: int = 0
+    dest: int = 1
+    count: int = 12
+    parts: tuple[int, int] = (2, 3)
+    probe: str = "Probe"
+
+    def perform(self, run: Run, index: int) -> Iterator[int]:
+        comm, name = run.comms.of(self, index), f"{index} beside partitions"
+        source, dest = self.source % comm.size, self.dest % comm.size
+        if source == dest or comm.rank not in (source, dest):
+            return
+        area, sends = Area(run, Buffer(), self.count), comm.rank == source
+        request = None if sends else made_partitioned(run, comm, area, self.parts[1], source, index, sends=False)
+        if request is not None:
+            area.put(area.initial)
+            request.Start()
+        run.token(dest, source)
+        if sends:
+            run.note(f"{name} nothing", bool(comm.Iprobe(run.MPI.ANY_SOURCE, run.MPI.ANY_TAG)))
+        run.token(source, dest)
+        self._message(run, comm, dest, source, index)
+        if sends:
+            request = made_partitioned(run, comm, area, self.parts[0], dest, index, sends=True)
+            area.initial[area.where] = pattern("f8", self.count, index)
+            area.put(area.initial)
+            request.Start()
+            if run.side.has_partitions:
+                request.Pready_range(0, self.parts[0] - 1)
+        self._message(run, comm, source, dest, index)
+        request.Wait()
+        run.note(name, area.read())
+        request.Free()
+        yield from ()
+
+    def _message(self, run: Run, comm: Any, source: int, dest: int, index: int) -> None:
+        """Send a message, and find it by any tag."""
+        if comm.rank == source:
+            sent = Area(run, PLAIN, 3, values=pattern("f8", 3, index, source))
+            comm.Send(sent.argument(), dest, NEXT_TAG)
+            return
+        recv, status, wild = Area(run, PLAIN, 3), run.MPI.Status(), (run.MPI.ANY_SOURCE, run.MPI.ANY_TAG)
+        probe = getattr(comm, self.probe)
+        found = run.loop(lambda: probe(*wild, status)) if self.probe.startswith("I") else probe(*wild, status)
+        if "mprobe" in self.probe.lower():
+            found.Recv(recv.argument(), status)
+        else:
+            comm.Recv(recv.argument(), *wild, status)
+        run.note(f"{index} {self.probe} of any tag", (status, recv.read()))

@@ -130,6 +130,17 @@ class PersistentCollectives(Act):
             yield self.after + 1
 
 
+def made_partitioned(run: Run, comm: Any, area: Area, parts: int, other: int, tag: int, *, sends: bool) -> Any:
+    """Prepare one end of a message in partitions; where there are none, of a message as a whole.
+
+    Open MPI's hang beside communicators that are made, so that they are no oracle; pyncclx has none between nodes.
+    """
+    if not run.side.has_partitions:
+        return (comm.Send_init if sends else comm.Recv_init)(area.argument(), other, tag)
+    make = comm.Psend_init if sends else comm.Precv_init
+    return make([area.argument(), area.count // parts, run.MPI.DOUBLE], parts, other, tag)
+
+
 @dataclass(frozen=True, repr=False)
 class Partitioned(Act):
     """A message in partitions from one rank to another, several times; the ends may begin at different times."""
@@ -161,7 +172,8 @@ class Partitioned(Act):
         for turn in range(self.rounds):
             for first in (True, False):
                 if first == (receiver if self.receive_first else sender) and (sender or receiver):
-                    request = request or self._made(run, comm, area, index, dest if sender else source, sender)
+                    other, parts = (dest, self.parts[0]) if sender else (source, self.parts[1])
+                    request = request or made_partitioned(run, comm, area, parts, other, index, sends=sender)
                     self._start(run, area, request, sender, (index, turn))
                 if first and self.gap:
                     yield self.gap
@@ -170,17 +182,6 @@ class Partitioned(Act):
             yield self.after + 1
         if request is not None:
             request.Free()
-
-    def _made(self, run: Run, comm: Any, area: Area, index: int, other: int, sender: bool) -> Any:
-        """Prepare one end; where there are no partitions, of a message as a whole.
-
-        Open MPI's hang beside communicators that are made, so that they are no oracle; pyncclx has none between nodes.
-        """
-        if not run.side.has_partitions:
-            return (comm.Send_init if sender else comm.Recv_init)(area.argument(), other, index)
-        parts = self.parts[0 if sender else 1]
-        make = comm.Psend_init if sender else comm.Precv_init
-        return make([area.argument(), self.count // parts, run.MPI.DOUBLE], parts, other, index)
 
     def _start(self, run: Run, area: Area, request: Any, sender: bool, keys: tuple[int, int]) -> None:
         """Begin a round; the sender says that all partitions are ready."""

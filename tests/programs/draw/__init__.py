@@ -12,15 +12,15 @@ from . import collectives, errors, matching, messages, objects, others, persiste
 MOST_ACTS = 12
 # What each subject draws from, and how often: what takes a rank long is rare.
 SUBJECTS = {
-    "messages": ((messages.message(), 6), (messages.exchange(), 4)),
-    "matching": ((matching.burst(), 1), (matching.unsent(), 2)),
-    "persistent": ((persistent.messages(), 3), (persistent.started_collectives(), 3), (persistent.partitioned(), 2)),
-    "errors": ((errors.refused(), 1), (errors.kept(), 1), (errors.too_long(), 1), (errors.unreadable(), 1)),
-    "windows": ((windows.window(), 3),),
-    "threads": ((others.threads(), 1),),
-    "others": ((others.fork(), 1), (others.passing(), 1), (others.busy(), 1)),
-    "collectives": ((collectives.collective(), 6),),
-    "objects": ((objects.message(), 2), (objects.exchange(), 1), (objects.collective(), 2)),
+    "messages": ((messages.message(), 12), (messages.exchange(), 8)),
+    "matching": ((matching.burst(), 2), (matching.unsent(), 4), (matching.endpoints(), 1), (matching.any_tag(), 2)),
+    "persistent": ((persistent.messages(), 6), (persistent.started_collectives(), 6), (persistent.partitioned(), 4)),
+    "errors": ((errors.refused(), 2), (errors.kept(), 2), (errors.too_long(), 2), (errors.unreadable(), 2)),
+    "windows": ((windows.window(), 6),),
+    "threads": ((others.threads(), 2),),
+    "others": ((others.fork(), 1), (others.passing(), 2), (others.busy(), 1)),
+    "collectives": ((collectives.collective(), 12),),
+    "objects": ((objects.message(), 4), (objects.exchange(), 2), (objects.collective(), 4)),
 }
 
 

@@ -38,6 +38,7 @@ def collective(draw: st.DrawFn) -> Collective:
         sendbuf=sendbuf,
         recvbuf=recvbuf,
         in_place=in_place,
+        nan=dtype == "f8" and draw(st.integers(0, 3)) == 3,
         temporary=draw(st.booleans()),
         beside=draw(st.booleans()),
         done=draw(WAYS),

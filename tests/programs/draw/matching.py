@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from programs.acts.matching import Burst, Unsent
+from programs.acts.matching import PROBES, AnyTag, Burst, Endpoints, Unsent
 
 from .common import COMM, DELAYS, LATE, RANKS, WAYS, buffers, counts, sampled
 
@@ -41,3 +41,28 @@ def unsent(draw: st.DrawFn) -> Unsent:
     )
 
 
+@st.composite
+def endpoints(draw: st.DrawFn) -> Endpoints:
+    return Endpoints(
+        comm=draw(COMM),
+        late=draw(LATE),
+        source=draw(RANKS),
+        dest=draw(RANKS),
+        communicators=draw(sampled(3, 130)),
+        count=draw(sampled(3, 0, 5000)),
+        sendbuf=draw(buffers("f8")),
+        recvbuf=draw(buffers("f8")),
+        done=draw(WAYS),
+    )
+
+
+@st.composite
+def any_tag(draw: st.DrawFn) -> AnyTag:
+    return AnyTag(
+        late=draw(LATE),
+        source=draw(RANKS),
+        dest=draw(RANKS),
+        count=draw(sampled(12, 1200)),
+        parts=draw(sampled((2, 3), (1, 1), (4, 1), (3, 12))),
+        probe=draw(sampled(*PROBES)),
+    )
