@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent
 RANKS = (1, 2, 3, 4, 8)
 STEPS = ("checks", "kernels", "host", "ranks", "nodes", "mpich", "faults", "protocol", "conformance", "programs")
 # By the number of ranks: how many random programs are in the sample, and how many there are every night.
-PROGRAMS = {2: (25, 1000), 3: (0, 600), 4: (0, 300), 1: (0, 100)}
+PROGRAMS = {2: (50, 1000), 3: (25, 600), 4: (25, 300), 1: (25, 100)}
 # As command lines: what is first, since it keeps two processors busy (beside other work, ranks that wait for each other
 # take half as much time again), and columns that run beside each other and take about as long as each other.
 FIRST = ("checks", "kernels", "ranks", "-n", "8")

@@ -48,7 +48,7 @@ def endpoints(draw: st.DrawFn) -> Endpoints:
         late=draw(LATE),
         source=draw(RANKS),
         dest=draw(RANKS),
-        communicators=draw(sampled(3, 130)),
+        communicators=draw(sampled(3, 3, 3, 130)),
         count=draw(sampled(3, 0, 5000)),
         sendbuf=draw(buffers("f8")),
         recvbuf=draw(buffers("f8")),
