@@ -189,7 +189,8 @@ class Collective(Act):
         """Use one datatype; ranks begin at different times only what is nonblocking, on a communicator of its own."""
         later = self.later if self.mode == "nonblocking" else 0
         recvbuf = dataclasses.replace(self.recvbuf, dtype=self.sendbuf.dtype)
-        changes: dict[str, Any] = {"recvbuf": recvbuf, "later": later}
+        op = "SUM" if self.sendbuf.dtype == "c16" else self.op  # complex numbers have no order
+        changes: dict[str, Any] = {"recvbuf": recvbuf, "later": later, "op": op}
         if self.mode == "persistent":
             changes |= {"comm": "base"}
         elif later:

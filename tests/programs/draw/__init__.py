@@ -12,15 +12,15 @@ from . import collectives, errors, matching, messages, objects, others, persiste
 MOST_ACTS = 12
 # What each subject draws from, and how often: what takes a rank long is rare.
 SUBJECTS = {
-    "messages": ((messages.message(), 12), (messages.exchange(), 8)),
-    "matching": ((matching.burst(), 2), (matching.unsent(), 4), (matching.endpoints(), 1), (matching.any_tag(), 2)),
-    "persistent": ((persistent.messages(), 6), (persistent.started_collectives(), 6), (persistent.partitioned(), 4)),
-    "errors": ((errors.refused(), 2), (errors.kept(), 2), (errors.too_long(), 2), (errors.unreadable(), 2)),
-    "windows": ((windows.window(), 6),),
-    "threads": ((others.threads(), 2),),
-    "others": ((others.fork(), 1), (others.passing(), 2), (others.busy(), 1)),
-    "collectives": ((collectives.collective(), 12),),
-    "objects": ((objects.message(), 4), (objects.exchange(), 2), (objects.collective(), 4)),
+    "messages": ((messages.MESSAGE, 12), (messages.EXCHANGE, 8)),
+    "matching": ((matching.BURST, 2), (matching.UNSENT, 4), (matching.ENDPOINTS, 1), (matching.ANY_TAG, 2)),
+    "persistent": ((persistent.MESSAGES, 6), (persistent.STARTED, 6), (persistent.PARTITIONED, 4)),
+    "errors": ((errors.REFUSED, 2), (errors.KEPT, 2), (errors.TOO_LONG, 2), (errors.UNREADABLE, 2)),
+    "windows": ((windows.WINDOW, 6),),
+    "threads": ((others.THREADS, 2),),
+    "others": ((others.FORK, 1), (others.PASSING, 2), (others.BUSY, 1)),
+    "collectives": ((collectives.COLLECTIVES, 12),),
+    "objects": ((objects.MESSAGE, 4), (objects.EXCHANGE, 2), (objects.COLLECTIVE, 4)),
 }
 
 

@@ -5,35 +5,18 @@ from hypothesis import strategies as st
 from programs.acts.others import Busy, Fork, Passing, Threads
 
 from . import collectives, messages, objects
-from .common import COMM, DELAYS, LATE, RANKS, sampled
+from .common import act, sampled
 
-IN_THREADS = st.one_of(messages.message(), messages.exchange(), collectives.collective(), objects.message())
+IN_THREADS = st.one_of(messages.MESSAGE, messages.EXCHANGE, collectives.COLLECTIVES, objects.MESSAGE)
+PART = st.lists(IN_THREADS, min_size=1, max_size=2).map(tuple)
 
-
-@st.composite
-def threads(draw: st.DrawFn) -> Threads:
-    part = st.lists(IN_THREADS, min_size=1, max_size=2).map(tuple)
-    return Threads(parts=tuple(draw(part) for _ in range(2)), times=draw(sampled(1, 1, 2, 3))).legal()
-
-
-@st.composite
-def fork(draw: st.DrawFn) -> Fork:
-    return Fork(rank=draw(RANKS), end=draw(sampled("_exit", "exit", "raise", "SIGTERM")), wait=draw(st.booleans()))
-
-
-@st.composite
-def passing(draw: st.DrawFn) -> Passing:
-    return Passing(
-        comm=draw(COMM),
-        late=draw(LATE),
-        times=draw(sampled(1, 1, 2)),
-        how=draw(sampled("Dup", "Split", "Create")),
-        drop=draw(st.booleans()),
-        count=draw(sampled(3, 0, 5000)),
-        after=draw(DELAYS),
-    )
-
-
-@st.composite
-def busy(draw: st.DrawFn) -> Busy:
-    return Busy(rank=draw(RANKS), seconds=draw(sampled(0.002, 0.01)), keeps_lock=draw(st.booleans()))
+THREADS = act(Threads, comm=sampled("own"), parts=st.tuples(PART, PART), times=sampled(1, 1, 2, 3))
+FORK = act(Fork, comm=sampled("base"), end=sampled("_exit", "exit", "raise", "SIGTERM"), wait=st.booleans())
+PASSING = act(
+    Passing,
+    times=sampled(1, 1, 2),
+    how=sampled("Dup", "Split", "Create"),
+    drop=st.booleans(),
+    count=sampled(3, 0, 5000),
+)
+BUSY = act(Busy, comm=sampled("base"), seconds=sampled(0.002, 0.01), keeps_lock=st.booleans())
