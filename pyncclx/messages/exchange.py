@@ -139,4 +139,8 @@ class _Exchange:
             if request:
                 request.Free()
 
-    drop = abandon
+    def drop(self) -> None:
+        """Do so soon, at any time; those of host arrays go on in MPI. A copy of the handle may still complete both."""
+        for request in (self._receiving, self._sending):
+            if isinstance(request, Request):
+                request._drop()

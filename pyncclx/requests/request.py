@@ -117,6 +117,10 @@ class Request(ObjectRequests):
 
     def __del__(self) -> None:
         """Let a message go on whose request the program has dropped."""
+        self._drop()
+
+    def _drop(self) -> None:
+        """Let a message go on without the program; a copy of the handle may still complete it. Waits for nothing."""
         if self:
             drop = getattr(getattr(self, "_work", None), "drop", None)
             if drop is not None and self.is_active:

@@ -295,6 +295,24 @@ def test_a_copied_handle_of_a_late_message(comm, ring, acquainted, asked_by, pos
     assert_everywhere(comm, asked_by <= {threading.current_thread().name}, f"{asked_by}")
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("count", [SHORT, LARGE])
+def test_a_copied_handle_of_an_exchange(comm, ring, acquainted, count):
+    """Both messages of an `Isendrecv` that was dropped are completed by the copy. Rank 0 does its own part late."""
+    above, below = ring
+    for call in range(CALLS):
+        x, y, status = put(data_of(comm.rank, 4, call, count)), xp.zeros(count, "i8"), MPI.Status()
+        MPI.Comm.Barrier(comm)
+        time.sleep(LATE_S if comm.rank == 0 else 0)
+        request = comm.Isendrecv(x, above, 4, y, below, 4)
+        copy = MPI.Request(request)
+        del request
+        gc.collect()
+        copy.Wait(status)
+        same = np.array_equal(get(y), data_of(below, 4, call, count))
+        assert_everywhere(comm, same and (status.source, status.tag) == (below, 4), f"call {call}")
+
+
 # ---- more sends than there are slots ---------------------------------------------------------------------------------
 
 
