@@ -44,8 +44,11 @@ class Arena:
         """Return a piece of some bytes, or a little more. Its contents are those of its last use."""
         nbytes = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         free = self._free[nbytes]
-        if free and (free[0][1] is None or free[0][1].is_over()):
-            return free.popleft()[0]
+        for _ in range(len(free)):
+            piece, last_use = free.popleft()
+            if last_use is None or last_use.is_over():
+                return piece
+            free.append((piece, last_use))
         if nbytes > ARENA_NBYTES:
             return Piece(self._allocate(nbytes), 0, nbytes)
         if self._memory is None or self._used + nbytes > ARENA_NBYTES:
