@@ -76,7 +76,8 @@ class Postbox:
         self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock = LamportClock()
         self.rescue = Rescue(device, self.bounce)
-        self.scratch, self.pinned_scratch = (Scratch(device, is_pinned=pinned) for pinned in (False, True))
+        unsent = self.receives.unsent
+        self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))
         self.side_stream: Any = None
         self.host_array_stream: Any = None
         if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over

@@ -92,7 +92,8 @@ class Incoming(OpenArrival):
             if self._is_wild:
                 calls.match(self._entry, self.status.source, self.status.tag)
             ring.end(self._entry)
-        self._scratch.give_back(self._message, self._copied)
+        release = self._scratch.give_back if self._transfer is not None else self._scratch.drop  # of `accept`
+        release(self._message, self._copied)
         del self._message
 
     def launch_with(self, others: Sequence[Incoming]) -> None:

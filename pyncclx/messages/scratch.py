@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..backends import Device, Event
+from .unsent import Unsent, Used
 
 PINNED_NBYTES = 16 << 10  # the shortest message with pinned memory; 2 × H200, Open MPI over sockets, 2026-11-27
 _NBYTES = 1 << 20  # of a piece that is kept
 _MAX_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
+_FOR_ONE = 2  # copies that are asked when a piece is taken: more than one, so that those that are over become fewer
 
 
 class Scratch:
@@ -23,8 +26,8 @@ class Scratch:
         Whether a copy from a piece may still read it when the call that enqueues the copy has returned.
     """
 
-    def __init__(self, device: Device, *, is_pinned: bool) -> None:
-        self._device, self._is_pinned = device, is_pinned
+    def __init__(self, device: Device, unsent: Unsent, *, is_pinned: bool) -> None:
+        self._device, self._unsent, self._is_pinned = device, unsent, is_pinned
         self.is_read_later = is_pinned or device.name == "host"
         self._free: list[memoryview] = []
         self._copied: deque[tuple[Event, memoryview]] = deque()  # with the end of the copy from each
@@ -49,21 +52,26 @@ class Scratch:
 
     def give_back(self, piece: memoryview, copied: Event | None = None) -> None:
         """Keep a piece for another message, once what has been copied from it is over."""
-        if copied is not None:
-            self._copied.append((copied, piece))
-        elif len(piece) == _NBYTES:
+        if len(piece) != _NBYTES:
+            self.drop(piece, copied)
+        elif copied is None:
             self._free.append(piece)
+        else:
+            self._copied.append((copied, piece))
+
+    def drop(self, memory: Any, copied: Event | None = None) -> None:
+        """Free memory that no other message uses, once what has been copied from it is over."""
+        if copied is not None:
+            self._unsent.keep_message(Used(copied, memory))
 
     def _reclaim(self) -> None:
-        while self._copied:
+        """Ask the next copies, wherever they are in the queue: one whose stream waits holds no other piece back."""
+        for _ in range(_FOR_ONE):
             try:
                 copied, piece = self._copied.popleft()
             except IndexError:  # another thread has taken it
                 return
-            if not copied.is_over():
-                self._copied.appendleft((copied, piece))
-                return
-            self.give_back(piece)
+            self.give_back(piece, None if copied.is_over() else copied)
 
 
 def host_memory(device: Device, nbytes: int, *, is_pinned: bool) -> npt.NDArray[np.uint8]:

@@ -52,7 +52,7 @@ class _Sent(NamedTuple):
         return self.request.Test()
 
 
-class _Used(NamedTuple):
+class Used(NamedTuple):
     """Memory that a stream uses."""
 
     end: Event
@@ -160,7 +160,7 @@ class Unsent:
         if not device.is_capturing(stream):
             end = device.event()
             end.record(stream)
-            self.keep_message(_Used(end, memory))
+            self.keep_message(Used(end, memory))
 
     def keep_message(self, message: Kept) -> None:
         """Keep a message that no call waits for until nothing uses its memory."""

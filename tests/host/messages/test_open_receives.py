@@ -76,7 +76,7 @@ def endpoint(device):
         opened=Opened(),
         side_stream=SIDE,
         bounce=SimpleNamespace(arrived_words=lambda stream, number: 0),
-        scratch=SimpleNamespace(give_back=lambda message, copied: None),
+        scratch=SimpleNamespace(drop=lambda message, copied: None),
         rescue=SimpleNamespace(pulled={}),
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )

@@ -1,10 +1,13 @@
 """Host memory that MPI receives into is used again once copies from it are over."""
 
+import weakref
+
 import numpy as np
 import pytest
 
 from pyncclx.backends import select
 from pyncclx.messages.scratch import Scratch
+from pyncclx.messages.unsent import Unsent
 
 
 class Copy:
@@ -17,9 +20,21 @@ class Copy:
         return self.over
 
 
+class Watcher:
+    """Stands for the thread that looks at what the library keeps."""
+
+    def wake(self):
+        pass
+
+
+@pytest.fixture
+def unsent():
+    return Unsent(Watcher())
+
+
 @pytest.fixture(params=[False, True], ids=["ordinary", "pinned"])
-def scratch(request):
-    return Scratch(select(), is_pinned=request.param)
+def scratch(request, unsent):
+    return Scratch(select(), unsent, is_pinned=request.param)
 
 
 def address(piece):
@@ -39,10 +54,36 @@ def test_not_before_what_is_copied_from_it_is_over(scratch):
     assert address(scratch.take(100)) not in map(address, pieces)
     copies[0].over = True
     assert address(scratch.take(100)) == address(pieces[0])
-    copies[2].over = True  # copies end in the order of their stream; a later one waits for those before
-    assert address(scratch.take(100)) not in map(address, pieces)
+    copies[2].over = True  # of another stream than the one before
+    assert address(scratch.take(100)) == address(pieces[2])
     copies[1].over = True
-    assert {address(scratch.take(100)) for _ in range(2)} == {address(pieces[1]), address(pieces[2])}
+    assert address(scratch.take(100)) == address(pieces[1])
+
+
+def test_a_stream_that_waits_keeps_no_memory_of_others(scratch):
+    """However many messages come meanwhile, they need no more pieces than are in use at once."""
+    scratch.give_back(scratch.take(100), Copy())
+    places = set()
+    for _ in range(20):
+        piece, copy = scratch.take(100), Copy()
+        places.add(address(piece))
+        scratch.give_back(piece, copy)
+        copy.over = True
+    assert len(places) <= 2
+
+
+@pytest.mark.parametrize("release", [Scratch.give_back, Scratch.drop])
+def test_memory_that_is_not_used_again(scratch, unsent, release):
+    """It is freed when its copy is over, though no other message follows."""
+    memory, copy = np.empty(3 << 20, np.uint8), Copy()
+    freed = weakref.ref(memory)
+    release(scratch, memory, copy)
+    del memory
+    unsent.sweep()
+    assert freed() is not None
+    copy.over = True
+    unsent.sweep()
+    assert freed() is None
 
 
 @pytest.mark.parametrize("nbytes", [1, 1 << 20, 3 << 20])

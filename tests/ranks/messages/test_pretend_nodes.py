@@ -1,7 +1,9 @@
 """Messages between pretend nodes: ranks in which PYNCCLX_NODE differs share no memory, so the data goes through MPI."""
 
 import contextlib
+import gc
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import Prequest, Request
 from pyncclx.messages import departure, persistent_send, postbox, scratch
+from pyncclx.objects import messages as object_messages
 from support.arrays import Output, put, xp
 from support.everywhere import raises_everywhere
 from support.labelled_messages import LARGE
@@ -22,11 +25,17 @@ pytestmark = pytest.mark.ranks(2)
 def comm(monkeypatch):
     """Each rank is a node."""
     monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
-    postbox.POSTBOX.reset()  # a process finds its node out once
+    forget_node()
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.Free()
+    forget_node()
+
+
+def forget_node():
+    """A process finds its node out once."""
     postbox.POSTBOX.reset()
+    object_messages._ALONE.reset()
 
 
 def test_a_message_between_nodes_goes_through_mpi(comm):
@@ -108,6 +117,52 @@ def test_a_message_between_nodes_that_is_too_long(comm):
             comm.synchronize()
             assert short.read().tolist() == [0, 1, 2]
         send.Wait()
+
+
+def mprobed(comm, obj, right, left):
+    request = comm.isend(obj, right)
+    comm.mprobe(left).recv()
+    request.wait()
+
+
+EXCHANGES = {  # of one object or array, which is long
+    "sendrecv": lambda comm, x, right, left: comm.sendrecv([x], right, source=left),
+    "mprobe": lambda comm, x, right, left: mprobed(comm, [x], right, left),
+    "gather": lambda comm, x, right, left: comm.gather([x]),
+    "alltoall": lambda comm, x, right, left: comm.alltoall([[x]] * comm.size),
+    "reduce": lambda comm, x, right, left: comm.reduce(x),
+    "Sendrecv": lambda comm, x, right, left: comm.Sendrecv(x, right, 0, xp.empty_like(x), left),
+}
+
+
+def has_level_memory(act, nbytes):
+    """Whether twenty rounds keep less than the given memory, at most some seconds later."""
+    for _ in range(4):
+        act()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            act()
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            gc.collect()
+            if tracemalloc.get_traced_memory()[0] < nbytes:
+                return True
+            time.sleep(0.01)
+        return False
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("named_stream", [False, True])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_what_has_come_is_not_kept(comm, exchange, named_stream):
+    """Also not the last message, though no other one follows."""
+    (right, left), x = ring(comm), put(np.zeros(1 << 17))
+    comm.stream = pyncclx.backends.select().new_stream() if named_stream else None
+    is_level = has_level_memory(lambda: EXCHANGES[exchange](comm, x, right, left), x.nbytes)
+    comm.stream = None
+    assert is_level
 
 
 def test_graphs_hold_no_messages_between_nodes(comm, monkeypatch):
