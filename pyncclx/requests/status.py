@@ -55,7 +55,8 @@ def copy_status(status: MPI.Status, other: MPI.Status) -> None:
     status.Set_source(other.source)
     status.Set_tag(other.tag)
     status.Set_error(MPI.SUCCESS)
-    status.Set_elements(MPI.BYTE, other.Get_elements(MPI.BYTE))
+    # Open MPI leaves the length as it was in memory where the operation was a collective: it may be negative.
+    status.Set_elements(MPI.BYTE, max(other.Get_elements(MPI.BYTE), 0))
     status.Set_cancelled(other.Is_cancelled())
 
 

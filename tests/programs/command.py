@@ -97,8 +97,9 @@ class Net:
 
 
 def is_slow(texts: list[str]) -> bool:
-    """Return whether waits ran out, rather than results being wrong."""
-    return any(word in text for text in texts for word in ("did not end", "Timeout", "RanksMissing"))
+    """Return whether waits ran out, and nothing else went wrong."""
+    slow = ("did not end", "Timeout", "RanksMissing")
+    return bool(texts) and all(any(word in text for word in slow) for text in texts)
 
 
 def drawn(seed: int, ranks: int, subjects: tuple[str, ...]) -> list[Program]:
