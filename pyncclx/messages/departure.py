@@ -16,7 +16,7 @@ from .endpoint import Endpoint
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
 from .scratch import PINNED_NBYTES, host_memory
-from .side import Plan
+from .side import Plan, array_of
 
 SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
 
@@ -55,7 +55,7 @@ class Departure:
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, plan.operation
         self.stream, self.peer, self.tag, self.nbytes = stream, plan.rank, plan.tag, plan.nbytes
-        self.buffer, self.owner, self._channel = plan.buffer, owner, channel
+        self.buffer, self.owner, self._channel = plan.buffer, array_of(owner), channel
         self._is_free_at_once = plan.nbytes <= SLOT_NBYTES and plan.operation not in SYNCHRONOUS  # it waits for nobody
         self.clock = self.postbox.clock.next()
         self._entry = 0 if endpoint.ring is None else endpoint.ring.add_packed(0, plan.facts)

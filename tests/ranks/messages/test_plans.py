@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from support.arrays import POISON, Output, put, xp
-from support.labelled_messages import data_of
+from support.labelled_messages import LARGE, data_of
 from support.reference import comparing
 from support.reversed_ranks import ring
 
@@ -65,6 +65,26 @@ def test_plans_keep_no_array(comm):
     del array
     comm.endpoint.postbox.receives.unsent.sweep()
     assert alive() is None
+
+
+@ONE_COMMUNICATOR
+@pytest.mark.parametrize("send", ["Isend", "Issend", "Isendrecv"])
+def test_a_list_whose_array_is_taken_out(comm, send):
+    """As in mpi4py, a request keeps the array until it is over, whatever becomes of the list."""
+    right, left = ring(comm)
+    sent, received = [put(data_of(comm.rank, TAG, 0, LARGE)), LARGE], [put(np.zeros(LARGE, "i8")), LARGE]
+    arrays = [weakref.ref(sent[0]), weakref.ref(received[0])]
+    if send == "Isendrecv":
+        requests = [comm.Isendrecv(sent, right, TAG, received, left, TAG)]
+    else:
+        requests = [comm.Irecv(received, left, TAG), getattr(comm, send)(sent, right, TAG)]
+    sent[0] = received[0] = None
+    kept = [each() for each in arrays]
+    with comparing() as compare:
+        compare(np.array([each is not None for each in kept]), np.ones(2, bool), "kept")
+        pyncclx.Request.Waitall(requests)
+        if kept[1] is not None:
+            compare(kept[1], data_of(left, TAG, 0, LARGE), "received")
 
 
 @ONE_COMMUNICATOR
