@@ -91,23 +91,24 @@ class Run:
         alone = [each for each in due if each[1] in ALONE]
         groups = [each for each in due if each[1] not in ALONE]
         for _, way, entry in alone:
-            self.at = f"{way} of {entry.name}"
-            complete(self, [entry], way)
+            self.complete([entry], way)
         if groups:
-            self.at = f"{groups[0][1]} of {', '.join(each[2].name for each in groups)}"
-            complete(self, [each[2] for each in groups], groups[0][1])
+            self.complete([each[2] for each in groups], groups[0][1])
 
     def later(self, entry: Entry, way: str, delay: int) -> None:
         """Complete a request: now, or `delay` acts later, with others that are then due."""
         if delay == 0:
-            self.at = f"{way} of {entry.name}"
-            complete(self, [entry], way)
+            self.complete([entry], way)
         else:
             self._pending.append((self.now + delay, way, entry))
 
-    def complete(self, entries: list[Entry], way: str) -> None:
-        """Complete requests now, together."""
-        complete(self, entries, way)
+    def complete(self, entries: list[Entry], way: str, delay: int = 0) -> None:
+        """Complete requests together: now, or `delay` acts later, with others that are then due."""
+        for entry in entries if delay else ():
+            self.later(entry, way, delay)
+        if entries and not delay:
+            self.at = f"{way} of {', '.join(entry.name for entry in entries)}"
+            complete(self, entries, way)
 
     def note(self, label: str, value: Any) -> None:
         """Note a result, to be compared."""

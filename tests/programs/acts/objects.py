@@ -12,7 +12,7 @@ import numpy as np
 from ..completing import Entry
 from ..memory import pattern
 from ..program import Act
-from .messages import FIRST_TAG
+from .messages import FIRST_TAG, may_be_to_itself
 
 if TYPE_CHECKING:
     from ..execute import Run
@@ -74,7 +74,7 @@ class ObjectMessage(Act):
     def legal(self) -> ObjectMessage:
         """Choose modes that do not wait where the other end comes later."""
         send, receive = self.send, self.receive
-        to_itself = self.comm == "halves" or (self.source - self.dest) % 12 in (0, 6, 4, 8, 3, 9, 2, 10)
+        to_itself = may_be_to_itself(self)
         if send in ("send", "ssend") and (to_itself or (self.gap and not self.receive_first)):
             send = "isend"
         if self.receive_first:
@@ -167,11 +167,7 @@ class ObjectExchange(Act):
                     request = getattr(comm, each)(sent, to, tag)
                     if request is not None:
                         entries.append(Entry(f"{name} {each}", request, lambda *_: None, has_object=True))
-        if self.after:
-            for entry in entries:
-                run.later(entry, self.done, self.after)
-        elif entries:
-            run.complete(entries, self.done)
+        run.complete(entries, self.done, self.after)
         yield from ()
 
 

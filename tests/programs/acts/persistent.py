@@ -83,12 +83,9 @@ class PersistentMessages(Act):
             if receiving is None:
                 started(run, [sending], together=False)
             entries.append(Entry(f"{name} send", sending, lambda *_: None, is_persistent=True))
-            if self.after == 0:
-                run.complete(entries, self.done)
-                continue
-            for entry in entries:
-                run.later(entry, self.done, self.after)
-            yield self.after
+            run.complete(entries, self.done, self.after)
+            if self.after:
+                yield self.after
 
 
 @dataclass(frozen=True, repr=False)
