@@ -26,6 +26,11 @@ def give_up(comm: MPI.Comm, request: Tested) -> None:
         _given_up.append((MPI.Comm(comm), request))
 
 
+def come_again(request: Tested) -> None:
+    """Forget that this rank gave up a collective: it has waited again, until all ranks were there."""
+    _given_up[:] = [(comm, each) for comm, each in _given_up if each is not request]
+
+
 def has_given_up(comm: MPI.Comm) -> bool:
     """Return whether this rank has left a collective of a communicator in which others may still be.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from . import waiting
+from .freeing import come_again
 from .plain import plain
 
 
@@ -40,5 +41,6 @@ class Meeting:
             self._waiting = plain(comm).Ibarrier()
         ranks = waiting.missing(comm, self._waiting, seconds, late, look)
         if not ranks:
+            come_again(self._waiting)
             self._waiting = None
         return ranks

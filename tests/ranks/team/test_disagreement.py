@@ -35,6 +35,10 @@ def test_one_rank_is_in_a_call_of_mpis(brief):
         assert MPI.COMM_WORLD.allgather(None)
     brief.Allreduce(put(np.ones(1000, "f4")), x.array)
     pyncclx.Communicator(brief).synchronize()
+    with brief.Create_token_shuffle(brief.size, 8, 16, "float32", k=1, max_tokens=1) as shuffle:
+        shuffle.dispatch(put(np.ones((1, 16), "f4")), put(np.zeros((1, 1), "i4")))
+    # All ranks met again when the shuffle was freed: none is ahead of the others.
+    assert mpi_bootstrap.allgather_objects(brief, brief.rank) == list(range(brief.size))
 
 
 def test_a_meeting(comm):
