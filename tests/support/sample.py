@@ -38,7 +38,7 @@ MOST_RANKS = {
 # What does the same with every MPI library: kernels, what is compiled for them, and what they find out.
 ONE_LIBRARY = (
     *("bench/", "device/", "examples/", "launch/test_kernels", "numba_kernels/", "operators/", "tuning/"),
-    *("recording/", "simulation/", "tokens/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
+    *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
 )
 OPEN_MPI = "Open MPI"
 SHARING = {3: 2, 4: 2, 8: 1}  # numbers of ranks, and how many parts of the values each has: more where ranks take less
