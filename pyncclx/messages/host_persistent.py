@@ -23,10 +23,11 @@ class HostReceivePrequest(HostReceive, Prequest):
     """The request of `Recv_init`.
 
     MPICH completes a persistent request where it is asked for its status. So this one has MPI complete it, keeps the
-    status, and is active until the program completes it.
+    status and the error, and is active until the program completes it.
     """
 
     _received: MPI.Status | None = None  # of a message that the program has still to complete
+    _error: MPI.Exception | None = None  # of that message
 
     def prepare(self) -> None:
         """Raise MPI.Exception, of class ERR_REQUEST, if a message has come that the program has not completed."""
@@ -37,10 +38,16 @@ class HostReceivePrequest(HostReceive, Prequest):
         """Return whether MPI has received the message, and set the status if so; None if nothing is active."""
         if self._received is not None:
             copy_status(status, self._received)
+            status.Set_error(self._received.Get_error())
             return True
-        if not _test(self, status):
-            return False
-        if status.source == MPI.ANY_SOURCE and not status.Is_cancelled():  # as in an empty status
+        try:
+            if not _test(self, status):
+                return False
+        except MPI.Exception as error:
+            self._error = error
+            status.Set_error(error.Get_error_code())
+        is_empty = status.source == MPI.ANY_SOURCE and not status.Is_cancelled()
+        if is_empty and self._error is None:
             return None
         self._received = MPI.Status(status)
         return True
@@ -51,12 +58,17 @@ class HostReceivePrequest(HostReceive, Prequest):
         if received is None:
             super().finish(status)
         else:
-            self.finish_received(status)
-            copy_status(status, received)
+            try:
+                self.finish_received(status)
+            finally:
+                copy_status(status, received)
 
     def finish_received(self, status: MPI.Status) -> None:
         """Do what `finish` does when the status has just been set."""
         received, self._received = cast(MPI.Status, self._received), None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         self.landing.complete(received)
 
     def Cancel(self) -> None:

@@ -37,10 +37,11 @@ class PersistentReceive(PersistentMessage):
     def begin(self, stream: Any, batch: Batch | None) -> None:
         incoming = begin_receive(self.comm, self.endpoint, self._plan, None, stream)
         self._message = self.receive = incoming
+        self._status = incoming.status
         incoming.post()
 
     def _met(self, message: Incoming) -> None:
-        self._status, envelope = message.status, message.envelope
+        envelope = message.envelope
         if envelope is None or not envelope.channel or envelope.nbytes > self.buffer.nbytes:
             self._inlet = None
         elif self._inlet is None or not self._inlet.is_of(envelope):

@@ -29,8 +29,8 @@ def wait_for(what: Hashable, wait: Callable[[], None]) -> None:
 
 
 @contextmanager
-def gathered(errors: list[Exception]) -> Iterator[None]:
-    """Let the host wait at the end of the block; add what the waits raise to `errors`."""
+def gathered(add: Callable[[Exception], None]) -> Iterator[None]:
+    """Let the host wait at the end of the block; call `add` with what the waits raise."""
     before, _GATHERED.waits = _GATHERED.waits, {}
     try:
         yield
@@ -40,4 +40,4 @@ def gathered(errors: list[Exception]) -> Iterator[None]:
             try:
                 wait()
             except Exception as error:
-                errors.append(error)
+                add(error)

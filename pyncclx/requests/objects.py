@@ -7,9 +7,11 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .completing import OwnRequest, Statuses, as_many, complete_asking, complete_if_over
+from .failures import Failures
 from .host_receive import HostReceive
-from .several import Requests, Statuses, as_many, complete_all, end_persistent, fill_first, first, kept, test
-from .status import copy_status, fill_empty
+from .several import Requests, fill_first, first, test, test_each
+from .status import fill_empty
 
 
 class ObjectRequests(Requests):
@@ -18,32 +20,18 @@ class ObjectRequests(Requests):
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[Any]:
         """Wait for all, and return their objects, None of those without. As mpi4py's `waitall`."""
-        every = as_many([] if statuses is None else statuses, requests)
-        ours = [index for index, each in enumerate(requests) if isinstance(each, Requests)]
         objects: list[Any] = [None] * len(requests)
-
-        def is_over(index: int) -> bool:
-            over, objects[index] = _test_object(requests[index], every[index])
-            return over is not False
-
-        others = [index for index in range(len(requests)) if index not in ours]
-        errors = complete_all(others, is_over, [requests[index] for index in ours])
-        with kept(errors):
-            cls.Waitall([requests[index] for index in ours], [every[index] for index in ours])
-        if errors:
-            raise errors[0]
+        _receive(requests, as_many([] if statuses is None else statuses, requests), objects).raise_of("waitall")
         return objects
 
     @classmethod
     def testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
         """Return whether all are over; if so, their objects, too. As mpi4py's `testall`."""
-        ended = end_persistent(requests)
-        if ended is None:
+        objects: list[Any] = [None] * len(requests)
+        failures = complete_if_over(requests, statuses, lambda some, every: _receive(some, every, objects))
+        if failures is None:
             return False, None
-        statuses = as_many([] if statuses is None else statuses, requests)
-        objects = cls.waitall(requests, statuses)
-        for index, status in ended.items():
-            copy_status(statuses[index], status)
+        failures.raise_of("testall")
         return True, objects
 
     @classmethod
@@ -77,17 +65,36 @@ class ObjectRequests(Requests):
         cls, requests: Sequence[MPI.Request], statuses: Statuses = None
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Return the indices of those that are over, and their objects. As mpi4py's `testsome`."""
-        found = [MPI.Status() for _ in requests]
-        outcomes = [_test_object(*each) for each in zip(requests, found, strict=True)]
-        if all(over is None for over, _ in outcomes):
+        found, failures = [MPI.Status() for _ in requests], Failures()
+        objects: list[Any] = [None] * len(requests)
+
+        def is_over(index: int) -> bool | None:
+            over, objects[index] = _test_object(requests[index], found[index])
+            return over
+
+        indices = test_each(requests, is_over, failures)
+        if indices is None:
             return None, None
-        indices = [index for index, (over, _) in enumerate(outcomes) if over]
-        fill_first(statuses, [found[index] for index in indices])
-        return indices, [outcomes[index][1] for index in indices]
+        fill_first(statuses, found, indices, failures)
+        failures.raise_of("testsome")
+        return indices, [objects[index] for index in indices]
+
+
+def _receive(requests: Sequence[MPI.Request], statuses: list[MPI.Status], objects: list[Any]) -> Failures:
+    """Wait for all, each whatever the others raise; set their statuses and objects."""
+
+    def is_over(index: int) -> bool:
+        over, objects[index] = _test_object(requests[index], statuses[index])
+        return over is not False
+
+    others = [index for index, each in enumerate(requests) if not isinstance(each, OwnRequest)]
+    failures = complete_asking(requests, statuses, others, is_over)
+    failures.set_errors(zip(range(len(requests)), statuses, strict=False))
+    return failures
 
 
 def _test_object(request: MPI.Request, status: MPI.Status) -> tuple[bool | None, Any]:
     """Do what `_test` does, and return the object, too."""
-    if isinstance(request, (Requests, HostReceive, MPI.Prequest)):
+    if isinstance(request, (OwnRequest, HostReceive, MPI.Prequest)):
         return test(request, status), None
     return request.test(status) if request else (None, None)

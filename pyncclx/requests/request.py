@@ -53,7 +53,12 @@ class Request(ObjectRequests):
             Errors of the operation. The request is used up.
         """
         was_active = status is not None and self.is_active
-        self._finish()
+        try:
+            self._finish()
+        except MPI.Exception:
+            if was_active and status is not None:
+                self._fill(status)
+            raise
         try:
             super().Wait(status)
         except MPI.Exception:
@@ -140,6 +145,9 @@ class Request(ObjectRequests):
         """Set what MPI leaves out in the status of a request that was active and is over."""
         if getattr(self._work, "is_cancelled", False):
             status.Set_cancelled(True)
+
+    def _fill(self, status: MPI.Status) -> None:
+        self._work.fill(status)
 
     def _is_over(self) -> bool:
         return not self or self._work.is_over()

@@ -198,7 +198,7 @@ def test_a_message_that_is_too_long(comm):
                 if send is sends[0]:
                     with raises_everywhere(comm, MPI.Exception, match="room for 32") as raised:
                         Request.Waitall([send, receive])
-                    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+                    assert raised.value.__cause__.Get_error_class() == MPI.ERR_TRUNCATE
                     assert not receive.is_active
                 else:
                     Request.Waitall([send, receive])

@@ -91,9 +91,9 @@ PYTHON = {
         "ranks/messages/test_probe.py",
     ),
     "an error of one request of many is lost": Mutant(
-        "pyncclx/requests/several.py",
-        "        if errors:\n            raise errors[0]\n        return over\n",
-        "        return over\n",
+        "pyncclx/requests/completing.py",
+        "                failures.add(error, index)\n",
+        "                pass\n",
         "ranks/messages ranks/communicator/test_nonblocking.py",
     ),
     "many requests: the host does not wait": Mutant(

@@ -1,0 +1,90 @@
+"""What requests raise that one call completes: all are completed, whatever any of them raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from mpi4py import MPI
+
+from ..errors import MPIError, RankFailed, Revoked
+
+
+class Failures:
+    """Exceptions of the requests of one call.
+
+    Attributes
+    ----------
+    of_requests : dict of int to MPI.Exception
+        By the index of the request: those that MPI has in the statuses.
+    of_call : Exception or None
+        The first of all others. They concern the communicator, as PeerTimeout and RankFailed do, or an object.
+    """
+
+    def __init__(self) -> None:
+        self.of_requests: dict[int, MPI.Exception] = {}
+        self.of_call: Exception | None = None
+        self._pending: set[int] = set()
+
+    def add(self, error: Exception, index: int) -> None:
+        """Keep what a request has raised, by its index."""
+        if isinstance(error, MPI.Exception) and not isinstance(error, (RankFailed, Revoked)):
+            self.of_requests.setdefault(index, error)
+        else:
+            self.add_of_call(error)
+
+    def add_of_call(self, error: Exception) -> None:
+        """Keep what concerns all requests."""
+        self.of_call = self.of_call or error
+
+    def update(self, other: Failures, indices: Sequence[int]) -> None:
+        """Add the failures of some of the requests, by their indices among all."""
+        self.of_requests |= {indices[index]: error for index, error in other.of_requests.items()}
+        self._pending |= {indices[index] for index in other._pending}
+        self.of_call = self.of_call or other.of_call
+
+    def is_pending(self, index: int) -> bool:
+        """Whether MPI has left a request to a later call, as it may when another one has failed."""
+        return index in self._pending
+
+    @contextmanager
+    def keeping(self, index: int) -> Iterator[None]:
+        """Keep what the block raises of a request."""
+        try:
+            yield
+        except Exception as error:
+            self.add(error, index)
+
+    def add_of_mpi(self, error: MPI.Exception, statuses: Iterable[tuple[int, MPI.Status]]) -> None:
+        """Keep what a call of MPI's for several requests has raised, given their indices and statuses."""
+        codes = [(index, status.Get_error()) for index, status in statuses]
+        failed = {index: MPI.Exception(code) for index, code in codes if code not in (MPI.SUCCESS, MPI.ERR_PENDING)}
+        if error.Get_error_class() != MPI.ERR_IN_STATUS or not failed:
+            self.add_of_call(error)
+            return
+        self.of_requests |= failed
+        self._pending |= {index for index, code in codes if code == MPI.ERR_PENDING}
+
+    def set_errors(self, statuses: Iterable[tuple[int, MPI.Status]]) -> None:
+        """Set the error of each status, given with the index of its request; if none has failed, MPI leaves it."""
+        for index, status in statuses if self.of_requests else ():
+            error = self.of_requests.get(index)
+            code = MPI.ERR_PENDING if index in self._pending else MPI.SUCCESS
+            status.Set_error(code if error is None else error.Get_error_code())
+
+    def raise_of(self, call: str) -> None:
+        """Raise what a call raises for these, if there are any.
+
+        Raises
+        ------
+        MPI.Exception
+            Of class ERR_IN_STATUS, from the first that a request has raised; the text has all.
+        Exception
+            `of_call`.
+        """
+        if self.of_call is not None:
+            raise self.of_call
+        if self.of_requests:
+            texts = [f"request {index}: {error}" for index, error in sorted(self.of_requests.items())]
+            first = self.of_requests[min(self.of_requests)]
+            raise MPIError(MPI.ERR_IN_STATUS, f"{call}: {'; '.join(texts)}") from first
