@@ -232,6 +232,7 @@ class Receives:
 
     def __init__(self):
         self.device, self.at_rest, self.busy, self.error = host.Device(), False, False, None
+        self.may_have_more = False
         self.looks = self.readings = 0
 
     @property
@@ -277,14 +278,30 @@ def test_the_watcher_sleeps_and_wakes(watching):
     assert not thread.asleep
 
 
-def test_the_watcher_stays_out_of_what_the_program_does(watching):
+def test_the_watcher_looks_seldom_while_the_program_does(watching):
+    """The program's looks do a part only of what others may wait for: once in the longest pause the thread does it."""
     receives, _ = watching
     until(lambda: receives.looks > 0)
     receives.busy = True
-    until(lambda begun=receives.readings: receives.readings > begun + 2)
-    before = receives.looks
-    until(lambda begun=receives.readings: receives.readings > begun + 5)
-    assert receives.looks == before
+    until(lambda begun=receives.readings: receives.readings > begun + 6)
+    looks, begun, began_s = receives.looks, receives.readings, time.monotonic()
+    until(lambda: receives.readings > begun + 5)
+    assert 0 < receives.looks - looks <= receives.readings - begun + 1
+    assert time.monotonic() - began_s > 4 * watcher.LONGEST_PAUSE_S
+
+
+@pytest.mark.parametrize("may_have_more", [False, True])
+def test_the_watcher_looks_at_rest_where_mpi_may_have_more(watching, may_have_more):
+    """No request may stand for what MPI has left to do."""
+    receives, thread = watching
+    receives.at_rest = True
+    until(lambda: thread.asleep)
+    looks, receives.may_have_more = receives.looks, may_have_more
+    thread.wake()
+    until(lambda: thread.asleep)
+    if may_have_more:
+        until(lambda: receives.looks > looks + 2)
+    assert may_have_more or receives.looks == looks
 
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), SystemExit("no more")])
