@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
-_MOST_PLANS = 1024  # that an endpoint remembers
+_MOST_PLANS = 1024  # An endpoint that has so many forgets them all.
 
 
 def planned_side(endpoint: Endpoint, operation: str, side: Side, *, writable: bool) -> Plan | None:
@@ -39,7 +39,7 @@ def planned(
 ) -> Plan | None:
     """Return the plan of a side, which receives if its buffer is `writable`; None to and from MPI.PROC_NULL.
 
-    That of an equal side is remembered, by the key of the array. So what an equal call checks are failures alone.
+    The endpoint remembers plans by the key of the array. A call with the same arguments checks for failures only.
     """
     key: Hashable = None
     if type(rank) is int and type(tag) is int:

@@ -80,7 +80,7 @@ def _begin(
     plan = planned_side(endpoint, operation, receiving, writable=True)
     incoming, outgoing = None, None
     if plan is not None:
-        # Of two arrays without a stream of their own, the one stands for the other.
+        # Neither array names a stream: waiting once for the current stream is enough for both.
         has_waited = send_plan is not None and plan.of_current is not None and plan.of_current == send_plan.of_current
         stream = send_stream if has_waited else stream_of(endpoint, plan)
         incoming = begin_receive(comm, endpoint, plan, receiving.buf, stream)
@@ -140,7 +140,10 @@ class _Exchange:
                 request.Free()
 
     def drop(self) -> None:
-        """Do so soon, at any time; those of host arrays go on in MPI. A copy of the handle may still complete both."""
+        """Let both messages go on soon; a destructor calls this. A copy of the handle may still complete both.
+
+        Messages of host arrays go on in MPI by themselves.
+        """
         for request in (self._receiving, self._sending):
             if isinstance(request, Request):
                 request._drop()
