@@ -24,7 +24,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import events
 from pyncclx.collectives.allreduce import allreduce
-from pyncclx.launch.keys import key_of
+from pyncclx.launch.keys import key_of_call
 from pyncclx.launch.run import by_kernel
 from pyncclx.team.state import state_of
 from pyncclx.team.streams import stream_for
@@ -54,15 +54,15 @@ def hops(comm: Any, x: Any, y: Any) -> dict[str, Callable[[], Any]]:
     state = state_of(comm)
     team = state.team
     assert team is not None
-    key = allreduce, key_of(x), key_of(y), key_of(MPI.SUM), key_of(None)
+    arguments = x, y, MPI.SUM, None
+    key = key_of_call(allreduce, arguments, {})
     remembered = team.remembered[key]
     plan, parameters, producers, of_current, _, record = remembered
     stream = stream_for(team.device, producers, state, of_current)
     launch = plan.function, plan.grid, plan.threads, parameters, stream, plan.early
     return {
         "the communicator's state": lambda: (events.listeners, state_of(comm)),
-        "keys of two arrays": lambda: (key_of(x), key_of(y)),
-        "keys of operator and algorithm": lambda: (key_of(MPI.SUM), key_of(None)),
+        "the key of the call": lambda: key_of_call(allreduce, arguments, {}),
         "the launch that was remembered": lambda: team.remembered.get(key),
         "errors that kernels recorded": team.errors.check,
         "the flight recorder's entry": record or _nothing,

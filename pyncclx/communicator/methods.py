@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,8 @@ from ..collectives import blocking_form
 from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
 from ..launch.call import Call
-from ..launch.launched import key_aside, launch, launch_again
+from ..launch.keys import key_of_call
+from ..launch.launched import Launched, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
@@ -24,6 +25,7 @@ from ..nodes.spanning import Spanning, spanning_of
 from ..requests.persistent import Prequest, Startable
 from ..requests.request import request_of
 from ..staging.operations import is_persistent
+from ..team.state import state_of
 from ..team.tracks import tracks_of
 from . import mixed
 from .host_first import RECEIVES, Ways, host_first, parameters, receive_by_mpi
@@ -72,8 +74,15 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.begin(name, self) if events.listeners else None
-            key = key_aside(self, make, args, kwargs) or self.key_over_nodes(make, args, kwargs)
-            work: Any = launch_again(self, key, args, kwargs) or self.launched_over_nodes(key, args, kwargs)
+            state = state_of(self)
+            work: Any = None
+            key: Hashable = None
+            if state.team is None:
+                key = self.key_over_nodes(make, args, kwargs)
+                work = self.launched_over_nodes(key, args, kwargs)
+            elif not (state.checking or state.sm_free):
+                key = key_of_call((Launched, make, *kwargs), args, kwargs)
+                work = launch_again(state, state.team, key, (*args, *kwargs.values()))
             if work is None:
                 spanning = self.spanning_for(make, args, kwargs)
                 call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpi4py import MPI
-
 from ..backends import Event
-from ..requests.open_receives import let_receives_leave
+from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..requests.status import fill_empty
-from ..team.base import IntraBase
-from ..team.state import state_of
+from ..team.state import State
 from ..team.team import Team
 
 
 class KernelWork:
     """Base of the operations that requests of collectives stand for."""
 
-    def __init__(self, comm: IntraBase) -> None:
-        self._state = self._owner = state_of(comm)  # the owner has the Team
-        self._hold = self._state.hold()
+    def __init__(self, state: State) -> None:
+        self._state = self._owner = state  # the owner has the Team
+        self._hold = state.hold()
         self._began_on: Any = None  # the stream that was current
 
     def _wait(self, team: Team, event: Event, stream: Any, arrays: Any) -> None:
@@ -28,7 +25,8 @@ class KernelWork:
         The stream on which the operation began waits too: from now on its memory pool may use the arrays' memory again.
         If the program has named the stream, arrays may be another stream's: they are kept until the kernel has ended.
         """
-        let_receives_leave()
+        if OPEN_RECEIVES:
+            let_receives_leave()
         event.order(stream)
         if self._began_on is not None and self._began_on != stream:
             event.order(self._began_on)
@@ -39,6 +37,4 @@ class KernelWork:
         if self._owner.team is team:  # a communicator that has been freed has drained, and has no record
             team.errors.check()
 
-    def fill(self, status: MPI.Status) -> None:
-        """Set the status to the empty one: a collective has no message."""
-        fill_empty(status)
+    fill = staticmethod(fill_empty)  # a collective has no message

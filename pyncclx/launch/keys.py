@@ -6,6 +6,7 @@ leads to the same launch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -26,28 +27,23 @@ class NoKey(Exception):
     """An argument has no key: it has to be checked in each call."""
 
 
-def key_of(argument: Any) -> Hashable:
-    """Return the key of an argument: an array, a buffer spec, an operator, a number, a string or None.
-
-    Raises
-    ------
-    NoKey
-        For others, such as derived datatypes that no call has flattened, and arrays that only an interface describes.
-    """
-    return MAKERS[type(argument)](argument)
-
-
 def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any]) -> Hashable:
     """Return the key of a call of some kind, None if an argument has none."""
+    key: list[Hashable] = [kind]
     try:
-        return kind, *map(key_of, args), *map(key_of, options.values())
+        for argument in itertools.chain(args, options.values()):
+            key.append(MAKERS[type(argument)](argument))
     except NoKey:
         return None
+    return tuple(key)
 
 
 def arrays_of(*arguments: Any) -> list[Any]:
     """Return the arrays of buffer arguments, to keep them; the program may change the lists that they are in."""
-    return [each[0] if isinstance(each, (list, tuple)) and each else each for each in arguments]
+    arrays = []
+    for each in arguments:
+        arrays.append(each[0] if isinstance(each, (list, tuple)) and each else each)
+    return arrays
 
 
 def _itself(argument: Any) -> Hashable:
@@ -88,19 +84,22 @@ def _of_spec(spec: Any) -> Hashable:
     """Of an array with counts, displacements and a datatype; a list means other things than a tuple."""
     if not spec:
         raise NoKey
-    return isinstance(spec, list), key_of(spec[0]), *map(_of_value, spec[1:])
+    key: list[Hashable] = [isinstance(spec, list), MAKERS[type(spec[0])](spec[0])]
+    for value in spec[1:]:
+        key.append(VALUES[type(value)](value))
+    return tuple(key)
 
 
-def _of_value(value: Any) -> Hashable:
-    """Of counts; of those on the host the key has the numbers."""
-    if isinstance(value, (list, tuple)):
-        return isinstance(value, list), *map(_of_value, value)
-    if isinstance(value, np.ndarray):
-        if value.dtype.hasobject:  # its bytes are addresses of objects, which may change
-            raise NoKey
-        address = MPI.Get_address(value) if value.flags.forc else None  # numbers with gaps are read on the host
-        return address, value.dtype, value.shape, value.strides, value.tobytes()
-    return key_of(value)
+def _of_values(values: Any) -> Hashable:
+    return isinstance(values, list), *[VALUES[type(each)](each) for each in values]
+
+
+def _of_numbers(numbers: np.ndarray[Any, Any]) -> Hashable:
+    """Of counts on the host: the key has the numbers."""
+    if numbers.dtype.hasobject:  # its bytes are addresses of objects, which may change
+        raise NoKey
+    address = MPI.Get_address(numbers) if numbers.flags.forc else None  # numbers with gaps are read on the host
+    return address, numbers.dtype, numbers.shape, numbers.strides, numbers.tobytes()
 
 
 def _of_datatype(datatype: MPI.Datatype) -> Hashable:
@@ -137,5 +136,20 @@ class _Makers(dict[type, _Maker]):
         return self[kind]
 
 
-MAKERS = _Makers(dict.fromkeys((type(None), bool, int, str), _itself))
+class _ValueMakers(dict[type, _Maker]):
+    """By the type of a count, displacement or datatype, the function that makes its key."""
+
+    def __missing__(self, kind: type) -> _Maker:
+        by_class = ((list, _of_values), (tuple, _of_values), (np.ndarray, _of_numbers))
+        self[kind] = next((make for base, make in by_class if issubclass(kind, base)), None) or MAKERS[kind]
+        return self[kind]
+
+
+_AS_THEY_ARE: dict[type, _Maker] = {type(None): type, bool: bool, int: int, str: str}  # which run no code of Python's
+#: By the type of an argument, what makes its key: of an array, a buffer spec, an operator, a number, a string or None.
+#: Raises NoKey for others, such as derived datatypes that no call has flattened, and arrays that only an interface
+#: describes.
+MAKERS = _Makers(_AS_THEY_ARE)
 MAKERS |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}
+#: The same for counts, displacements and datatypes: the key of a host array of counts has its numbers.
+VALUES = _ValueMakers(_AS_THEY_ARE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 from ..arrays.buffers import Buffer
@@ -15,7 +15,7 @@ from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call
 from .kernel_work import KernelWork
-from .keys import arrays_of, key_of_call
+from .keys import arrays_of
 from .plan import is_planned
 from .run import Enqueued, enqueue, enqueue_again
 
@@ -25,13 +25,13 @@ class Launched(KernelWork):
 
     def __init__(
         self,
-        comm: IntraBase,
+        state: State,
         enqueued: Enqueued,
         origins: Collection[Buffer | Producer],
         arrays: Any = None,
         comparison: Comparison | None = None,
     ) -> None:
-        super().__init__(comm)
+        super().__init__(state)
         self._began_on = enqueued.current
         self._team: Team | None = enqueued.team
         self._event: Event | None = enqueued.team.order.mark(enqueued.stream)
@@ -54,35 +54,20 @@ class Launched(KernelWork):
         return self._event is None or self._event.is_over()
 
 
-def key_aside(
-    comm: IntraBase, make: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
-) -> Hashable | None:
-    """Return the key of a nonblocking call; None if it cannot be a call that came before."""
-    state = state_of(comm)
-    if state.team is None or state.checking or state.sm_free:
-        return None
-    return key_of_call((Launched, make, *options), args, options)
-
-
 def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
     """Launch a call's kernel on a stream of the communicator's own; remember it by its key, if it has one."""
     state = state_of(comm)
     comparison = _begin_comparison(comm, state, call) if state.checking else None
     enqueued = enqueue(comm, state, call, key, aside=True)
-    return Launched(comm, enqueued, call.buffers, comparison=comparison)
+    return Launched(state, enqueued, call.buffers, comparison=comparison)
 
 
-def launch_again(
-    comm: IntraBase, key: Hashable, args: Sequence[Any], options: Mapping[str, Any]
-) -> Launched | None:
-    """Do so for a call that came before; None if none with this key did."""
-    state = state_of(comm)
-    team = state.team
-    remembered = None if team is None or key is None else team.remembered.get(key)
-    if team is None or remembered is None:
+def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[Any]) -> Launched | None:
+    """Launch a call that came before; return None if none with this key did."""
+    remembered = team.remembered.get(key)
+    if remembered is None:
         return None
-    arrays = arrays_of(*args, *options.values())
-    return Launched(comm, enqueue_again(state, team, remembered), remembered.producers, arrays)
+    return Launched(state, enqueue_again(state, team, remembered), remembered.producers, arrays_of(*arguments))
 
 
 def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:

@@ -15,18 +15,13 @@ from .sources import check_records, file_of
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-MOST_KEPT = 1024  # plans, or launches, of a communicator; a program with more different calls makes them anew
-
 
 def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
     """Return the plan of a call, made at the first call of its kind. Collective at the first use of a kernel."""
     kind = call.operation, call.template, call.sized
     plan = team.plans.get(kind)
     if plan is None:
-        plan = _make(comm, team, call)
-        if len(team.plans) >= MOST_KEPT:
-            team.plans.clear()
-        team.plans[kind] = plan
+        plan = team.plans[kind] = _make(comm, team, call)
     return plan
 
 

@@ -16,6 +16,7 @@ from ..recording.calls import Begun
 from ..system.process import held
 from ..team.base import IntraBase
 from ..team.compare import compare
+from ..team.state import state_of
 from ..team.streams import current_stream, is_of_current, stream_for
 from ..team.team import Team
 from .call import Call
@@ -44,7 +45,7 @@ class Prepared(KernelWork):
     _record: Callable[[], None] | None = None  # writes the entry of a start for the flight recorder
 
     def __init__(self, comm: IntraBase, call: Call, on: IntraBase) -> None:
-        super().__init__(comm)
+        super().__init__(state_of(comm))
         self._owner = on.state
         self.active, self._serial = False, next(_serials)
         self._together: dict[tuple[int, ...], Repeated] = {}  # launches of several, by their serial numbers

@@ -16,8 +16,8 @@ from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
 from .call import Call
-from .keys import NoKey, arrays_of, key_of
-from .plan import MOST_KEPT, plan_of
+from .keys import arrays_of, key_of_call
+from .plan import plan_of
 from .turns import leave_to_host
 
 if TYPE_CHECKING:
@@ -32,21 +32,18 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
     """
     began = events.now() if events.listeners else None
     state = state_of(comm)
-    team, key = state.team, None
+    team = state.team
+    key: Hashable = None
     if team is not None and not (state.checking or state.sm_free):
-        try:
-            key = make, *map(key_of, args), *map(key_of, options.values())
-        except NoKey:
-            pass
-        else:
-            remembered = team.remembered.get(key)
-            if remembered is not None:
-                if began is not None:
-                    events.start(remembered.plan.operation, began, comm)
-                _launch_again(state, team, remembered, args)
-                if began is not None:
-                    _emit(comm, remembered.plan.operation, began, args)
-                return True
+        key = key_of_call(make, args, options)
+        remembered = None if key is None else team.remembered.get(key)
+        if remembered is not None:
+            if began is not None:
+                events.start(remembered.plan.operation, began, comm)
+            _launch_again(state, team, remembered, args)
+            if began is not None:
+                _emit(comm, remembered.plan.operation, began, args)
+            return True
     may_stage = not any(options.values())  # MPI cannot do what an option asks for
     return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=may_stage)
 
@@ -83,16 +80,19 @@ def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enq
         record()
     current = stream_for(team.device, producers, state, of_current)
     stream = team.order.aside(current)
-    _launch_after_joining(team, plan, parameters, around or (None, None), stream, current)
+    _launch_after_joining(team, plan, parameters, around, stream, current)
     return Enqueued(team, current, stream)
 
 
 def _launch_after_joining(
-    team: Team, plan: Plan, parameters: bytes, around: tuple[Any, Any], stream: Any, current: Any
+    team: Team, plan: Plan, parameters: bytes, around: tuple[Any, Any] | None, stream: Any, current: Any
 ) -> None:
     """Launch a kernel and what is around it on a stream that may have joined the capture of the current one."""
     try:
-        _launch_with(team, plan, parameters, *around, stream)
+        if around is None:
+            team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
+        else:
+            _launch_with(team, plan, parameters, *around, stream)
     except NotSupported:
         team.device.order(stream, current)  # or the capture would not end
         raise
@@ -214,8 +214,6 @@ def _enqueue(
     record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
     _launch_after_joining(team, plan, parameters, (call.before, call.after), stream, current)
     if key is not None and call.may_be_known:
-        if len(team.remembered) >= MOST_KEPT:
-            team.remembered.clear()
         producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
         around = (call.before, call.after) if call.is_again else None
         of_current = is_of_current(call.buffers)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
-_MOST_PLANS = 1024  # An endpoint that has so many forgets them all.
-
 
 def planned_side(endpoint: Endpoint, operation: str, side: Side, *, writable: bool) -> Plan | None:
     """Return the plan of a side of a call that has two."""
@@ -68,8 +66,6 @@ def _remembered(endpoint: Endpoint, key: Hashable, plan: Plan) -> Plan:
     """Remember a plan, without the array."""
     plan.of_current = is_of_current((plan.buffer,))
     plan.buffer = replace(plan.buffer, owner=None)
-    if len(endpoint.plans) >= _MOST_PLANS:
-        endpoint.plans.clear()
     endpoint.plans[key] = plan
     return plan
 

@@ -28,6 +28,7 @@ from ..recovery.losses import Loss
 from ..recovery.meetings import explained
 from ..requests.open_receives import LOCK
 from ..system import settings
+from ..system.bounded import BoundedCache
 from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
@@ -114,7 +115,7 @@ class Endpoint:
         self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
         self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
         self._stream: Any = None  # the last of them
-        self.plans: dict[Hashable, Plan] = {}
+        self.plans: BoundedCache[Hashable, Plan] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds(self)
         self.loss: Loss | None = None

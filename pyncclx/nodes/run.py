@@ -75,7 +75,7 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
         program = composition.program(call.buffers)
         program.before, program.after = call.before, call.after
         if key is not None and call.may_be_known:
-            spanning.remember(key, program)
+            spanning.programs[key] = program
         if capturing:
             spanning.enter_graph(program)
     return program

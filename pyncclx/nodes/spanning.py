@@ -12,6 +12,7 @@ import mpi_bootstrap
 
 from ..errors import Aborted, PeerTimeout, RankFailed, RanksMissing, Revoked
 from ..recovery.detector import DETECTOR
+from ..system.bounded import BoundedCache
 from ..team.base import IntraBase
 from ..team.error_record import ErrorRecord
 from ..team.members import most_ranks_per_device
@@ -34,7 +35,6 @@ from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Watch
 
 NAME = "nodes"  # of the attachment
-MOST_KEPT = 1024  # programs of a communicator
 
 
 class Spanning(Endings, Attachment):
@@ -88,7 +88,7 @@ class Spanning(Endings, Attachment):
             look_soon=lambda look: WATCHDOG.get().look_once(self.team.device, look),
         )
         self._local_state.look = self.comparison.check
-        self.programs: dict[Hashable, Program] = {}
+        self.programs: BoundedCache[Hashable, Program] = BoundedCache()
         self._generation = self.team.generation
         self.scratch = Scratch(self.team.device)
         self.thread = StepThread(self.team.device)
@@ -152,12 +152,6 @@ class Spanning(Endings, Attachment):
             self._generation = self.team.generation
             self.programs.clear()
         return self.programs.get(key)
-
-    def remember(self, key: Hashable, program: Program) -> None:
-        """Keep a program for equal calls."""
-        if len(self.programs) >= MOST_KEPT:
-            self.programs.clear()
-        self.programs[key] = program
 
     def enqueue(self, program: Program, stream: Any, *, capturing: bool) -> None:
         """Enqueue a program on a stream; `capturing` is whether that is being captured."""

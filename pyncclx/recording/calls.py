@@ -10,13 +10,12 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..system.bounded import BoundedCache
 from . import layout
 from .identity import Identity
 from .layout import FACTS, Facts, Live
 from .ring import RING, Ring, now
 from .sites import calling_site
-
-_MOST_KEPT = 1024  # facts of messages
 
 #: Those of communicators and windows that are in use.
 CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
@@ -42,7 +41,7 @@ class Calls:
         self.numbers = itertools.count(1)
         self.skipped = 0
         CALLS.add(self)
-        self._kept: dict[Hashable, bytes] = {}
+        self._kept: BoundedCache[Hashable, bytes] = BoundedCache()  # facts of messages
 
     @property
     def last(self) -> int:
@@ -108,10 +107,8 @@ class Calls:
         key = operation, peer, tag, nbytes, datatype
         facts = self._kept.get(key)
         if facts is None:
-            facts = FACTS.pack(*self._facts_of_one(operation, kind, _whole(peer), _whole(tag), nbytes, datatype))
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = facts
+            values = self._facts_of_one(operation, kind, _whole(peer), _whole(tag), nbytes, datatype)
+            facts = self._kept[key] = FACTS.pack(*values)
         return facts
 
     def _facts_of_one(self, operation: str, kind: int, peer: int, tag: int, nbytes: int, datatype: str) -> Facts:

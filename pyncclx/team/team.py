@@ -26,6 +26,7 @@ from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.quarantine import Abandoned, Lease
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
+from ..system.bounded import BoundedCache
 from . import members
 from .dependents import Dependent, KernelTeam
 from .disagreement import Disagreement
@@ -59,8 +60,8 @@ class Team:
         self.order = LaunchOrder(device)
         self.errors.is_busy, self.errors.entered = self.order.is_busy, lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
-        self.plans: dict[tuple[Any, ...], Plan] = {}  # by what they depend on
-        self.remembered: dict[Hashable, RememberedLaunch] = {}  # by the keys of their arguments
+        self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # by what they depend on
+        self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # by the keys of their arguments
         self.dependents: list[Dependent] = []
         self.device_teams: list[KernelTeam] = []
         self._structs: dict[tuple[str, bool], bytes] = {}
@@ -286,12 +287,11 @@ class Team:
             self.device.synchronize()
             self._close_own()
         finally:
-            self.heap.abandon(
-                Abandoned(team_id=self.id, uids=uids, lease=self.lease, memory=memory, nbytes=nbytes)
-            )
+            self.heap.abandon(Abandoned(team_id=self.id, uids=uids, lease=self.lease, memory=memory, nbytes=nbytes))
 
     def _close_own(self) -> None:
         """Release what this rank alone uses, and unmap the peers' memory; kernels of this rank have ended."""
+        self.remembered.clear()
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()

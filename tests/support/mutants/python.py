@@ -104,7 +104,7 @@ PYTHON = {
     ),
     "a nonblocking call that came before: its arrays are not kept": Mutant(
         "pyncclx/launch/launched.py",
-        "remembered.producers, arrays)",
+        "remembered.producers, arrays_of(*arguments))",
         "remembered.producers)",
         "ranks/launch/test_remembered_calls.py",
     ),
@@ -163,9 +163,9 @@ PYTHON = {
         "host/memory",
     ),
     "equal calls with another algorithm": Mutant(
-        "pyncclx/launch/run.py",
-        ", *map(key_of, options.values())",
-        "",
+        "pyncclx/launch/keys.py",
+        "itertools.chain(args, options.values())",
+        "args",
         "ranks/launch/test_remembered_calls.py ranks/collectives/test_allreduce.py",
     ),
     "an equal call does not look for errors": Mutant(
@@ -176,7 +176,7 @@ PYTHON = {
     ),
     "counts that were changed in place": Mutant(
         "pyncclx/launch/keys.py",
-        ", value.tobytes()",
+        ", numbers.tobytes()",
         "",
         "ranks/launch/test_remembered_calls.py",
     ),
