@@ -11,7 +11,7 @@ from ..errors import NotSupported
 from ..recording import layout
 from ..recording.calls import Begun
 from ..team.compare import compare
-from ..team.plans import Plan, Producer, RememberedLaunch
+from ..team.plans import Plan, RememberedLaunch, producers_of
 from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
@@ -214,10 +214,9 @@ def _enqueue(
     record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
     _launch_after_joining(team, plan, parameters, (call.before, call.after), stream, current)
     if key is not None and call.may_be_known:
-        producers = [Producer(each.stream, each.of_torch) for each in call.buffers if each.stream is not None]
         around = (call.before, call.after) if call.is_again else None
         of_current = is_of_current(call.buffers)
-        launch = RememberedLaunch(plan, parameters, tuple(producers), of_current, around, record)  # no arrays
+        launch = RememberedLaunch(plan, parameters, producers_of(call.buffers), of_current, around, record)  # no arrays
         team.remembered[key] = launch
     return Enqueued(team, current, stream)
 

@@ -11,7 +11,7 @@ from ..launch import kernels
 from ..launch.call import Call
 from ..launch.plan import plan_of
 from ..memory.parameters import TransformedRows
-from ..team.plans import Producer
+from ..team.plans import producers_of
 from ..team.streams import is_of_current
 from .engine import Engine, Transfer
 from .places import Places
@@ -206,9 +206,8 @@ class Composition:
 
     def program(self, buffers: Collection[Buffer]) -> Program:
         """Return the program of the steps; `buffers` are those of the call."""
-        producers = tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
         return Program(
-            *(self.operation, self._steps, producers),
+            *(self.operation, self._steps, producers_of(buffers)),
             of_current=is_of_current(buffers),
             is_alone=self.places.local_size == 1,
             follows_streams=self._follows_streams,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from ..arrays.buffers import Buffer
 from ..backends import Function
 
 
@@ -24,6 +25,11 @@ class Producer(NamedTuple):
 
     stream: int
     of_torch: bool
+
+
+def producers_of(buffers: Iterable[Buffer]) -> tuple[Producer, ...]:
+    """Return the producers of those buffers that name a stream."""
+    return tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
 
 
 class RememberedLaunch(NamedTuple):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
 from .. import events
 from ..arrays import places
-from ..arrays.buffers import Buffer
 from ..errors import MPIError, NotSupported
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import place, records_calls
@@ -53,10 +52,12 @@ class Accesses(MPI.Win):
 
     def _reach_now(self) -> Reach:
         """The device memory, if it is still there; raises the errors of kernels that ran before."""
-        reach = cast(Reach, self._reach)
-        if not reach.team.windows:
+        reach = self._reach
+        assert reach is not None
+        team = reach.team
+        if not team.windows.by_number:
             raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
-        reach.team.errors.check()
+        team.errors.check()
         return reach
 
     def _exposed(self, operation: str) -> Exposed:
@@ -128,11 +129,11 @@ def on_device(method: _Method) -> _Method:
 class Enqueued:
     """A copy or a kernel on a stream, and the work that its request stands for: the end of it."""
 
-    def __init__(self, reach: Reach, stream: Any, buffers: tuple[Buffer, ...]) -> None:
-        self._device, self._stream, self._buffers = reach.device, stream, buffers
-        order, caller = reach.team.order, reach.team.caller
-        if buffers and (caller.stream is not None or caller.blocking == "host"):  # it may be another than the arrays'
-            order.kept.keep(order.mark(stream), buffers)
+    def __init__(self, reach: Reach, stream: Any, arrays: Sequence[Any]) -> None:
+        team = reach.team
+        self._device, self._stream, self._arrays, caller = team.device, stream, arrays, team.caller
+        if arrays and (caller.stream is not None or caller.blocking == "host"):  # it may be another than the arrays'
+            team.order.kept.keep(team.order.mark(stream), arrays)
 
     def request(self) -> MPI.Request:
         """A request that is over when the stream has come to here."""
@@ -143,7 +144,7 @@ class Enqueued:
     def finish(self) -> None:
         """Wait on the host."""
         self._event.synchronize()
-        self._buffers = ()
+        self._arrays = ()
 
     def is_over(self) -> bool:
         """Whether it is done."""

@@ -12,6 +12,7 @@ from ..arrays.places import host_arrays, where
 from ..arrays.vectors import integer
 from ..errors import MPIError, NotSupported
 from ..memory.mapped import Window
+from ..system.bounded import BoundedCache
 from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team
@@ -33,6 +34,7 @@ class Exposed(Reach):
 
     def __init__(self, comm: MPI.Intracomm, team: Team, places: list[Place]) -> None:
         self.team, self._used = team, {}
+        self.copies = BoundedCache()
         self.signals = Signals(comm, team)
         self.places = places
         self.bases = [team.windows[place.window].bases[rank] + place.offset for rank, place in enumerate(places)]

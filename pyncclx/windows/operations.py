@@ -1,4 +1,4 @@
-"""One-sided operations on a rank's memory: copies (Put, Get) and atomic changes of elements (Accumulate and others)."""
+"""One-sided operations that change elements of a rank's memory atomically: Accumulate and others."""
 
 from __future__ import annotations
 
@@ -9,70 +9,13 @@ from mpi4py import MPI
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
 from . import atomics
-from .accesses import Accesses, Enqueued, on_device
+from .accesses import Enqueued, on_device
+from .copies import Copies
 from .reach import TargetSpec, parse
 
 
-class Operations(Accesses):
-    """The methods of `pyncclx.Win` that copy, and that change elements atomically."""
-
-    @on_device
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy an array into a rank's memory. As mpi4py's Put; of device memory on the current stream.
-
-        Parameters
-        ----------
-        origin : array or buffer specification
-            A device array if the target is device memory, of contiguous elements. It may be used again on the
-            current stream at once, elsewhere after the epoch or a flush.
-        target_rank : int
-            MPI.PROC_NULL: nothing is copied.
-        target : int or list, optional
-            Displacement, in units of the window's disp_unit; or ``[disp, count, datatype]``, of which the last ones
-            may be left out. Left out, it is 0, and count and datatype are origin's.
-
-        Raises
-        ------
-        TypeError, ValueError, BufferError
-            As mpi4py does for the same arguments.
-        MPI.Exception
-            Of class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE: no such elements; ERR_TRUNCATE: origin has
-            another length; ERR_WIN: the communicator has been freed.
-        NotSupported
-            The array and the target's memory are not both on the device, or the datatype is a derived one.
-        """
-        self._copy("Put", origin, target_rank, target)
-
-    @on_device
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy from a rank's memory into an array. As mpi4py's Get; of device memory on the current stream.
-
-        Parameters and exceptions are those of `Put`, with `origin` written to.
-        """
-        self._copy("Get", origin, target_rank, target)
-
-    @on_device
-    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """`Put`, with a request that is over when `origin` may be used again. As mpi4py's Rput."""
-        return self._copy("Rput", origin, target_rank, target).request()
-
-    @on_device
-    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """`Get`, with a request that is over when `origin` holds the data. As mpi4py's Rget."""
-        return self._copy("Rget", origin, target_rank, target).request()
-
-    def _copy(self, operation: str, origin: Any, rank: int, target: Any) -> Enqueued:
-        reach, spec, gets = self._reach_now(), parse(operation, target), operation in ("Get", "Rget")
-        device = reach.device
-        if rank == MPI.PROC_NULL and origin is None:
-            return Enqueued(reach, device.current_stream(), ())
-        here = resolve(origin, f"{operation}: origin", writable=gets, device=device)
-        stream = reach.stream_for(here)
-        if rank != MPI.PROC_NULL:
-            there = reach.find(operation, rank, spec, here).address
-            ends = (here.address, there) if gets else (there, here.address)
-            device.copy(*ends, here.nbytes, stream)
-        return Enqueued(reach, stream, (here,))
+class Operations(Copies):
+    """The methods of `pyncclx.Win` that change elements atomically."""
 
     @on_device
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
@@ -176,7 +119,7 @@ class Operations(Accesses):
         }
         own = tuple(buffers.values())
         if rank == MPI.PROC_NULL:
-            return Enqueued(reach, reach.stream_for(*own), own)
+            return Enqueued(reach, reach.stream_for(own), own)
         atomics.check_count(operation, buffers)
         found = reach.find(operation, rank, spec, buffers["origin"])
         return Enqueued(reach, atomics.change(reach, operation, functor, found, **buffers), own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..arrays.datatypes import Datatype
 from ..arrays.vectors import integer
 from ..backends import Device
 from ..errors import MPIError
+from ..system.bounded import BoundedCache
+from ..team.plans import Producer
 from ..team.streams import stream_for, wait_for_program
 from ..team.team import Team
 
@@ -42,21 +45,25 @@ class Reach:
     Attributes
     ----------
     team : Team
+    copies : BoundedCache or None
+        Copies that came before, by the keys of their arguments; None where the memory may change.
     """
 
     team: Team
+    copies: BoundedCache[Hashable, Any] | None = None
     _used: dict[int, Any]  # streams of operations since the last `synchronize`
     _changing: tuple[Any, ...] = ()  # the stream of the last atomic change since then
 
-    def stream_for(self, *buffers: Buffer) -> Any:
+    def stream_for(self, buffers: Sequence[Buffer | Producer], of_current: bool | None = None) -> Any:
         """Return the stream for an operation, which comes after the producers of its buffers."""
-        stream = stream_for(self.device, buffers, self.team.caller)
+        team = self.team
+        stream = stream_for(team.device, buffers, team.caller, of_current)
         self._used[id(stream)] = stream
         return stream
 
     def stream_for_change(self, *buffers: Buffer) -> Any:
         """Return the stream for an atomic change: MPI orders those of one rank, so it comes after the last one's."""
-        stream = self.stream_for(*buffers)
+        stream = self.stream_for(buffers)
         if self._changing and self._changing[0] is not stream:
             self.device.order(self._changing[0], stream)
         self._changing = (stream,)

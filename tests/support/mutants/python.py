@@ -217,6 +217,48 @@ PYTHON = {
         "pass",
         "ranks/windows",
     ),
+    "a copy that came before: from which array": Mutant(
+        "pyncclx/windows/copies.py",
+        "return operation, MAKERS[type(origin)](origin), rank",
+        "return operation, MAKERS[type(origin)](origin) and origin.shape, rank",
+        "ranks/windows/test_remembered_copies.py",
+    ),
+    "a copy that came before: to a place that was changed in its list": Mutant(
+        "pyncclx/windows/copies.py",
+        "VALUES[type(target)](target)",
+        "id(target)",
+        "ranks/windows/test_remembered_copies.py",
+    ),
+    "a copy that came before: into a read-only array": Mutant(
+        "pyncclx/launch/keys.py",
+        ", array.strides, array.flags.writeable",
+        ", array.strides",
+        "ranks/windows/test_remembered_copies.py",
+    ),
+    "a copy that came before: in a window of memory that is gone": Mutant(
+        "pyncclx/windows/copies.py",
+        "        reach = self._reach_now()\n        stream",
+        "        reach = self._reach\n        stream",
+        "ranks/windows/test_remembered_copies.py",
+    ),
+    "a copy that came before: on the stream of then": Mutant(
+        "pyncclx/windows/copies.py",
+        "stream = reach.stream_for(copy.producers, copy.of_current)",
+        "stream = reach.device.current_stream()",
+        "ranks/windows/test_remembered_copies.py",
+    ),
+    "a copy that came before: its array is not kept": Mutant(
+        "pyncclx/windows/copies.py",
+        "Enqueued(reach, stream, arrays_of(origin))",
+        "Enqueued(reach, stream, ())",
+        "ranks/windows/test_remembered_copies.py",
+    ),
+    "a copy that came before is not recorded": Mutant(
+        "pyncclx/windows/copies.py",
+        "self._recording.ring.add_packed(0, copy.facts)",
+        "pass",
+        "ranks/windows/test_remembered_copies.py",
+    ),
     "vectors in units of bytes": Mutant(
         "pyncclx/derived/typemap.py",
         "stride * base[0].extent)",

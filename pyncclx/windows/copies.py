@@ -1,0 +1,140 @@
+"""Copies to and from a rank's memory: Put, Get, and their forms with requests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, TypeVar, cast
+
+from mpi4py import MPI
+
+from .. import events
+from ..arrays.buffers import resolve
+from ..launch.keys import MAKERS, VALUES, NoKey, arrays_of
+from ..recording.layout import ACCESS
+from ..team.plans import Producer, producers_of
+from ..team.streams import is_of_current
+from .accesses import Accesses, Enqueued, on_device
+from .reach import parse
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class RememberedCopy(NamedTuple):
+    """A copy that came before: what it takes to enqueue it once more. It keeps no array."""
+
+    to: int
+    source: int
+    nbytes: int
+    producers: tuple[Producer, ...]
+    of_current: bool
+    facts: bytes | None  # of the entry in the flight recorder, if calls are recorded
+
+
+def remembering(method: _Method) -> _Method:
+    """Make a method `on_device`, and let it enqueue a copy at once whose arguments came before."""
+    name, general = method.__name__, on_device(method)
+    has_request = name.startswith("R")
+
+    @functools.wraps(method)
+    def either(self: Copies, origin: Any, target_rank: int, target: Any = None) -> Any:
+        reach = self._reach
+        if reach is not None and reach.copies is not None and not events.listeners:
+            copy = reach.copies.get(_key_of(name, origin, target_rank, target))
+            if copy is not None:
+                enqueued = self._copy_again(copy, origin)
+                return enqueued.request() if has_request else None
+        return general(self, origin, target_rank, target)
+
+    return cast(_Method, either)
+
+
+def _key_of(operation: str, origin: Any, rank: Any, target: Any) -> Hashable:
+    """Return the key of a copy; None if an argument has none."""
+    if type(rank) is not int:
+        return None
+    try:
+        return operation, MAKERS[type(origin)](origin), rank, VALUES[type(target)](target)
+    except NoKey:
+        return None
+
+
+class Copies(Accesses):
+    """The methods of `pyncclx.Win` that copy."""
+
+    @remembering
+    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Copy an array into a rank's memory. As mpi4py's Put; of device memory on the current stream.
+
+        Parameters
+        ----------
+        origin : array or buffer specification
+            A device array if the target is device memory, of contiguous elements. It may be used again on the
+            current stream at once, elsewhere after the epoch or a flush.
+        target_rank : int
+            MPI.PROC_NULL: nothing is copied.
+        target : int or list, optional
+            Displacement, in units of the window's disp_unit; or ``[disp, count, datatype]``, of which the last ones
+            may be left out. Left out, it is 0, and count and datatype are origin's.
+
+        Raises
+        ------
+        TypeError, ValueError, BufferError
+            As mpi4py does for the same arguments.
+        MPI.Exception
+            Of class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE: no such elements; ERR_TRUNCATE: origin has
+            another length; ERR_WIN: the communicator has been freed.
+        NotSupported
+            The array and the target's memory are not both on the device, or the datatype is a derived one.
+        """
+        self._copy("Put", origin, target_rank, target)
+
+    @remembering
+    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Copy from a rank's memory into an array. As mpi4py's Get; of device memory on the current stream.
+
+        Parameters and exceptions are those of `Put`, with `origin` written to.
+        """
+        self._copy("Get", origin, target_rank, target)
+
+    @remembering
+    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        """`Put`, with a request that is over when `origin` may be used again. As mpi4py's Rput."""
+        return self._copy("Rput", origin, target_rank, target).request()
+
+    @remembering
+    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
+        """`Get`, with a request that is over when `origin` holds the data. As mpi4py's Rget."""
+        return self._copy("Rget", origin, target_rank, target).request()
+
+    def _copy(self, operation: str, origin: Any, rank: int, target: Any) -> Enqueued:
+        reach, spec, gets = self._reach_now(), parse(operation, target), operation in ("Get", "Rget")
+        device = reach.device
+        if rank == MPI.PROC_NULL and origin is None:
+            return Enqueued(reach, device.current_stream(), ())
+        here = resolve(origin, f"{operation}: origin", writable=gets, device=device)
+        stream = reach.stream_for((here,))
+        if rank != MPI.PROC_NULL:
+            there = reach.find(operation, rank, spec, here).address
+            to, source = (here.address, there) if gets else (there, here.address)
+            device.copy(to, source, here.nbytes, stream)
+            key = _key_of(operation, origin, rank, target)
+            if key is not None and reach.copies is not None:
+                facts = self._facts(operation, origin, rank)
+                origins = producers_of((here,)), is_of_current((here,))
+                reach.copies[key] = RememberedCopy(to, source, here.nbytes, *origins, facts)
+        return Enqueued(reach, stream, (here,))
+
+    def _facts(self, operation: str, origin: Any, rank: int) -> bytes | None:
+        """Return what the entry of a copy in the flight recorder says, if calls are recorded."""
+        calls, nbytes = self._calls(), getattr(origin, "nbytes", 0)
+        return None if calls is None else calls.facts_of_one(operation, ACCESS, peer=rank, nbytes=nbytes)
+
+    def _copy_again(self, copy: RememberedCopy, origin: Any) -> Enqueued:
+        """Enqueue a copy that came before, from or to an array in the place of the one of then."""
+        if copy.facts is not None and self._recording is not None:
+            self._recording.ring.add_packed(0, copy.facts)
+        reach = self._reach_now()
+        stream = reach.stream_for(copy.producers, copy.of_current)
+        reach.device.copy(copy.to, copy.source, copy.nbytes, stream)
+        return Enqueued(reach, stream, arrays_of(origin))
