@@ -100,10 +100,13 @@ class Unsent:
         self._kept: deque[Kept] = deque()  # those that no call waits for
 
     def __bool__(self) -> bool:
-        return bool(self._open or self._kept or self.dropped) or self._follows()
+        return self._follows() or bool(self._open or self._kept or self.dropped)
 
     def _follows(self) -> bool:
-        """Whether the program has still to complete a request. Completed ones are null; only the program asks MPI."""
+        """Whether the program has still to complete a request. Completed ones are null; only the program asks MPI.
+
+        To be asked at each look: it takes note of new requests.
+        """
         with LOCK:
             self._count_new()
             self._followed = [reference for reference in self._followed if _is_under_way(reference)]

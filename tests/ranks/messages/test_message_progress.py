@@ -349,6 +349,22 @@ def test_mpi_has_still_to_send_what_no_request_stands_for(comm, way):
         allreduce(comm)
 
 
+def test_a_host_array_receives_beside_a_message_that_nobody_receives_yet(comm):
+    """The library keeps that message, since its request is freed; the sender of the other one waits on the host."""
+    with comm.Dup() as other:
+        later = Output(LARGE, "i8")
+        other.Isend(put(data_of(comm.rank, 1, 0, LARGE)), comm.rank, 1).Free()
+        memory = bytearray(8 * LARGE)
+        request = comm.Irecv([memory, MPI.BYTE], comm.rank, 1)
+        comm.Ssend(put(data_of(comm.rank, 1, 1, LARGE)), comm.rank, 1)
+        comm.synchronize()
+        request.Wait()
+        other.Recv(later.array, comm.rank, 1)
+        with comparing() as compare:
+            compare(later, data_of(comm.rank, 1, 0, LARGE), "received late")
+        np.testing.assert_array_equal(np.frombuffer(memory, "i8"), data_of(comm.rank, 1, 1, LARGE))
+
+
 @pytest.mark.parametrize("test", ["Testsome", "Testall", "Testany"])
 def test_looks_for_a_send_leave_a_receive_of_a_host_array_time(comm, test):
     """The receive is open on the rank that asks for the send alone, again and again."""
