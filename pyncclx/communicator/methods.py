@@ -130,10 +130,15 @@ def _on_track(
 ) -> Startable:
     """Return the work of a persistent call: on a track of its own, or on the communicator's if there is none left.
 
-    There the ranks must start it in the same order, so its number is compared with the call.
+    There the ranks must start it in the same order, so its number is compared with the call. If `staging` allows it,
+    MPI takes the call instead.
     """
-    tracks = tracks_of(comm)
-    track = tracks.take(comm, None if spanning is None else _span)
+    tracks, track = tracks_of(comm), None
+    try:
+        track = tracks.take(comm, None if spanning is None else _span)
+    except NotSupported:
+        if comm.staging:
+            raise
     on, owner = (comm, spanning) if track is None else (track.comm, spanning_of(track.comm))
     if track is None:
         call.signature = (*call.signature, f"request {tracks.made}")

@@ -33,10 +33,11 @@ ALIGNMENT = 4096
 PARTS = 128
 SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
-# Of tracks, which leave KEPT_PARTS to communicators. The first ones are those of programs with few persistent calls.
+# Of tracks. The first ones are those of programs with few persistent calls. They leave KEPT_PARTS to communicators. Of
+# these they take only what they need at least, some kilobytes each, and leave LAST_PARTS.
 SHARES_BESIDE = (4, 1, 1, 1)
 SMALLEST_SHARE_BESIDE = 1 / 4
-KEPT_PARTS = 12
+KEPT_PARTS, LAST_PARTS = 12, 6
 
 
 @dataclass(slots=True)
@@ -89,7 +90,8 @@ class Heap:
                 nbytes = max(least, int(self.nbytes * parts) // PARTS // ALIGNMENT * ALIGNMENT)
                 if nbytes <= most and self.find(nbytes) is not None:
                     return nbytes
-        return 0
+            has_room = is_beside and least <= free - self.nbytes * LAST_PARTS // PARTS
+            return least if has_room and self.find(least) is not None else 0
 
     def _count(self, is_beside: bool) -> int:
         return sum(lease.is_beside == is_beside for lease in self.leases)

@@ -26,6 +26,10 @@ from .windows import TeamWindows
 
 _NAME = "tracks"  # of the attachment
 MOST_TRACKS = 16  # of a communicator, if there is room in the heap
+_NONE_LEFT = (
+    f"a communicator has memory for {MOST_TRACKS} persistent collectives that ranks start in any order; Free some, or "
+    "set ordered_starts"
+)
 
 
 class TrackTeam(Team):
@@ -94,9 +98,14 @@ class Tracks(Attachment):
         self.made = 0
 
     def take(self, comm: IntraBase, span: Callable[[IntraBase], object] | None) -> Track | None:
-        """Return a track on which no rank has a request; None if there is none, or a rank wants none. Collective.
+        """Return a track on which no rank has a request; None if a rank wants none. Collective.
 
         `span` makes what a communicator over nodes has, for a track; None: its ranks are on one node.
+
+        Raises
+        ------
+        NotSupported
+            On all ranks: there is none left.
         """
         self.made += 1
         state, intracomm = state_of(comm), cast(MPI.Intracomm, comm)
@@ -113,7 +122,9 @@ class Tracks(Attachment):
         common = set.intersection(*free)
         if common:
             return self._again(self._tracks[min(common)], state)
-        return self._another(comm, state, span) if len(self._tracks) < MOST_TRACKS else None
+        if len(self._tracks) == MOST_TRACKS:
+            raise NotSupported(_NONE_LEFT)
+        return self._another(comm, state, span)
 
     def _again(self, track: Track, state: State) -> Track:
         own = track.comm.state
@@ -123,17 +134,12 @@ class Tracks(Attachment):
         return track
 
     @mpi_bootstrap.interrupts_deferred()
-    def _another(
-        self, comm: IntraBase, state: State, span: Callable[[IntraBase], object] | None
-    ) -> Track | None:
+    def _another(self, comm: IntraBase, state: State, span: Callable[[IntraBase], object] | None) -> Track:
         twin = _twin(comm, state)
-        try:
-            if span is None:
-                _make_team(twin, comm.team)
-            else:
-                span(twin)
-        except NotSupported:  # on all ranks: there is no room
-            return None
+        if span is None:
+            _make_team(twin, comm.team)
+        else:
+            span(twin)
         self._tracks.append(Track(twin))
         return self._tracks[-1]
 

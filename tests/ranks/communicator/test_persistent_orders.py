@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.team.tracks import MOST_TRACKS
 from support.arrays import Output, put
 from support.everywhere import raises_everywhere
 from support.forms import NAMES, arguments, spec, total
@@ -58,10 +59,8 @@ def test_first_call_of_a_communicator_packs_at_root_alone(comm):
     strided.Free()
 
 
-@pytest.mark.parametrize("how", ["Start", "Startall"])
-@pytest.mark.parametrize("names", [("Allreduce",) * 3, ("Allgather", "Alltoall", "Scan"), NAMES])
-def test_any_order(comm, names, how):
-    made = [prepared(comm, name, number) for number, name in enumerate(names)]
+def start_in_other_orders(comm, made, how="Start"):
+    """Start requests, wait for them, and compare what they have brought, several times."""
     with comparing() as compare:
         for step, order in orders(comm, len(made)):
             results = []
@@ -78,10 +77,16 @@ def test_any_order(comm, names, how):
                     request.Start()
             pyncclx.Request.Waitall(requests[::-1])
             comm.synchronize()
-            for (_, _, output, _), result, name in zip(made, results, names, strict=True):
-                compare(output, result, f"{name}, step {step}")
+            for number, ((_, _, output, _), result) in enumerate(zip(made, results, strict=True)):
+                compare(output, result, f"request {number}, step {step}")
     for request, *_ in made:
         request.Free()
+
+
+@pytest.mark.parametrize("how", ["Start", "Startall"])
+@pytest.mark.parametrize("names", [("Allreduce",) * 3, ("Allgather", "Alltoall", "Scan"), NAMES])
+def test_any_order(comm, names, how):
+    start_in_other_orders(comm, [prepared(comm, name, number) for number, name in enumerate(names)], how)
 
 
 def test_one_waits_before_it_starts_the_next(comm):
@@ -189,6 +194,25 @@ def test_many_one_after_the_other(comm):
             request.Free()
         with comparing() as compare:
             compare(output, result, f"request {number}")
+
+
+@pytest.mark.ranks(2)
+def test_more_than_have_tracks(comm):
+    """MPI takes those that have none, where it may."""
+    comm.staging = True
+    start_in_other_orders(comm, [prepared(comm, "Allreduce", number) for number in range(MOST_TRACKS + 3)])
+
+
+@pytest.mark.ranks(2, 2)  # for more, the small heap of these tests has no room
+@pytest.mark.one_node
+def test_many_communicators(comm):
+    """Their requests have room for that, also in the memory that tracks leave to communicators."""
+    comms = [comm.Dup() for _ in range(6)]
+    of_comms = [[prepared(each, "Allreduce", number) for number in range(3)] for each in comms]
+    for each, made in zip(comms, of_comms, strict=True):
+        start_in_other_orders(each, made)
+    for each in comms:
+        each.Free()
 
 
 @pytest.mark.ranks(2)
