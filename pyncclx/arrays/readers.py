@@ -5,7 +5,7 @@ from __future__ import annotations
 import array as stdlib_array
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous
 from .datatypes import TABLE
 from .protocols import has_protocol, protocol_in_c_order, read_protocol
 
-__all__ = ["Reader", "address_reader_of", "check_c_order", "read_memory", "read_numpy", "reader_of"]
+__all__ = ["Reader", "address_reader_of", "check_c_order", "places_of", "read_memory", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
 device_classes: set[type] = set()  # classes, met so far, whose arrays are always on the device
@@ -139,6 +139,11 @@ def address_reader_of(array: Any) -> Callable[[], int] | None:
     if read is read_torch:
         return cast(Callable[[], int], array.data_ptr)
     return functools.partial(MPI.Get_address, array) if read is read_numpy else None
+
+
+def places_of(arrays: Iterable[Any]) -> list[tuple[Callable[[], int], int]]:
+    """Return what reads the present address of each array whose address may change, and the address."""
+    return [(read, read()) for array in arrays if (read := address_reader_of(array)) is not None]
 
 
 _BY_CLASS: dict[tuple[str, str], Reader] = {

@@ -22,8 +22,9 @@ from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
 from ..nodes.requests import launched, prepared
 from ..nodes.spanning import Spanning, spanning_of
-from ..requests.persistent import Prequest, Startable
+from ..requests.persistent import Prequest
 from ..requests.request import request_of
+from ..requests.work import Startable
 from ..staging.operations import is_persistent
 from ..team.state import state_of
 from ..team.tracks import tracks_of

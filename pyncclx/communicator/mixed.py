@@ -21,6 +21,7 @@ from ..arrays.checks import not_contiguous
 from ..arrays.places import where
 from ..backends import Upload
 from ..requests.request import request_of
+from ..requests.work import Work
 from ..staging.operations import OPERATIONS, PAIR, Argument, argument, is_nonblocking, is_persistent
 from ..team.base import Base
 
@@ -91,7 +92,7 @@ class _Copy:
         self._device.synchronize(stream)
 
 
-class _Finishing:
+class _Finishing(Work):
     """The work of a request that brings the result to the host when it is waited for."""
 
     def __init__(self, request: MPI.Request, copy: _Copy) -> None:
@@ -100,7 +101,7 @@ class _Finishing:
 
     def finish(self) -> None:
         """Wait on the host for this operation, and for no other of the communicator, which may be far from its end."""
-        copy, self._copy = self._copy, None
+        copy, self._copy, self.active = self._copy, None, False
         if copy is not None:
             while not self._request.Get_status():
                 os.sched_yield()
@@ -109,6 +110,3 @@ class _Finishing:
 
     def is_over(self) -> bool:
         return self._request.Get_status()
-
-    def fill(self, status: MPI.Status) -> None:
-        self._request.Get_status(status)

@@ -151,11 +151,11 @@ class PersistentMessages(MessageBase):
 
 def _partitioned(work: PartitionedSend | PartitionedReceive) -> PartitionedRequest:
     request = PartitionedRequest(work)
-    request.emits(work.operation, events.NATIVE, work.nbytes)
+    request.emits(work.name, events.NATIVE, work.nbytes)
     return request
 
 
 def _request(work: PersistentMessage) -> Prequest:
     request = Prequest(work)
-    request.emits(work.operation, events.NATIVE, work.nbytes)
+    request.emits(work.name, events.NATIVE, work.nbytes)
     return request

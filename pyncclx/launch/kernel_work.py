@@ -6,12 +6,12 @@ from typing import Any
 
 from ..backends import Event
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
-from ..requests.status import fill_empty
+from ..requests.work import Work
 from ..team.state import State
 from ..team.team import Team
 
 
-class KernelWork:
+class KernelWork(Work):
     """Base of the operations that requests of collectives stand for."""
 
     def __init__(self, state: State) -> None:
@@ -36,5 +36,3 @@ class KernelWork:
             team.order.kept.keep(event, arrays)
         if self._owner.team is team:  # a communicator that has been freed has drained, and has no record
             team.errors.check()
-
-    fill = staticmethod(fill_empty)  # a collective has no message

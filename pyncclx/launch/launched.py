@@ -39,6 +39,7 @@ class Launched(KernelWork):
 
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
+        self.active = False
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
             comparison.finish()

@@ -7,13 +7,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpi4py import MPI
-
-from ..arrays.readers import address_reader_of
+from ..arrays.readers import places_of
 from ..backends import Repeated
-from ..errors import MPIError
 from ..recording.calls import Begun
-from ..system.process import held
+from ..requests.work import Startable
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.state import state_of
@@ -25,34 +22,41 @@ from .plan import plan_of
 from .run import describe
 
 _serials = itertools.count()
-_ACTIVE: set[Prepared] = held(set())  # keeps arrays that kernels use, also if the program drops the request
 
 
-class Prepared(KernelWork):
+def start_several(works: Sequence[Prepared]) -> None:
+    """Start several, by one launch for each communicator if nothing else has to be done between them."""
+    streams = [work.stream() for work in works if work.is_only_a_launch]
+    if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
+        works[0].start_with(works[1:], streams[0])
+    else:
+        for work in works:
+            work.start()
+
+
+class Prepared(KernelWork, Startable):
     """A call whose kernel is chosen and loaded, and its parameters packed. It is active from `start` to `finish`.
 
     `on` is the communicator itself, or the one of its track (`team/tracks.py`).
 
     Attributes
     ----------
-    active : bool
-    operation : str
     stream : callable
         Returns the stream that a start comes after.
     """
 
+    starter = staticmethod(start_several)
     stream: Callable[[], Any]
     _record: Callable[[], None] | None = None  # writes the entry of a start for the flight recorder
 
     def __init__(self, comm: IntraBase, call: Call, on: IntraBase) -> None:
         super().__init__(state_of(comm))
         self._owner = on.state
-        self.active, self._serial = False, next(_serials)
+        self._serial = next(_serials)
         self._together: dict[tuple[int, ...], Repeated] = {}  # launches of several, by their serial numbers
-        self.operation, self._buffers = call.operation, call.buffers
+        self.name, self._buffers = f"{call.operation}_init", call.buffers
         self._before, self._after = call.before, call.after
-        readers = filter(None, (address_reader_of(buffer.owner) for buffer in call.buffers))
-        self._places = [(read, read()) for read in readers]  # the arrays' addresses, now and then
+        self._places = places_of(buffer.owner for buffer in call.buffers)
         calls = on.state.calls(on)
         begun = None if calls is None else calls.begin(call.operation)
         if begun is not None:
@@ -80,37 +84,22 @@ class Prepared(KernelWork):
             self.stream = functools.partial(stream_for, device, call.buffers, self._state, known)
             self._user_stream = functools.partial(current_stream, device, call.buffers, self._state)
 
-    receive = None  # it is no message
-
-    @property
-    def starter(self) -> Callable[[Sequence[Prepared]], None]:
-        """Starts several."""
-        return start_several
-
-    def abandon(self) -> None:
-        """Refuse: its memory is in use."""
-        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
-
     @property
     def is_only_a_launch(self) -> bool:
         """Whether a start launches one kernel and does nothing else."""
         return self._before is None and self._after is None
 
+    def is_freed(self) -> bool:
+        """Whether the communicator has been freed."""
+        return self._owner.team is not self._team
+
     def check(self) -> None:
-        """Raise if the request cannot be started."""
-        if self.active:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
-        if self._owner.team is not self._team:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
+        """Raise if it cannot be started, or what kernels have recorded."""
+        super().check()
         self._team.errors.check()
-        for read, first in self._places:
-            if read() != first:
-                text = "an array has other memory than when the request was made; make a new request"
-                raise MPIError(MPI.ERR_BUFFER, f"{self.operation}_init: {text}")
 
     def start(self) -> None:
         """Launch on the communicator's own stream, after what the current one has now."""
-        self.check()
         if self._record is not None:
             self._record()
         self._began_on = self.stream()
@@ -118,7 +107,7 @@ class Prepared(KernelWork):
             self._team.order.repeat_aside(self._launch, self._began_on)
         else:
             self._start_between(self._team, self._team.order.aside(self._began_on))
-        self._activate()
+        self.active = True
 
     def _start_between(self, team: Team, stream: Any) -> None:
         """Launch between what comes before and after the kernel."""
@@ -133,17 +122,13 @@ class Prepared(KernelWork):
     def start_with(self, others: Sequence[Prepared], stream: Any) -> None:
         """Launch this one and others after it: those of each communicator by one launch."""
         works = self, *others
-        if len({work._serial for work in works}) < len(works):
-            raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
         by_team: dict[int, list[Prepared]] = {}
         for work in works:
-            work.check()
             by_team.setdefault(id(work._team), []).append(work)
         for first, *rest in by_team.values():
             first._launch_with(rest, stream)
         for work in works:
-            work._began_on = stream
-            work._activate()
+            work._began_on, work.active = stream, True
 
     def _launch_with(self, others: Sequence[Prepared], stream: Any) -> None:
         """Launch this one and others of its communicator as one."""
@@ -158,27 +143,12 @@ class Prepared(KernelWork):
             launch = self._together[key]
         self._team.order.repeat_aside(launch, stream)
 
-    def _activate(self) -> None:
-        self.active = True
-        _ACTIVE.add(self)
-
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
         active, self.active = self.active, False
-        _ACTIVE.discard(self)
         if active:
             self._wait(self._team, self._event, self._user_stream(), self._buffers)
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or none was started."""
         return not self.active or self._event.is_over()
-
-
-def start_several(works: Sequence[Prepared]) -> None:
-    """Start several, by one launch for each communicator if nothing else has to be done between them."""
-    streams = [work.stream() for work in works if work.is_only_a_launch]
-    if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
-        works[0].start_with(works[1:], streams[0])
-    else:
-        for work in works:
-            work.start()

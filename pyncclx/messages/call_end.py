@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from .. import events
-from ..requests.host_waits import wait_for
 from .receive import Incoming
 from .send import Outgoing
 
@@ -24,7 +23,7 @@ def drain_if_blocking(endpoint: Endpoint, *messages: Outgoing | Incoming | None)
     """
     caller = endpoint.caller
     if caller.blocking == "host":
-        wait_for(endpoint, endpoint.drain)
+        endpoint.drain()
     elif caller.stream is not None:
         for message in messages:
             if message is not None:

@@ -10,9 +10,10 @@ from .. import events
 from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
+from ..requests.work import Work
 from .begin import begin_receive, begin_send, planned, planned_side, stream_of
 from .call_end import drain_if_blocking, emit
-from .pending import receive_request, send_request
+from .pending import exchange_request
 from .receive import Incoming
 from .send import Outgoing
 from .side import Side
@@ -47,16 +48,15 @@ def iexchange(comm: MessageBase, operation: str, sending: Side, receiving: Side)
     """Isendrecv and Isendrecv_replace."""
     began = events.begin(operation, comm) if events.listeners else None
     incoming, outgoing = _begin(comm, comm.endpoint, operation, sending, receiving)
-    request = together(receive_request(incoming), send_request(outgoing))
+    request = exchange_request(incoming, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
     return request
 
 
 def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
-    """Make the request of a receive and a send; its status is the receive's."""
-    receive = receiving.receive if isinstance(receiving, Request) else None
-    return request_of(_Exchange(receiving, sending), receive)
+    """Make the request of a receive and a send, one of them of a host array; its status is the receive's."""
+    return request_of(_Exchange(receiving, sending))
 
 
 def _begin(
@@ -114,13 +114,14 @@ def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
     return Side(own, side.rank, side.tag, side.name)
 
 
-class _Exchange:
+class _Exchange(Work):
     """A receive and a send that are waited for together."""
 
     def __init__(self, receiving: MPI.Request, sending: MPI.Request) -> None:
         self._receiving, self._sending, self._status = receiving, sending, MPI.Status()
 
     def finish(self) -> None:
+        self.active = False
         try:
             if self._receiving:  # of one that has been waited for, MPI's status is empty
                 self._receiving.Wait(self._status)
@@ -146,4 +147,4 @@ class _Exchange:
         """
         for request in (self._receiving, self._sending):
             if isinstance(request, Request):
-                request._drop()
+                request.__del__()

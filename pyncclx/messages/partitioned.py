@@ -17,26 +17,54 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..arrays.buffers import resolve
+from ..arrays.readers import places_of
 from ..backends import Event
 from ..errors import MPIError, NotSupported, PeerTimeout
-from ..requests.open_receives import OpenReceive
-from ..requests.status import fill_empty
-from ..system.process import held
-from ..team.streams import current_stream
+from ..requests.work import Startable, Wait
+from ..team.streams import current_stream, stream_for
 from .arena import Piece, Pieces
-from .call_end import drain_if_blocking
 from .endpoint import Endpoint
 from .partition_arguments import MOST_ROUNDS, begin_arguments
 from .partitioned_ends import FUNCTIONS
 from .side import Side
-from .startable import Startable
 
 if TYPE_CHECKING:
     from .base import MessageBase
 
 WORD = struct.Struct("=I")
 FAR = 1 << 30  # rounds ahead: what a word is set to so that nothing waits for it any more
-_ACTIVE: set[PartitionedMessage] = held(set())  # keeps arrays that kernels use, also if the program drops the request
+
+
+def start_several(messages: Sequence[PartitionedMessage]) -> None:
+    """Start some; those of one communicator and stream by one launch."""
+    groups: dict[tuple[int, int], tuple[Any, list[PartitionedMessage]]] = {}
+    for message in messages:
+        if message.is_nobodys:
+            message.activate(None)
+            continue
+        stream = message.stream()
+        if message.endpoint.device.is_capturing(stream) and not message.is_met:
+            how = "start it once before, and wait for it, or ask for its pointer"
+            raise NotSupported(f"{message.name}: a graph cannot hold the first start, when both ends meet: {how}")
+        message.prepare()
+        key = message.endpoint.serial, getattr(stream, "ptr", 0)
+        groups.setdefault(key, (stream, []))[1].append(message)
+    for stream, group in groups.values():
+        for first in range(0, len(group), MOST_ROUNDS):
+            _begin(group[first : first + MOST_ROUNDS], stream)
+
+
+def _begin(messages: Sequence[PartitionedMessage], stream: Any) -> None:
+    endpoint: Endpoint = messages[0].endpoint
+    device = endpoint.device
+    arguments = begin_arguments([message.epoch for message in messages])
+    endpoint.enqueue(FUNCTIONS.get()["begin_rounds"], 1, device.threads, arguments, stream)
+    began = None
+    if not device.is_capturing(stream):
+        began = device.event()
+        began.record(stream)
+    for message in messages:
+        message.activate(began)
 
 
 class PartitionedMessage(Startable):
@@ -44,7 +72,7 @@ class PartitionedMessage(Startable):
 
     Attributes
     ----------
-    active : bool
+    endpoint : Endpoint
     peer, tag : int
     partitions : int
         Of this end.
@@ -52,12 +80,12 @@ class PartitionedMessage(Startable):
         Its count is that of one partition.
     """
 
-    receive: OpenReceive | None = None  # it is no message that MPI matches
+    starter = staticmethod(start_several)
     _struct: Piece | None = None  # for the program's kernels
     _began: Event | None = None  # behind the launch that began the round; None in a graph
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int, *, writable: bool) -> None:
-        super().__init__(comm, operation)
+        self.comm, self.name, self.endpoint, self._state = comm, operation, comm.endpoint, comm.state
         self.partitions = operator.index(partitions)
         if self.partitions < 1:
             raise MPIError(MPI.ERR_ARG, f"{operation}: partitions is {partitions}; there is at least one")
@@ -65,7 +93,7 @@ class PartitionedMessage(Startable):
         device = self.endpoint.device
         name = f"{operation}: {side.name}"
         self.buffer = resolve(side.buf, name, writable=writable, device=device, blocks=self.partitions)
-        self._remember_address()
+        self._places = places_of((self.buffer.owner,))
         self.pieces = Pieces(self.endpoint.postbox.arena)
         weakref.finalize(self, self.pieces.give_back).atexit = False
         self.endpoint.partitioned.add(self)
@@ -86,24 +114,23 @@ class PartitionedMessage(Startable):
 
     # The start
 
-    @property
-    def starter(self) -> Callable[[Sequence[PartitionedMessage]], None]:
-        """Starts several."""
-        return start_several
-
-    def start(self) -> None:
-        """Begin a round after what the current stream has."""
-        start_several([self])
+    def is_freed(self) -> bool:
+        """Whether the communicator has been freed."""
+        return not self._state.current or self.endpoint.comm is None
 
     def check(self) -> None:
         """Raise if it cannot be started."""
         super().check()
         self.check_peer()
 
+    def stream(self) -> Any:
+        """Return the stream that a call works on, which comes after the producer of the array."""
+        return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
+
     def check_peer(self) -> None:
         """Raise what kernels have recorded, and if the peer has failed."""
         self.endpoint.check()
-        self.endpoint.check_peer(self.operation, self.peer)
+        self.endpoint.check_peer(self.name, self.peer)
 
     def prepare(self) -> None:
         """Make what the first start needs."""
@@ -117,7 +144,6 @@ class PartitionedMessage(Startable):
     def activate(self, began: Event | None) -> None:
         """Make it active; `began` is behind the launch that began the round, None in a graph."""
         self.active, self._began = True, began
-        _ACTIVE.add(self)
 
     # The program's kernels
 
@@ -129,7 +155,7 @@ class PartitionedMessage(Startable):
         if self._struct is None:
             self.prepare()
             self.meet()
-            data = self.endpoint.teams[self.operation] + self.packed()
+            data = self.endpoint.teams[self.name] + self.packed()
             struct = self.pieces.take(len(data))
             self.endpoint.device.poke(struct.address, data)
             self._struct = struct
@@ -155,7 +181,7 @@ class PartitionedMessage(Startable):
             self.check_peer()
             self.endpoint.postbox.receives.launch_arrived()
             if time.monotonic() > deadline:
-                raise PeerTimeout(f"{self.operation} with tag {self.tag}", 1, self.endpoint.rank, self.peer, 1, 0)
+                raise PeerTimeout(f"{self.name} with tag {self.tag}", 1, self.endpoint.rank, self.peer, 1, 0)
             os.sched_yield()
 
     # The end
@@ -163,15 +189,14 @@ class PartitionedMessage(Startable):
     def launch(self, kernel: str, grid: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of partitioned messages; `arguments` follow its Team."""
         function, threads = FUNCTIONS.get()[kernel], self.endpoint.device.threads
-        parameters = self.endpoint.teams[self.operation] + arguments
+        parameters = self.endpoint.teams[self.name] + arguments
         self.endpoint.enqueue(function, grid, threads, parameters, stream)
 
-    def finish(self) -> None:
+    def finish(self) -> Wait | None:
         """Make the current stream wait for the end of the round; raise what went wrong."""
-        active, self.active = self.active, False
-        _ACTIVE.discard(self)
-        if not active or self.is_nobodys:
-            return
+        self.active = False
+        if self.is_nobodys:
+            return None
         self.check_peer()
         self.meet()
         device = self.endpoint.device
@@ -180,7 +205,7 @@ class PartitionedMessage(Startable):
         if not device.is_capturing(stream):
             self.pieces.last_use = device.event()
             self.pieces.last_use.record(stream)
-        drain_if_blocking(self.endpoint)
+        return self.endpoint.drain if self.endpoint.caller.blocking == "host" else None
 
     def end_round(self, stream: Any) -> None:
         """Make a stream wait for the end of the round."""
@@ -202,17 +227,9 @@ class PartitionedMessage(Startable):
         """Return 32-bit words as they are now."""
         return struct.unpack(f"={number}I", self.endpoint.device.peek(address, WORD.size * number))
 
-    def fill(self, status: MPI.Status) -> None:
-        """Set a status to that of the last round."""
-        fill_empty(status)
-
     def let_go(self) -> bool:
         """Let kernels leave that wait for the peer, which has failed; return whether there may be some."""
         raise NotImplementedError
-
-    def abandon(self) -> None:
-        """Refuse: its memory is in use."""
-        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
 
     # Partitions
 
@@ -231,39 +248,3 @@ class PartitionedMessage(Startable):
     def arrived(self, partition: int) -> bool:
         """Return whether a partition has come."""
         raise MPIError(MPI.ERR_REQUEST, "Parrived: the request sends; it is for requests of Precv_init")
-
-
-def start_several(messages: Sequence[PartitionedMessage]) -> None:
-    """Start some; those of one communicator and stream by one launch."""
-    if len(set(messages)) < len(messages):
-        raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
-    for message in messages:
-        message.check()
-    groups: dict[tuple[int, int], tuple[Any, list[PartitionedMessage]]] = {}
-    for message in messages:
-        if message.is_nobodys:
-            message.activate(None)
-            continue
-        stream = message.stream()
-        if message.endpoint.device.is_capturing(stream) and not message.is_met:
-            how = "start it once before, and wait for it, or ask for its pointer"
-            raise NotSupported(f"{message.operation}: a graph cannot hold the first start, when both ends meet: {how}")
-        message.prepare()
-        key = message.endpoint.serial, getattr(stream, "ptr", 0)
-        groups.setdefault(key, (stream, []))[1].append(message)
-    for stream, group in groups.values():
-        for first in range(0, len(group), MOST_ROUNDS):
-            _begin(group[first : first + MOST_ROUNDS], stream)
-
-
-def _begin(messages: Sequence[PartitionedMessage], stream: Any) -> None:
-    endpoint: Endpoint = messages[0].endpoint
-    device = endpoint.device
-    arguments = begin_arguments([message.epoch for message in messages])
-    endpoint.enqueue(FUNCTIONS.get()["begin_rounds"], 1, device.threads, arguments, stream)
-    began = None
-    if not device.is_capturing(stream):
-        began = device.event()
-        began.record(stream)
-    for message in messages:
-        message.activate(began)

@@ -42,11 +42,11 @@ class PartitionedReceive(PartitionedMessage):
             self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=False)
 
     def _check(self, side: Side) -> tuple[int, int]:
-        peer, tag = self.endpoint.check_receive(self.operation, side.rank, side.tag)
+        peer, tag = self.endpoint.check_receive(self.name, side.rank, side.tag)
         if peer == MPI.ANY_SOURCE or (tag == MPI.ANY_TAG and peer != MPI.PROC_NULL):
             error = MPI.ERR_RANK if peer == MPI.ANY_SOURCE else MPI.ERR_TAG
             text = "MPI lets partitioned messages have neither MPI.ANY_SOURCE nor MPI.ANY_TAG; name source and tag"
-            raise MPIError(error, f"{self.operation}: {text}")
+            raise MPIError(error, f"{self.name}: {text}")
         return peer, tag
 
     # The first start
@@ -105,7 +105,7 @@ class PartitionedReceive(PartitionedMessage):
         if answer is None:
             return False
         head, body = answer
-        self._met, self._error = True, refusal(self.operation, head.place, body)
+        self._met, self._error = True, refusal(self.name, head.place, body)
         return self._has_met()
 
     # Rounds
@@ -131,7 +131,7 @@ class PartitionedReceive(PartitionedMessage):
         pointer = super().pointer
         if self._landing is not None:
             text = "the sender cannot open this array's memory, so kernels would not find it there; use comm.Alloc's"
-            raise NotSupported(f"{self.operation}: {text}")
+            raise NotSupported(f"{self.name}: {text}")
         return pointer
 
     def end_round(self, stream: Any) -> None:

@@ -106,7 +106,7 @@ class PartitionedSend(PartitionedMessage):
             self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=True)
 
     def _check(self, side: Side) -> tuple[int, int]:
-        return self.endpoint.check_send(self.operation, side.rank, side.tag)
+        return self.endpoint.check_send(self.name, side.rank, side.tag)
 
     # The meeting
 
@@ -143,7 +143,7 @@ class PartitionedSend(PartitionedMessage):
         postbox = self.endpoint.postbox
         answer = Envelope(postbox.sender, LETTER, postbox.clock.next(), self.nbytes, error_class)
         self.endpoint.partitioned.letters.send(self._keys[1], answer, text.encode())
-        self.error = refusal(self.operation, error_class, text.encode())
+        self.error = refusal(self.name, error_class, text.encode())
         if self._waiting and self._other is not None:
             self._send(self._waiting, self._side)
         self._waiting = []

@@ -1,4 +1,4 @@
-"""Requests of sends and receives of device arrays."""
+"""What requests of sends and receives of device arrays stand for, and how several of them are finished together."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from mpi4py import MPI
 
+from ..requests.failures import Failures
 from ..requests.request import Request, request_of
-from ..requests.status import copy_status, status_of_no_source
+from ..requests.status import copy_status, fill_empty, status_of_no_source
+from ..requests.work import Wait, Work
 from ..team.streams import current_stream
-from .call_end import drain_if_blocking
 from .receive import Incoming
 from .send import Outgoing
 from .typed import TypedBuffer
@@ -18,81 +19,154 @@ from .typed import TypedBuffer
 
 def send_request(outgoing: Outgoing | None) -> Request:
     """Post a send and make its request; None: to MPI.PROC_NULL."""
-    if outgoing is not None:
-        outgoing.post()
-    return request_of(_Pending(outgoing, MPI.Status()))
+    if outgoing is None:
+        return request_of(MessageWork(()))
+    outgoing.post()
+    return request_of(MessageWork((outgoing,)))
 
 
 def receive_request(incoming: Incoming | None) -> Request:
     """Post a receive and make its request; None: from MPI.PROC_NULL."""
     if incoming is None:
-        return request_of(_Pending(None, status_of_no_source()))
+        return request_of(MessageWork((), status_of_no_source()))
     incoming.post()
-    return request_of(_Pending(incoming, incoming.status), incoming)
+    return request_of(MessageWork((incoming,), incoming.status))
 
 
-class _Pending:
-    """The work of such a request."""
+def exchange_request(incoming: Incoming | None, outgoing: Outgoing | None) -> Request:
+    """Post a receive and a send, and make the request of both, whose status is the receive's."""
+    messages = tuple(message for message in (incoming, outgoing) if message is not None)
+    for message in messages:
+        message.post()
+    return request_of(MessageWork(messages, status_of_no_source() if incoming is None else incoming.status))
 
-    def __init__(self, message: Outgoing | Incoming | None, status: MPI.Status) -> None:
-        self._message, self._status = message, status
-        self._abandoned: weakref.ref[Outgoing | Incoming] | None = None
 
-    def finish(self) -> None:
+def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: dict[Wait, None]) -> None:
+    """Finish requests of messages: what has to be launched at the same time is launched together."""
+    begun: list[tuple[int, MessageWork, Any]] = []
+    receives: list[Incoming] = []
+    for index, work in works.items():
+        work.active = False
         # Two threads may not complete one message: what has no request any more is abandoned by another one.
-        message, self._message = self._message, None
-        if message is None and self._abandoned is not None and (message := self._abandoned()) is not None:
-            message.postbox.receives.unsent.give_back(message)
-        if message is not None:
-            stream = _stream_now(message)
+        messages, work.messages = work.messages, ()
+        if not messages:
+            try:
+                messages = work.taken_back()
+            except Exception as error:
+                failures.add(error, index)
+        for message in messages:
+            begun.append((index, work, message))
+            if isinstance(message, Incoming) and not message.launched:
+                receives.append(message)
+    try:
+        if len(receives) > 1:
+            receives[0].gather(receives[1:])
+        _finish(begun, failures, waits)
+    except BaseException:  # of a signal handler, say: no later message may come into the buffers of these requests
+        for _, _, message in begun:
+            if isinstance(message, Incoming):
+                message.cancel()
+            message.abandon()
+        raise
+
+
+def _finish(
+    begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits: dict[Wait, None]
+) -> None:
+    """Make the current stream wait for messages, each whatever the others raise."""
+    endpoint = stream = None
+    for index, work, message in begun:
+        try:
+            if message.endpoint is not endpoint:
+                endpoint = message.endpoint
+                current = current_stream(endpoint.device, (), endpoint.caller)
+            stream = current if message.buffer.stream is None else work.stream_of(message)
             message.finish(stream)
-            if isinstance(message.buffer, TypedBuffer):  # whose packed copy goes back to the message's stream
-                message.endpoint.device.order(stream, message.stream)
-            drain_if_blocking(message.endpoint, message)
+            if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
+                endpoint.device.order(stream, message.stream)  # where its packed copy is used again
+            work.met(message)
+            if endpoint.caller.blocking == "host":
+                waits[endpoint.drain] = None
+            elif endpoint.caller.stream is not None:
+                message.keep_memory()
+        except Exception as error:
+            failures.add(error, index)
+
+
+class MessageWork(Work):
+    """The messages of a request: one, or a receive and a send.
+
+    Attributes
+    ----------
+    messages : tuple of Incoming and Outgoing
+        That are under way; none to and from MPI.PROC_NULL.
+    status : MPI.Status or None
+        Of the receive.
+    """
+
+    finisher = staticmethod(finish_messages)
+    _abandoned: tuple[weakref.ref[Any], ...] = ()
+
+    def __init__(self, messages: tuple[Any, ...], status: MPI.Status | None = None) -> None:
+        self.messages, self.status = messages, status
+
+    def finish(self) -> Wait | None:
+        failures, waits = Failures(), dict[Wait, None]()
+        finish_messages({0: self}, failures, waits)
+        error = failures.of_call or failures.of_requests.get(0)
+        if error is not None:
+            raise error
+        return next(iter(waits), None)
+
+    def stream_of(self, message: Any) -> Any:
+        """Return the stream that waits for a message whose array names one; with PyTorch's tensors, theirs."""
+        endpoint = message.endpoint
+        return message.stream if message.buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)
+
+    def met(self, message: Any) -> None:
+        """A message is over."""
 
     def is_over(self) -> bool:
-        message = self._message
-        if message is None:
+        messages = self.messages
+        if not messages:
             return True
-        message.endpoint.check()
-        message.postbox.receives.launch_arrived()
-        return message.is_over()
+        messages[0].endpoint.check()
+        messages[0].postbox.receives.launch_arrived()
+        over = [message.is_over() for message in messages]  # each call moves one on
+        return all(over)
 
     def fill(self, status: MPI.Status) -> None:
-        copy_status(status, self._status)
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether MPI has taken the receive back."""
-        return self._status.Is_cancelled()
+        if self.status is None:
+            fill_empty(status)
+        else:
+            copy_status(status, self.status)
 
     def cancel(self) -> None:
-        """Cancel a receive that nothing has matched; a send goes on."""
-        if isinstance(self._message, Incoming):
-            self._message.cancel()
+        if len(self.messages) > 1:
+            super().cancel()
+        for message in self.messages:
+            if isinstance(message, Incoming):
+                message.cancel()
 
     def abandon(self) -> None:
-        """Let the message go on without its request, unless a call completes it by a copy of the handle.
+        """Let the messages go on without their request, unless a call completes them by a copy of the handle.
 
-        MPI may keep this for ever, so it must not keep the message.
+        MPI may keep this for ever, so it must not keep the messages.
         """
-        message = self._message
-        if message is not None:
-            # First, for `finish` in another thread is to find the message in one of the two.
-            self._abandoned = weakref.ref(message)
-            message, self._message = self._message, None
-        if message is not None:
+        # First, for `finish` in another thread is to find the messages in one of the two.
+        self._abandoned = tuple(map(weakref.ref, self.messages))
+        messages, self.messages = self.messages, ()
+        for message in messages:
             message.abandon()
 
+    def taken_back(self) -> tuple[Any, ...]:
+        """Return messages that were abandoned: a call completes them."""
+        messages = tuple(message for reference in self._abandoned if (message := reference()) is not None)
+        self._abandoned = ()
+        for message in messages:
+            message.postbox.receives.unsent.give_back(message)
+        return messages
+
     def drop(self) -> None:
-        """Abandon the message soon; a destructor calls this, at any time."""
-        message = self._message
-        if message is not None:
-            message.postbox.receives.unsent.dropped.append(self)
-
-
-def _stream_now(message: Outgoing | Incoming) -> Any:
-    """The stream that waits when the program waits for a request; with PyTorch's tensors, theirs."""
-    endpoint, buffer = message.endpoint, message.buffer
-    of_torch = buffer.stream is not None and buffer.of_torch
-    return message.stream if of_torch else current_stream(endpoint.device, (), endpoint.caller)
+        if self.messages:
+            self.messages[0].postbox.receives.unsent.dropped.append(self)

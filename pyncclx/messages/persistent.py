@@ -7,59 +7,125 @@ started together takes one launch, in which each meets the request that it met b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ..arrays.readers import places_of
 from ..backends import Event
-from ..errors import MPIError
-from ..requests.open_receives import OpenReceive, let_receives_leave
-from ..requests.status import fill_empty
+from ..requests.open_receives import let_receives_leave
+from ..requests.work import Startable
 from ..system.process import held
-from ..team.streams import current_stream
+from ..team.streams import current_stream, stream_for
 from .batch import Batch
-from .call_end import drain_if_blocking
 from .endpoint import Endpoint
-from .receive import Incoming
-from .send import Outgoing
+from .pending import MessageWork
 from .side import Side
-from .startable import Startable
-from .typed import TypedBuffer, buffer_of
+from .typed import buffer_of
 
 if TYPE_CHECKING:
     from .base import MessageBase
 
-_ACTIVE: set[PersistentMessage] = held(set())  # keeps arrays that kernels use, also if the program drops the request
+_IN_GRAPHS: list[PersistentMessage] = held([])  # freed while under way: the graph may use the array at any time
 
 
-class PersistentMessage(Startable):
-    """What a persistent request of a message stands for. It is active from its start to `finish`.
+class _Group:
+    """Works of one endpoint that start on one stream."""
+
+    def __init__(self, endpoint: Endpoint, stream: Any) -> None:
+        self._endpoint, self.stream = endpoint, stream
+        self.is_captured = endpoint.device.is_capturing(stream)
+        self.batch = Batch(endpoint, "Startall")
+        self.captured: list[PersistentMessage] = []
+
+    def launch(self) -> None:
+        """Launch what those that have begun need."""
+        if not self.is_captured:
+            if len(self.batch):
+                self.batch.launch(self.stream)
+            return
+        order = self._endpoint.order
+        stream = order.aside(self.stream)
+        with order.following(stream):
+            self.batch.launch(stream)
+        event = order.mark(stream)
+        for work in self.captured:
+            work.capture_end(event, self.stream)
+
+
+def start_several(works: Sequence[PersistentMessage]) -> None:
+    """Start some in their order; those of one communicator and stream by one launch."""
+    groups = _groups_of(works)
+    for work in works:
+        if work.peer != MPI.PROC_NULL and groups[work.producer].is_captured:
+            work.check_capture()
+    is_alone = len(works) == 1
+    try:
+        for work in works:
+            group = None if work.peer == MPI.PROC_NULL else groups[work.producer]
+            if group is not None and group.is_captured:
+                work.capture(group.stream, group.batch)
+                group.captured.append(work)
+                continue
+            if group is not None:
+                work.begin(group.stream, None if is_alone else group.batch)
+            work.active = True
+    finally:  # the receivers have the envelopes of those that have begun
+        for group in set(groups.values()):
+            group.launch()
+
+
+def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:
+    """Return the group of each work that sends or receives anything, by its `producer`."""
+    buffers: dict[Hashable, list[Any]] = {}
+    for work in works:
+        if work.peer != MPI.PROC_NULL:
+            buffers.setdefault(work.producer, [work.endpoint]).append(work.buffer)
+    groups, by_stream = {}, {}
+    for producer, (endpoint, *some) in buffers.items():
+        stream = stream_for(endpoint.device, some, endpoint.caller)
+        key = endpoint.serial, getattr(stream, "ptr", 0)
+        if key not in by_stream:
+            by_stream[key] = _Group(endpoint, stream)
+        groups[producer] = by_stream[key]
+    return groups
+
+
+class PersistentMessage(MessageWork, Startable):
+    """What a persistent request of a message stands for. It is active from its start to its end.
 
     Attributes
     ----------
-    active : bool
-    receive : OpenReceive or None
-        The receive that is under way.
-    starter : callable
-        Starts several.
+    endpoint : Endpoint
+    peer, tag : int
+    buffer : Buffer
+        Unless the peer is MPI.PROC_NULL.
+    producer : hashable
+        Equal for those that start on one stream: of one endpoint, whose arrays name the same stream, or none.
     """
 
-    receive: OpenReceive | None = None
-    _message: Outgoing | Incoming | None = None  # under way, outside of graphs
+    starter = staticmethod(start_several)
     _event: Event | None = None  # at the end of what a graph has of it
+    _began_on: Any = None  # the stream that this follows
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, *, writable: bool) -> None:
-        super().__init__(comm, operation)
+        super().__init__(())
+        self.active, self.comm, self.name = False, comm, operation
+        self.endpoint, self._state = comm.endpoint, comm.state
         self.peer, self.tag = self._check(side)
-        self._began_on: Any = None
         if self.peer != MPI.PROC_NULL:
             self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=writable)
             self._plan = self.endpoint.plan(operation, self.buffer, self.peer, self.tag)
-            self._remember_address()
+            self._places = places_of((self.buffer.owner,))
+            self.producer = self.endpoint.serial, self.buffer.stream, self.buffer.of_torch
 
     def _check(self, side: Side) -> tuple[int, int]:
         raise NotImplementedError
+
+    def is_freed(self) -> bool:
+        """Whether the communicator has been freed."""
+        return not self._state.current or self.endpoint.comm is None
 
     @property
     def nbytes(self) -> int:
@@ -67,14 +133,6 @@ class PersistentMessage(Startable):
         return self.buffer.nbytes if self.peer != MPI.PROC_NULL else 0
 
     # The start
-
-    @property
-    def starter(self) -> Any:
-        return start_several
-
-    def start(self) -> None:
-        """Start it after what the current stream has."""
-        start_several([self])
 
     def begin(self, stream: Any, batch: Batch | None) -> None:
         """Begin one message; what has to be launched is added to a batch, or launched now if there is none."""
@@ -88,31 +146,24 @@ class PersistentMessage(Startable):
         """Add a message of the channel to a batch."""
         raise NotImplementedError
 
-    def activate(self, event: Event | None = None, stream: Any = None) -> None:
-        """Make it active; with the event behind its part of a graph, which follows what `stream` had."""
+    def capture_end(self, event: Event, stream: Any) -> None:
+        """Make it active with the event behind its part of a graph, which follows what `stream` had."""
         self.active, self._event, self._began_on = True, event, stream
-        _ACTIVE.add(self)
 
     # The end
 
-    def finish(self) -> None:
-        """Make the current stream wait; raise what went wrong."""
-        active, self.active = self.active, False
-        _ACTIVE.discard(self)
-        message, self._message, self.receive = self._message, None, None
+    def taken_back(self) -> tuple[Any, ...]:
+        """Let the current stream wait for what a graph has of it; there is no message."""
         event, self._event = self._event, None
-        if not active or self.peer == MPI.PROC_NULL:
-            return
+        if event is None:
+            return super().taken_back()
+        self._finish_captured(event, self.stream_of(self))
+        return ()
+
+    def stream_of(self, message: Any) -> Any:
+        """Return the stream on which the user continues."""
         buffers = () if self.buffer.stream is None else (self.buffer,)
-        stream = current_stream(self.endpoint.device, buffers, self.endpoint.caller)
-        if event is not None:
-            self._finish_captured(event, stream)
-        elif message is not None:
-            message.finish(stream)
-            if isinstance(self.buffer, TypedBuffer) and stream is not message.stream:
-                self.endpoint.device.order(stream, message.stream)  # which uses the packed copy again
-            self._met(message)
-            drain_if_blocking(self.endpoint, message)
+        return current_stream(self.endpoint.device, buffers, self.endpoint.caller)
 
     def _finish_captured(self, event: Event, stream: Any) -> None:
         let_receives_leave()
@@ -120,105 +171,12 @@ class PersistentMessage(Startable):
         if self._began_on is not None and self._began_on != stream:
             event.order(self._began_on)
 
-    def _met(self, message: Any) -> None:
-        """A message is over."""
-
     def is_over(self) -> bool:
-        """Whether `finish` would return at once."""
-        if not self.active or self.peer == MPI.PROC_NULL:
-            return True
-        if self._event is not None:
-            return self._event.is_over()
-        self.endpoint.check()
-        self.endpoint.postbox.receives.launch_arrived()
-        return self._message is None or self._message.is_over()
-
-    def fill(self, status: MPI.Status) -> None:
-        """Set a status to that of the last message."""
-        fill_empty(status)
-
-    def cancel(self) -> None:
-        """Cancel a receive that nothing has matched; a send goes on."""
-        if isinstance(self._message, Incoming):
-            self._message.cancel()
+        return super().is_over() if self._event is None else self._event.is_over()
 
     def abandon(self) -> None:
-        """Let what is under way go on without the request; a graph may use the array at any time."""
-        # Another thread may finish it, by a copy of the handle: only one of the two gets the message.
-        message, self._message = self._message, None
-        if message is not None:
-            message.abandon()
-        if self._event is None:
-            _ACTIVE.discard(self)
-
-    def drop(self) -> None:
-        """Do so soon; a destructor calls this."""
-        self.endpoint.postbox.receives.unsent.dropped.append(self)
-
-
-class _Group:
-    """Works of one endpoint that start on one stream; `is_alone`: there is one, and no other group."""
-
-    def __init__(self, endpoint: Endpoint, stream: Any, *, is_alone: bool) -> None:
-        self._endpoint, self.stream, self._is_alone = endpoint, stream, is_alone
-        self.is_captured = endpoint.device.is_capturing(stream)
-        self.works: list[PersistentMessage] = []
-        self.batch = Batch(endpoint, "Startall")
-
-    def start(self, work: PersistentMessage) -> None:
-        """Begin one, in the order of the call."""
-        if self.is_captured:
-            work.capture(self.stream, self.batch)
-            self.works.append(work)
-        else:
-            work.begin(self.stream, None if self._is_alone else self.batch)
-            work.activate()
-
-    def launch(self) -> None:
-        """Launch what those that have begun need."""
-        if not self.is_captured:
-            if len(self.batch):
-                self.batch.launch(self.stream)
-            return
-        order = self._endpoint.order
-        stream = order.aside(self.stream)
-        with order.following(stream):
-            self.batch.launch(stream)
-        event = order.mark(stream)
-        for work in self.works:
-            work.activate(event, self.stream)
-
-
-def start_several(works: Sequence[PersistentMessage]) -> None:
-    """Start some in their order; those of one communicator and stream by one launch."""
-    if len(set(works)) < len(works):
-        raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
-    for work in works:
-        work.check()
-    groups: dict[tuple[int, int], _Group] = {}
-    placed = [(work, _group_of(work, groups, is_alone=len(works) == 1)) for work in works]
-    for work, group in placed:
-        if group is not None and group.is_captured:
-            work.check_capture()
-    try:
-        for work, group in placed:
-            if group is None:
-                work.activate()
-            else:
-                group.start(work)
-    finally:  # the receivers have the envelopes of those that have begun
-        for group in groups.values():
-            group.launch()
-
-
-def _group_of(
-    work: PersistentMessage, groups: dict[tuple[int, int], _Group], *, is_alone: bool
-) -> _Group | None:
-    """Return the group of a work; None for MPI.PROC_NULL."""
-    if work.peer == MPI.PROC_NULL:
-        return None
-    stream = work.stream()
-    key = work.endpoint.serial, getattr(stream, "ptr", 0)
-    if key not in groups:
-        groups[key] = _Group(work.endpoint, stream, is_alone=is_alone)
-    return groups[key]
+        if self._event is not None:
+            _IN_GRAPHS.append(self)
+        super().abandon()
+        if self.shown is not None:  # which MPI keeps, perhaps for ever
+            self.shown.work = None

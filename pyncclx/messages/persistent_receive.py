@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from ..backends import Event
 from ..errors import NotSupported
-from ..requests.status import copy_status, fill_empty, status_of_no_source
+from ..requests.status import status_of_no_source
 from .batch import Batch
 from .begin import begin_receive
 from .channels import Inlet, inlet_of, unmatched
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
 class PersistentReceive(PersistentMessage):
     """Of `Recv_init`."""
 
+    status: MPI.Status
     _inlet: Inlet | None = None  # of the request that it met last
 
     def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
         super().__init__(comm, operation, side, writable=True)
-        self._status = MPI.Status()
-        fill_empty(self._status)
+        self.status = status_of_no_source() if self.peer == MPI.PROC_NULL else MPI.Status()
 
     def _check(self, side: Side) -> tuple[int, int]:
-        return self.endpoint.check_receive(self.operation, side.rank, side.tag)
+        return self.endpoint.check_receive(self.name, side.rank, side.tag)
 
     def begin(self, stream: Any, batch: Batch | None) -> None:
         incoming = begin_receive(self.comm, self.endpoint, self._plan, None, stream)
-        self._message = self.receive = incoming
-        self._status = incoming.status
+        self.messages, self.status = (incoming,), incoming.status
         incoming.post()
 
-    def _met(self, message: Incoming) -> None:
+    def met(self, message: Incoming) -> None:
         envelope = message.envelope
         if envelope is None or not envelope.channel or envelope.nbytes > self.buffer.nbytes:
             self._inlet = None
@@ -49,22 +48,19 @@ class PersistentReceive(PersistentMessage):
 
     def check_capture(self) -> None:
         if self.peer == MPI.ANY_SOURCE:
-            raise NotSupported(f"{self.operation}: a graph cannot hold MPI.ANY_SOURCE; name the rank")
+            raise NotSupported(f"{self.name}: a graph cannot hold MPI.ANY_SOURCE; name the rank")
         if self._inlet is None:
             how = "start both once before, and wait for them; messages between nodes cannot be in a graph, "
             how += "neighbourhood collectives (Ineighbor_alltoallw) with NCCL can"
-            raise unmatched(self.operation, f"this one has met none that can: {how}")
+            raise unmatched(self.name, f"this one has met none that can: {how}")
 
     def capture(self, stream: Any, batch: Batch) -> None:
         assert self._inlet is not None
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, stream)
-        self._inlet.receive(batch, self.buffer.address, self._status.tag)  # the status stays that of the one it met
+        self._inlet.receive(batch, self.buffer.address, self.status.tag)  # the status stays that of the one it met
 
     def _finish_captured(self, event: Event, stream: Any) -> None:
         super()._finish_captured(event, stream)
         if isinstance(self.buffer, TypedBuffer) and self._inlet is not None:
             self.buffer.unpack(self.endpoint, stream, self._inlet.nbytes)
-
-    def fill(self, status: MPI.Status) -> None:
-        copy_status(status, status_of_no_source() if self.peer == MPI.PROC_NULL else self._status)

@@ -29,7 +29,7 @@ class PersistentSend(PersistentMessage):
         super().__init__(comm, operation, side, writable=False)
 
     def _check(self, side: Side) -> tuple[int, int]:
-        return self.endpoint.check_send(self.operation, side.rank, side.tag)
+        return self.endpoint.check_send(self.name, side.rank, side.tag)
 
     def begin(self, stream: Any, batch: Batch | None) -> None:
         if self._outlet is None:
@@ -37,7 +37,7 @@ class PersistentSend(PersistentMessage):
                 self.buffer.allocate(self.endpoint.device, stream)
             self._outlet = outlet_of(self.endpoint, self.buffer.address, self.buffer.nbytes)
         message = begin_send(self.comm, self.endpoint, self._plan, None, stream, self._outlet)
-        self._message = message
+        self.messages = (message,)
         if batch is None:
             message.signal_ready()
         else:
@@ -47,12 +47,12 @@ class PersistentSend(PersistentMessage):
     def check_capture(self) -> None:
         if self._outlet is None:
             how = "start it once before, and wait for it; a long message's memory must be shareable"
-            raise NotSupported(f"{self.operation}: a graph cannot hold the first start, for MPI matches that: {how}")
+            raise NotSupported(f"{self.name}: a graph cannot hold the first start, for MPI matches that: {how}")
         deadline = time.monotonic() + LONGEST_WAIT_S
         while not self._outlet.is_answered:  # the receiver does so when its request is over
             if time.monotonic() > deadline:
                 why = f"rank {self.peer} has received it by no persistent request, or is on another node"
-                raise unmatched(self.operation, why)
+                raise unmatched(self.name, why)
             os.sched_yield()
 
     def capture(self, stream: Any, batch: Batch) -> None:

@@ -5,17 +5,14 @@ Where an engine does not follow streams, a thread enqueues the steps, and waits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-from mpi4py import MPI
-
-from ..arrays.readers import address_reader_of
+from ..arrays.readers import places_of
 from ..backends import Event
-from ..errors import MPIError, NotSupported
+from ..errors import NotSupported
 from ..requests.open_receives import let_receives_leave
-from ..requests.status import fill_empty
-from ..system.process import held
+from ..requests.work import Startable
 from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
@@ -25,36 +22,33 @@ from .run import prepare
 from .spanning import Spanning
 from .step_thread import Doing
 
-_ACTIVE: set[SpanningWork] = held(set())  # keeps arrays that are in use, also if the program drops the request
+
+def start_several(works: Sequence[SpanningWork]) -> None:
+    """Start several, one after the other."""
+    for work in works:
+        work.start()
 
 
-class SpanningWork:
-    """A program on a stream of the communicator's own, once or several times; it keeps the arrays until it is over.
+class SpanningWork(Startable):
+    """A program on a stream of the communicator's own, once or several times; it keeps the arrays until it is over."""
 
-    Attributes
-    ----------
-    active : bool
-        Whether it is under way.
-    operation : str
-    """
+    starter = staticmethod(start_several)
 
     def __init__(
         self, comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any], *, is_compared: bool
     ) -> None:
         self._state, self._spanning, self._program = state_of(comm), spanning, program
         self._hold = self._state.hold()  # a communicator that can be called is not taken for a dropped one
-        self.operation, self.active = program.operation, False
+        self.name = f"{program.operation}_init"
         self._arrays = arrays
         self._is_compared = is_compared  # the first start
-        self._places: list[tuple[Callable[[], int], int]] = []  # the arrays' addresses, now and then
         self._event: Event | None = None
         self._thread: Doing | None = None
         self._began_on: Any = None
 
     def start(self) -> None:
         """Enqueue the program after what the current stream has now."""
-        with self._spanning.entering(self.operation):
-            self.check()
+        with self._spanning.entering(self._program.operation):
             self._start(self._program, self._spanning)
 
     def _start(self, program: Program, spanning: Spanning) -> None:
@@ -66,7 +60,6 @@ class SpanningWork:
         elif not self._is_compared:
             spanning.comparison.add(program.label, later=True)
         self._is_compared, self.active, self._began_on = False, True, began_on
-        _ACTIVE.add(self)
         stream = team.order.aside(began_on)
         event = self._event = team.device.event()
         if capturing:
@@ -83,7 +76,6 @@ class SpanningWork:
     def finish(self) -> None:
         """Make the current stream wait, and the host if the communicator blocks; raise what went wrong."""
         active, self.active = self.active, False
-        _ACTIVE.discard(self)
         event, self._event, thread, self._thread = self._event, None, self._thread, None
         if not active or event is None:
             return
@@ -107,48 +99,16 @@ class SpanningWork:
             return False
         return not self.active or self._event is None or self._event.is_over()
 
-    def fill(self, status: MPI.Status) -> None:
-        """Set the status to the empty one: a collective has no message."""
-        fill_empty(status)
-
     # For persistent requests
 
-    def remember_places(self) -> None:
-        """Remember where the arrays are, which are buffers: they must be there at each start."""
-        readers = filter(None, (address_reader_of(buffer.owner) for buffer in self._arrays))
-        self._places = [(read, read()) for read in readers]
-
-    receive = None  # it is no message
-
-    @property
-    def starter(self) -> Callable[[Sequence[SpanningWork]], None]:
-        """Starts several, one after the other."""
-        return _start_each
-
-    def abandon(self) -> None:
-        """Refuse: its memory is in use."""
-        raise MPIError(MPI.ERR_REQUEST, "Free: the request is active; Wait for it first")
+    def is_freed(self) -> bool:
+        """Whether the communicator has been freed."""
+        return self._spanning.closed
 
     def check(self) -> None:
-        """Raise if it cannot be started."""
-        if self.active:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request has been started; Wait for it first")
-        if self._spanning.closed:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.operation}_init: the request's communicator has been freed")
+        """Raise if it cannot be started, or what the ranks have found to be wrong."""
+        super().check()
         self._spanning.look()
-        for read, first in self._places:
-            if read() != first:
-                text = "an array has other memory than when the request was made; make a new request"
-                raise MPIError(MPI.ERR_BUFFER, f"{self.operation}_init: {text}")
-
-
-def _start_each(works: Sequence[SpanningWork]) -> None:
-    if len(set(map(id, works))) < len(works):
-        raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
-    for work in works:
-        work.check()
-    for work in works:
-        work.start()
 
 
 def _check_threads(spanning: Spanning, operation: str) -> None:
@@ -166,7 +126,7 @@ def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Spannin
     _check_threads(spanning, call.operation)
     program = prepare(comm, state_of(comm), spanning, call)
     work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
-    work.remember_places()
+    work._places = places_of(buffer.owner for buffer in call.buffers)
     return work
 
 
@@ -176,6 +136,7 @@ def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hasha
     with spanning.entering(call.operation):
         program = prepare(comm, state_of(comm), spanning, call, key)
         work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
+        work.check()
         work.start()
         return work
 
@@ -184,5 +145,6 @@ def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays
     """Return that of a call whose program is known."""
     with spanning.entering(program.operation):
         work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
+        work.check()
         work.start()
         return work

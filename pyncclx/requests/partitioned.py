@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
-from .persistent import Prequest, Startable
+from .persistent import Prequest
+from .work import Startable
 
 
-class Partitioned(Startable, Protocol):
+class Partitioned(Startable):
     """The partitioned message that a request stands for."""
 
     @property
     def pointer(self) -> int:
         """The address of this end in device memory."""
+        raise NotImplementedError
 
     def ready(self, method: str, partitions: Iterable[int]) -> None:
         """Send some partitions."""
+        raise NotImplementedError
 
     def arrived(self, partition: int) -> bool:
         """Return whether a partition has come."""
+        raise NotImplementedError
 
 
 class PartitionedRequest(Prequest):

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Sequence
+from typing import cast
 
 from mpi4py import MPI
 
 from .. import events
 from ..errors import MPIError
-from .open_receives import OpenReceive
-from .request import Request, Work
-from .shown import ShownHandle
+from .request import Request
+from .shown import handle_of, set_handle, show
+from .work import NOTHING, Startable, Starter
 
 #: Persistent requests of this library, by their handles; weakly.
 BY_HANDLE: weakref.WeakValueDictionary[int, MPI.Request] = weakref.WeakValueDictionary()
-
-
-class Startable(Work, Protocol):
-    """The operation that a persistent request stands for: it can be started again and again."""
-
-    active: bool  # from start to finish
-
-    @property
-    def receive(self) -> OpenReceive | None:
-        """The receive of a device array that is under way, if it is one."""
-
-    @property
-    def starter(self) -> Callable[[Sequence[Any]], None]:
-        """Starts several that have the same one, in their order."""
-
-    def start(self) -> None:
-        """Launch after what the current stream has."""
-
-    def abandon(self) -> None:
-        """Let it go on without its request; raise MPI.Exception, of class ERR_REQUEST, if it cannot."""
 
 
 class EmitsStarts:
@@ -88,14 +68,18 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     """
 
     _work: Startable
-    _handle: ShownHandle
+    _own_handle: int
+    _made_of: bytes  # its memory in the beginning
     _is_freed = False
 
     def __new__(cls, work: Startable) -> Prequest:
         """Make the request of a call."""
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
-        request._work, request._handle = work, ShownHandle(request, work)
-        BY_HANDLE[request._handle.own] = request
+        # Its own handle, by which it is known: `handle` needs this attribute. MPI sees that of a null request.
+        request._own_handle, request._made_of = vars(MPI.Request)["handle"].__get__(request), handle_of(request)
+        set_handle(request, handle_of(MPI.REQUEST_NULL))
+        request._work = work
+        BY_HANDLE[request._own_handle] = request
         return request
 
     def __bool__(self) -> bool:
@@ -115,17 +99,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     @property
     def handle(self) -> int:  # type: ignore[override]
         """The handle that `pyncclx.MPI.Request.fromhandle` knows it by."""
-        return self._handle.own if self else MPI.REQUEST_NULL.handle
-
-    @property
-    def receive(self) -> OpenReceive | None:  # type: ignore[override]
-        """The receive of a device array that is under way, if it is one."""
-        return None if self._is_freed else self._work.receive
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it was started and not yet waited for."""
-        return not self._is_freed and self._work.active
+        return self._own_handle if self else MPI.REQUEST_NULL.handle
 
     def Start(self) -> None:
         """Launch the kernel.
@@ -139,8 +113,9 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         began = begin_starts([self]) if events.listeners else None
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
+        self._work.check()
         self._work.start()
-        self.show()
+        show((self,))
         if began is not None:
             emit_starts([self], began)
 
@@ -156,18 +131,6 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         if began is not None:
             emit_starts(requests, began)
 
-    def _complete(self, status: MPI.Status) -> None:
-        self._work.fill(status)
-
-    def _finish(self) -> None:
-        if not self._is_freed:
-            self._handle.deactivate()
-        super()._finish()
-
-    def show(self) -> None:
-        """Show mpi4py's own calls a request that has been started."""
-        self._handle.activate()
-
     def Free(self) -> None:
         """Free the request and what it keeps. A message that is under way goes on.
 
@@ -176,13 +139,10 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         MPI.Exception
             Class ERR_REQUEST, if it is a collective whose kernel has not ended.
         """
-        if self._is_over():
-            self._finish()
-        else:
-            self._work.abandon()
-        self._handle.free()
+        super().Free()
+        set_handle(self, self._made_of)
         MPI.Prequest.Free(self)
-        del self._work
+        self._work = cast(Startable, NOTHING)
         self._is_freed = True
 
     def free(self) -> None:
@@ -193,28 +153,38 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
 def start_all(requests: Sequence[MPI.Prequest]) -> None:
     """Start requests of ours and of mpi4py's in the order of the list, without events."""
-    for ours, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
-        if ours:
-            _start_ours(cast(Iterable[Prequest], together))
-        else:
-            started = list(together)
-            for request in started:
-                if isinstance(request, EmitsStarts):
-                    request.prepare()
-            MPI.Prequest.Startall(started)
+    ours = [request for request in requests if isinstance(request, Prequest)]
+    if len(ours) == len(requests):
+        _start_ours(ours)
+        return
+    for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
+        some = list(together)
+        if is_own:
+            _start_ours(cast(list[Prequest], some))
+            continue
+        for request in some:
+            if isinstance(request, EmitsStarts):
+                request.prepare()
+        MPI.Prequest.Startall(some)
 
 
-def _start_ours(requests: Iterable[Prequest]) -> None:
+def _start_ours(requests: Sequence[Prequest]) -> None:
     """Start several; those of a kind that follow each other may take one launch."""
-    works, started = [], list(requests)
-    for request in started:
-        if not request:
+    works: list[Startable] = []
+    groups: list[tuple[Starter, list[Startable]]] = []
+    for request in requests:
+        work = request._work
+        if request._is_freed:
             raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
-        works.append(request._work)
+        work.check()
+        works.append(work)
+        if not groups or groups[-1][0] is not work.starter:
+            groups.append((work.starter, []))
+        groups[-1][1].append(work)
+    if len(set(map(id, works))) < len(works):
+        raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
     try:
-        for starter, together in itertools.groupby(works, lambda work: work.starter):
-            starter(list(together))
+        for starter, together in groups:
+            starter(together)
     finally:  # of those that have been started, if another one cannot be
-        for request in started:
-            if request.is_active:
-                request._handle.activate()
+        show(requests)

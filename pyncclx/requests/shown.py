@@ -1,79 +1,94 @@
-"""The handle of a persistent request, for mpi4py's own calls, which know nothing but handles."""
+"""What mpi4py's own calls, which know nothing but handles, find in the requests of this library."""
 
 from __future__ import annotations
 
 import ctypes
-import weakref
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any
 
 from mpi4py import MPI
 
+from ..system.process import held
+from .status import fill_empty
+from .work import Work, finish
 
-class Work(Protocol):
-    """The part of a persistent operation that mpi4py's calls may have to complete."""
-
-    def finish(self) -> None:
-        """Let what is enqueued on the current stream from now on come after it; raise its errors, once."""
-
-    def fill(self, status: MPI.Status) -> None:
-        """Set the status to what is known of the message."""
+_address_of, _copy, _NBYTES = MPI._addressof, ctypes.memmove, MPI._sizeof(MPI.Request)
+_NULL = MPI._addressof(MPI.REQUEST_NULL)
 
 
-_Word = ctypes.c_void_p if MPI._sizeof(MPI.Request) == ctypes.sizeof(ctypes.c_void_p) else ctypes.c_int
-_NULL = _Word.from_address(MPI._addressof(MPI.REQUEST_NULL)).value
+class Shown:
+    """A generalized request of MPI's, complete from the beginning: MPI finishes the work where it asks for the status.
 
-
-class ShownHandle:
-    """Changes the handle that mpi4py reads in a request, when the request is started and when it is completed.
-
-    An inactive one has the null handle: MPI ignores it where requests are completed, as all that are inactive, and
-    refuses to start it. A request of MPI's it would start, but not the operation. An active one has the handle of a
-    generalized request, which MPI takes for complete, and which finishes the operation when MPI asks for its status.
+    It is shown for one request after the other: calls of this library complete requests without MPI.
 
     Attributes
     ----------
-    own : int
-        The handle of the request of MPI's that it was made of, by which it is known.
+    work : Work or None
+        Of the request that it is shown for; as long as MPI has it.
+    is_asked : bool
+        Whether MPI has used it, which may then have freed it.
     """
 
-    def __init__(self, request: MPI.Request, work: Work) -> None:
-        self._word, self._work = _Word.from_address(MPI._addressof(request)), weakref.ref(work)
-        self.own: int = vars(MPI.Request)["handle"].__get__(request)  # the request's own property needs this object
-        self._made_of = self._active = self._word.value
-        self._word.value = _NULL
-        self._generalized: MPI.Grequest | None = None
-        self._is_shown = False
+    __slots__ = ("_generalized", "address", "is_asked", "work")
 
-    def activate(self) -> None:
-        """Show MPI a request that is to be completed."""
-        if self._is_shown:
-            self.deactivate()
-        if self._generalized is None:
-            self._generalized = MPI.Grequest.Start(_query, None, None, (self._work,))
-            self._generalized.Complete()
-            self._active = _Word.from_address(MPI._addressof(self._generalized)).value
-        self._word.value = self._active
-        self._is_shown = True
-
-    def deactivate(self) -> None:
-        """Show MPI an inactive request."""
-        if self._is_shown and self._word.value == _NULL:  # mpi4py has completed it
-            self._generalized = None
-        self._is_shown = False
-        self._word.value = _NULL
-
-    def free(self) -> None:
-        """Show MPI the request that it was made of, for good, and free the other one."""
-        self.deactivate()
-        self._word.value = self._made_of
-        if self._generalized is not None:
-            self._generalized.Free()
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self.is_asked = False
+        self._generalized = MPI.Grequest.Start(_query, _free, None, (self,))
+        self._generalized.Complete()
+        self.address = _address_of(self._generalized)
 
 
-def _query(status: MPI.Status, reference: weakref.ref[Work]) -> None:
+_HIDDEN: list[Shown] = held([])
+
+
+def show(requests: Iterable[Any]) -> None:
+    """Show mpi4py those of some requests whose work is under way, and that it does not see."""
+    for request in requests:
+        work = request._work
+        if work.active and (work.shown is None or work.shown.is_asked):
+            try:
+                shown = _HIDDEN.pop()
+            except IndexError:
+                shown = Shown()
+            shown.work, work.shown = work, shown
+            _copy(_address_of(request), shown.address, _NBYTES)
+
+
+def hide(requests: Iterable[Any]) -> None:
+    """Show mpi4py null requests, which are for MPI inactive ones, too, where the work is no longer under way."""
+    for request in requests:
+        work = request._work
+        shown = work.shown
+        if shown is not None and not work.active:
+            work.shown = None
+            _copy(_address_of(request), _NULL, _NBYTES)
+            if not shown.is_asked:
+                shown.work = None
+                _HIDDEN.append(shown)
+
+
+def handle_of(request: MPI.Request) -> bytes:
+    """Return the memory of a request's handle."""
+    return ctypes.string_at(_address_of(request), _NBYTES)
+
+
+def set_handle(request: MPI.Request, handle: bytes) -> None:
+    """Set the memory of a request's handle."""
+    _copy(_address_of(request), handle, _NBYTES)
+
+
+def _query(status: MPI.Status, shown: Shown) -> None:
     """MPI calls this when the program waits for the request by mpi4py's own methods."""
-    work = reference()
-    if work is not None:
-        work.finish()
+    shown.is_asked, work = True, shown.work
+    if work is None:
+        fill_empty(status)
+    else:
+        if work.active:
+            finish(work)
         work.fill(status)
-    status.Set_cancelled(False)
+
+
+def _free(shown: Any) -> None:
+    """MPI calls this when it frees the request."""
+    shown.is_asked = True

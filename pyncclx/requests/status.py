@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from typing import Protocol
-
 from mpi4py import MPI
-
-
-class Known(Protocol):
-    """An operation that is over."""
-
-    def fill(self, status: MPI.Status) -> None:
-        """Set a status."""
-
-
-def forget_at_end(request: MPI.Request, work: Known, status: MPI.Status | None) -> None:
-    """Make a null request of one whose work is over; raise the exception in progress unless the interpreter ends.
-
-    There mpi4py calls nothing of Python's for MPI, so MPI cannot complete the request.
-    """
-    if not sys.is_finalizing():
-        raise  # noqa: PLE0704
-    if status is not None:
-        work.fill(status)
-    ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
 
 
 def fill_empty(status: MPI.Status) -> None:

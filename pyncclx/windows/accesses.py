@@ -16,7 +16,7 @@ from ..recording.facts import place, records_calls
 from ..recording.identity import identity_of_window
 from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
-from ..requests.status import fill_empty
+from ..requests.work import Work
 from ..staging.operations import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
@@ -126,7 +126,7 @@ def on_device(method: _Method) -> _Method:
     return either  # type: ignore[return-value]
 
 
-class Enqueued:
+class Enqueued(Work):
     """A copy or a kernel on a stream, and the work that its request stands for: the end of it."""
 
     def __init__(self, reach: Reach, stream: Any, arrays: Sequence[Any]) -> None:
@@ -143,13 +143,10 @@ class Enqueued:
 
     def finish(self) -> None:
         """Wait on the host."""
+        self.active = False
         self._event.synchronize()
         self._arrays = ()
 
     def is_over(self) -> bool:
         """Whether it is done."""
         return self._event.is_over()
-
-    def fill(self, status: MPI.Status) -> None:
-        """Make the status empty: there is no message."""
-        fill_empty(status)

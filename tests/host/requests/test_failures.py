@@ -7,7 +7,7 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.errors import MPIError
 from pyncclx.requests.request import request_of
-from pyncclx.requests.status import fill_empty
+from pyncclx.requests.work import Work
 
 TRUNCATED = MPIError(MPI.ERR_TRUNCATE, "Irecv: too long")
 OF_THE_COMMUNICATOR = (
@@ -20,13 +20,14 @@ OF_THE_COMMUNICATOR = (
 SEVERAL = ("Waitall", "Testall", "Waitsome", "Testsome", "waitall", "testall", "waitsome", "testsome")
 
 
-class Work:
+class Made(Work):
     """An operation that is over."""
 
     def __init__(self, error=None):
         self.error = error
 
     def finish(self):
+        self.active = False
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -34,12 +35,9 @@ class Work:
     def is_over(self):
         return True
 
-    def fill(self, status):
-        fill_empty(status)
-
 
 def requests_of(*errors):
-    return [request_of(Work(error)) for error in errors]
+    return [request_of(Made(error)) for error in errors]
 
 
 @pytest.mark.parametrize("name", SEVERAL)

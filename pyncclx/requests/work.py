@@ -1,0 +1,120 @@
+"""What a request stands for: a message, a collective, or a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..errors import MPIError
+from .status import fill_empty
+
+if TYPE_CHECKING:
+    from .failures import Failures
+    from .shown import Shown
+
+#: What the host waits for at the end of a call: equal for requests that share the wait.
+Wait = Callable[[], None]
+Starter = Callable[[Sequence[Any]], None]
+Finisher = Callable[[dict[int, Any], "Failures", dict[Wait, None]], None]
+
+
+class Work:
+    """The operation of a request.
+
+    Attributes
+    ----------
+    active : bool
+        From its begin to `finish`.
+    shown : Shown or None
+        What mpi4py's own calls find in the request.
+    finisher : callable or None
+        Finishes several that have the same one: by the index of each request; adds their errors to `Failures`, and what
+        the host has to wait for.
+    """
+
+    active = True
+    shown: Shown | None = None
+    finisher: Finisher | None = None
+
+    def finish(self) -> Wait | None:
+        """Let what is enqueued on the current stream from now on come after it; raise its errors, once.
+
+        Return what the host has to wait for, if the communicator's calls block.
+        """
+        raise NotImplementedError
+
+    def is_over(self) -> bool:
+        """Whether `finish` would return at once, and the host wait for nothing."""
+        raise NotImplementedError
+
+    def fill(self, status: MPI.Status) -> None:
+        """Set all of the status: to the empty one, unless it is a message."""
+        fill_empty(status)
+
+    def cancel(self) -> None:
+        """Cancel a receive that nothing has matched; a send goes on."""
+        raise MPIError(MPI.ERR_REQUEST, "Cancel: only a send or a receive that is under way can be cancelled")
+
+    def abandon(self) -> None:
+        """Let it go on without its request; raise MPI.Exception, of class ERR_REQUEST, if it cannot."""
+        raise MPIError(MPI.ERR_REQUEST, "Free: the operation is under way, and is no message; Wait for it first")
+
+    def drop(self) -> None:
+        """Abandon it soon, if it can be; a destructor calls this, at any time."""
+
+
+def finish(work: Work) -> None:
+    """Finish an operation, and let the host wait if it has to."""
+    wait = work.finish()
+    if wait is not None:
+        wait()
+
+
+class Over(Work):
+    """The work of a request that has none."""
+
+    active = False
+
+    def is_over(self) -> bool:
+        return True
+
+
+NOTHING = Over()
+
+
+class Startable(Work):
+    """An operation that is started again and again, on the same arrays.
+
+    Attributes
+    ----------
+    name : str
+        Of the method that has made its request.
+    starter : callable
+        Starts several that have the same one, in their order; all have been checked.
+    """
+
+    active = False
+    name: str
+    starter: Starter
+    _places: Sequence[tuple[Callable[[], int], int]] = ()  # the arrays' addresses, now and at first
+
+    def start(self) -> None:
+        """Start it after what the current stream has; it has been checked."""
+        self.starter([self])
+
+    def is_freed(self) -> bool:
+        """Whether its communicator has been freed."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise if it cannot be started."""
+        if self.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{self.name}: the request has been started; Wait for it first")
+        if self.is_freed():
+            raise MPIError(MPI.ERR_REQUEST, f"{self.name}: the request's communicator has been freed")
+        for read, first in self._places:
+            if read() != first:
+                text = "an array has other memory than when the request was made; make a new request"
+                raise MPIError(MPI.ERR_BUFFER, f"{self.name}: {text}")
