@@ -7,7 +7,7 @@ microsecond. Fields are addresses but for lengths, clocks, ranks and tags.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ..memory import layout
 from ..memory.parameters import NO_CALL, TeamStruct
@@ -18,9 +18,11 @@ OFFER = struct.Struct("=QQQii")
 # `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word. The word at `arrived`
 # counts the kernel's blocks.
 PULL, PULL_FIELDS = struct.Struct("=QQQQQQQii"), "ready done arrived data buffer nbytes clock peer tag"
+# `Message`, one of a batch. With an `epoch` it is one of a channel, and `stride` is the distance of its slots.
 MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
+MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first_block blocks kind peer tag unused"
 MOST_MESSAGES = 39  # kMostMessages
-_COUNT = struct.Struct("=II")
+BATCH = struct.Struct(f"=II{MOST_MESSAGES * MESSAGE.size}s")  # `BatchArgs`, for `move_messages`
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
 
 
@@ -30,40 +32,6 @@ def offer_arguments(*, ready: int, done: int, clock: int, peer: int, tag: int) -
     `ready` and `done` are addresses, or 0: the word was set before, or is not waited for.
     """
     return OFFER.pack(ready, done, clock, peer, tag)
-
-
-def message(
-    *,
-    data: int = 0,
-    buffer: int = 0,
-    nbytes: int = 0,
-    ready: int = 0,
-    done: int = 0,
-    clock: int = 0,
-    arrived: int = 0,
-    epoch: int = 0,
-    stride: int = 0,
-    first_block: int,
-    blocks: int,
-    kind: int,
-    peer: int,
-    tag: int,
-    unused: int = 0,
-) -> bytes:
-    """Return a `Message`, one of a batch.
-
-    `data`, `buffer`, `ready`, `done`, `arrived` and `epoch` are addresses. With an `epoch` the message is one of a
-    channel, and `stride` is the distance of its slots.
-    """
-    return MESSAGE.pack(
-        *(data, buffer, nbytes, ready, done, clock, arrived, epoch, stride),
-        *(first_block, blocks, kind, peer, tag, unused),
-    )
-
-
-def batch_arguments(messages: Sequence[bytes]) -> bytes:
-    """Return a `BatchArgs` after its Team, for `move_messages`: up to `MOST_MESSAGES` that `message` has packed."""
-    return _COUNT.pack(len(messages), 0) + b"".join(messages).ljust(MOST_MESSAGES * MESSAGE.size, b"\0")
 
 
 def teams_of(operations: Iterable[str], *, header: int, watch: int, timeout_s: float) -> dict[str, bytes]:

@@ -22,7 +22,8 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from ..errors import NotSupported
-from .batch import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE, Batch
+from .arguments import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE
+from .batch import Batch
 from .bounce import SLOT_NBYTES, end_address
 from .endpoint import Endpoint
 from .envelope import Envelope
@@ -89,21 +90,25 @@ class Outlet:
 
 
 class Inlet:
-    """The receiver's end of a channel that an envelope describes."""
+    """The receiver's end of a channel that an envelope describes.
+
+    Attributes
+    ----------
+    key : tuple
+        Of the channel: `key_of` its envelopes.
+    nbytes : int
+        Of its messages.
+    """
 
     def __init__(self, endpoint: Endpoint, bounce: int, envelope: Envelope, source: int, place: int) -> None:
         memory = endpoint.postbox.channel_memory
         self.nbytes, self._stride, self._source = envelope.nbytes, envelope.channel_stride, source
-        self._key = _key(envelope)
+        self.key = key_of(envelope)
         self._theirs, self._mine = _Words.at(end_address(bounce, envelope.channel_place)), memory.address(place)
         weakref.finalize(self, memory.give_back, place, None).atexit = False
         self._data = _opened(self, endpoint, envelope, source) if self.nbytes else 0
         self._continue(endpoint)
         self._answer(endpoint)
-
-    def is_of(self, envelope: Envelope) -> bool:
-        """Whether it is the end of the channel that an envelope describes."""
-        return self._key == _key(envelope)
 
     def _continue(self, endpoint: Endpoint) -> None:
         """Count on from what an earlier inlet of this channel has received."""
@@ -128,7 +133,8 @@ class Inlet:
         batch.add(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag)
 
 
-def _key(envelope: Envelope) -> tuple[bytes, int]:
+def key_of(envelope: Envelope) -> tuple[bytes, int]:
+    """Return what names the channel that an envelope describes: the uid of the sender, and its number there."""
     return envelope.sender.uid, envelope.channel
 
 
@@ -160,7 +166,7 @@ def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | Non
     bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
     if bounce is None:
         return None
-    key = _key(envelope)
+    key = key_of(envelope)
     inlet: Inlet | None = postbox.inlets.get(key)
     if inlet is not None:
         return inlet

@@ -45,7 +45,6 @@ class Meeting:
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
         self._letter: tuple[Envelope, bytes] | None = None
-        self._group = -id(self), False, 0  # no other receive is launched together with it
 
     def poll(self) -> bool:
         if self.has_arrived:
@@ -74,9 +73,6 @@ class Meeting:
         self.launch()
         if others:
             others[0].launch_with(others[1:])
-
-    def gather(self, others: Sequence[Any]) -> None:
-        """Nothing is launched together with it."""
 
 
 class PartitionedSend(PartitionedMessage):

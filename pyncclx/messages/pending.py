@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from mpi4py import MPI
@@ -60,7 +61,7 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
                 receives.append(message)
     try:
         if len(receives) > 1:
-            receives[0].gather(receives[1:])
+            receives[0].postbox.receives.launch_all(receives)
         _finish(begun, failures, waits)
     except BaseException:  # of a signal handler, say: no later message may come into the buffers of these requests
         for _, _, message in begun:
@@ -84,7 +85,8 @@ def _finish(
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
                 endpoint.device.order(stream, message.stream)  # where its packed copy is used again
-            work.met(message)
+            if work.met is not None:
+                work.met(message)
             if endpoint.caller.blocking == "host":
                 waits[endpoint.drain] = None
             elif endpoint.caller.stream is not None:
@@ -102,9 +104,12 @@ class MessageWork(Work):
         That are under way; none to and from MPI.PROC_NULL.
     status : MPI.Status or None
         Of the receive.
+    met : callable or None
+        Is called with each message that is over.
     """
 
     finisher = staticmethod(finish_messages)
+    met: Callable[[Any], None] | None = None
     _abandoned: tuple[weakref.ref[Any], ...] = ()
 
     def __init__(self, messages: tuple[Any, ...], status: MPI.Status | None = None) -> None:
@@ -122,9 +127,6 @@ class MessageWork(Work):
         """Return the stream that waits for a message whose array names one; with PyTorch's tensors, theirs."""
         endpoint = message.endpoint
         return message.stream if message.buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)
-
-    def met(self, message: Any) -> None:
-        """A message is over."""
 
     def is_over(self) -> bool:
         messages = self.messages

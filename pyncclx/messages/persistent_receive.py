@@ -40,10 +40,12 @@ class PersistentReceive(PersistentMessage):
         incoming.post()
 
     def met(self, message: Incoming) -> None:
-        envelope = message.envelope
-        if envelope is None or not envelope.channel or envelope.nbytes > self.buffer.nbytes:
-            self._inlet = None
-        elif self._inlet is None or not self._inlet.is_of(envelope):
+        """Remember the channel of a message, for graphs."""
+        envelope, inlet = message.envelope, self._inlet
+        if inlet is not None and envelope is not None and inlet.key == (envelope.sender.uid, envelope.channel):
+            return
+        self._inlet = None
+        if envelope is not None and envelope.channel and envelope.nbytes <= self.buffer.nbytes:
             self._inlet = inlet_of(self.endpoint, envelope, message.status.source)
 
     def check_capture(self) -> None:

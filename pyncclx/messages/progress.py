@@ -6,6 +6,7 @@ launches wait for nothing, so their order does not matter.
 
 from __future__ import annotations
 
+import operator
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from ..system.process import PerProcess
 from .unsent import OF_PROCESS, Unsent
 from .watcher import Watcher
 
+_CLOCK = operator.attrgetter("clock")
 GATHER_S = 50e-6  # as long as some launches take; a sender may wait for one of the receives (not measured)
 
 
@@ -50,7 +52,8 @@ class ReceiveProgress:
             self._turn += 1
             if receive not in OPEN_RECEIVES and receive not in self._leaving:
                 OPEN_RECEIVES.append(receive)
-            self.watcher.wake()
+            if self.watcher.asleep:
+                self.watcher.wake()
 
     def claim(self, receive: OpenReceive) -> bool:
         """Take a receive out if no other is open: only its caller looks for the message then, and may wait in MPI.
@@ -94,10 +97,14 @@ class ReceiveProgress:
         kernel leaves the program's stream, so that it does not come before what the stream is given next: the sender
         may wait for that. One that is abandoned stays there, so it is launched once its data can be read.
         """
-        self.check()
+        if self.watcher.failure is not None:
+            self.check()
         with LOCK:
             self._turn += 1
-            arrived = [receive for receive in self._arrived() if not receive.is_held_back]
+            arrived = self._arrived()
+            for receive in arrived[:]:
+                if not receive.is_awaited and receive.is_held_back:
+                    arrived.remove(receive)
             if not arrived:
                 return
             before, self._leaving = self._leaving, [*self._leaving, *arrived]
@@ -110,16 +117,23 @@ class ReceiveProgress:
             finally:
                 self._leaving = before
 
-    def gather(self, receives: Sequence[OpenReceive]) -> None:
-        """Give the messages of some receives a moment to arrive, so that one launch fetches them."""
-        deadline = time.perf_counter() + GATHER_S
-        self.check()
-        while not all(receive.has_arrived or receive.launched for receive in receives):
+    def launch_all(self, receives: Sequence[OpenReceive]) -> None:
+        """Wait until some receives are launched; give their messages a moment to arrive, so that one launch does."""
+        deadline, left = time.perf_counter() + GATHER_S, list(receives)
+        for receive in left:
+            receive.is_awaited = True
+        while left:
             with LOCK:
                 self._turn += 1
                 self._arrived()
-            if time.perf_counter() > deadline:
-                return
+            has_come = True
+            for receive in left:
+                has_come = has_come and (receive.has_arrived or receive.launched)
+            if has_come or time.perf_counter() > deadline:
+                self.launch_arrived()
+                left = [receive for receive in left if not receive.launched]
+            if left:
+                os.sched_yield()
 
     def go_on(self) -> None:
         """Do for the watcher what others may be waiting for and what waits for nothing."""
@@ -140,10 +154,16 @@ class ReceiveProgress:
 
     def _arrived(self) -> list[OpenReceive]:
         """Look for messages; return the receives whose message has arrived, in the order of the clocks."""
-        # What may have led to a message that was just seen is here by now, though it was not a moment ago.
-        while [receive for receive in OPEN_RECEIVES if not receive.has_arrived and receive.poll()]:
-            pass
-        return sorted((receive for receive in OPEN_RECEIVES if receive.has_arrived), key=lambda each: each.clock)
+        found, arrived = True, []
+        while found:  # What may have led to a message that was just seen is here by now, though not a moment ago.
+            found = False
+            for receive in OPEN_RECEIVES:
+                found |= not receive.has_arrived and receive.poll()
+        for receive in OPEN_RECEIVES:
+            if receive.has_arrived:
+                arrived.append(receive)
+        arrived.sort(key=_CLOCK)
+        return arrived
 
     def wait_until(self, over: Callable[[], bool]) -> None:
         """Move receives on until `over()` is true."""

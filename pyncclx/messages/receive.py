@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from mpi4py import MPI
 from ..backends import Event
 from ..recovery.blame import failure_behind
 from ..requests.open_receives import LOCK
-from .arguments import PULL
+from .arguments import PULL, PULL_MESSAGE
 from .batch import BLOCK_NBYTES, Batch
 from .beside_stream import OpenArrival
 from .bounce import words_of
@@ -64,10 +63,6 @@ class Incoming(OpenArrival):
             self.abandon()
             raise
 
-    def gather(self, others: Sequence[Incoming]) -> None:
-        """Give this one's and others' messages a moment to arrive."""
-        self.postbox.receives.gather([self, *others])
-
     # The data
 
     def launch(self, outgoing: Outgoing | None = None) -> None:
@@ -96,23 +91,29 @@ class Incoming(OpenArrival):
         release(self._message, self._copied)
         del self._message
 
-    def launch_with(self, others: Sequence[Incoming]) -> None:
+    def launch_with(self, others: Sequence[Any]) -> None:
         """Launch several receives in this order; one launch fetches those of one endpoint and stream."""
-        if not others:
+        together = [self]
+        for each in others:
+            if not (isinstance(each, Incoming) and self._goes_with(each)):
+                break
+            together.append(each)
+        rest = others[len(together) - 1 :]
+        if len(together) == 1:
             self.launch()
-            return
-        for _, group in itertools.groupby((self, *others), lambda each: each._group):
-            together = list(group)
-            if len(together) == 1:
-                together[0].launch()
-            else:
-                _launch_together(together)
+        else:
+            _launch_together(together)
+        if rest:
+            rest[0].launch_with(rest[1:])
 
-    @property
-    def _group(self) -> tuple[int, bool, int]:
-        """Equal for receives that one kernel may do."""
-        has_left = self._start_event is not None
-        return self.endpoint.serial, has_left, 0 if has_left else getattr(self.stream, "ptr", 0)
+    def _goes_with(self, other: Incoming) -> bool:
+        """Whether one kernel may do both."""
+        has_left, other_left = self._start_event is not None, other._start_event is not None
+        return (
+            self.endpoint is other.endpoint
+            and has_left == other_left
+            and (has_left or self.stream is other.stream or self.stream == other.stream)
+        )
 
     def _copy(self, begin: int) -> None:
         """Enqueue the copy of what MPI has received from a place of its message on."""
@@ -124,10 +125,11 @@ class Incoming(OpenArrival):
 
     def _pull(self, envelope: Envelope, outgoing: Outgoing | None) -> None:
         try:
-            nbytes, arguments = self._begin_pull(envelope)
-            device, kernel, grid = self.endpoint.device, "pull", 1
+            ready, done, *fields = self._begin_pull(envelope)
+            device, kernel, grid, nbytes = self.endpoint.device, "pull", 1, fields[2]
             if nbytes > BLOCK_NBYTES:
                 grid = min(-(-nbytes // BLOCK_NBYTES), device.max_channels)
+            arguments = PULL.pack(ready, done, self.postbox.bounce.arrived_words(self._kernel_stream, 1), *fields)
             if outgoing is not None:
                 kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
             self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
@@ -137,8 +139,8 @@ class Incoming(OpenArrival):
             if self._has_opened:
                 self._release(envelope)
 
-    def _begin_pull(self, envelope: Envelope) -> tuple[int, bytes]:
-        """Prepare the stream and open the memory; return what the kernel is to fetch, and its arguments."""
+    def _begin_pull(self, envelope: Envelope) -> tuple[int, ...]:
+        """Prepare the stream and open the memory; return the fields of `PULL`, without the word for `arrived`."""
         endpoint, postbox, source = self.endpoint, self.postbox, self.status.source
         bounce = postbox.opened.bounce_address(envelope.sender)
         assert bounce is not None  # or the sender would have sent the data along
@@ -151,9 +153,7 @@ class Incoming(OpenArrival):
         postbox.rescue.pulled.setdefault(envelope.sender.uid, {})[envelope.place] = envelope.clock
         endpoint.senders[source] = envelope.sender
         ready, done = words_of(bounce, envelope.place)
-        arrived = postbox.bounce.arrived_words(self._kernel_stream, 1)
-        fields = ready, done, arrived, data, self.buffer.address, nbytes, envelope.clock
-        return nbytes, PULL.pack(*fields, source, self.status.tag)
+        return ready, done, data, self.buffer.address, nbytes, envelope.clock, source, self.status.tag
 
     def _opened(self, envelope: Envelope) -> int:
         """Return where a long message's data is in this process; 0 after an error, which is kept."""
@@ -182,8 +182,9 @@ class Incoming(OpenArrival):
         envelope = self._envelope
         if envelope is None or envelope.transport in (INLINE, EMPTY):
             return False
-        _, arguments = self._begin_pull(envelope)
-        batch.pull(arguments)
+        ready, done, data, buffer, nbytes, clock, peer, tag = self._begin_pull(envelope)
+        words = {"ready": ready, "done": done, "clock": clock, "peer": peer, "tag": tag}
+        batch.add(PULL_MESSAGE, **words, data=data, buffer=buffer, nbytes=nbytes)
         return True
 
     def leave(self, error: Exception | None) -> None:
@@ -229,7 +230,7 @@ class Incoming(OpenArrival):
             if self.launched:
                 self._finish_alone()
             elif not self.is_abandoned:
-                self.is_abandoned = True
+                self.is_abandoned, self.is_awaited = True, False
                 self.post()
 
     @property

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
-from .arguments import offer_arguments
+from .arguments import PUT, PUT_MESSAGE, SIGNAL_MESSAGE, offer_arguments
 from .batch import Batch
 from .bounce import words_of
 from .departure import Departure
@@ -68,11 +68,13 @@ class Outgoing(Departure):
     def signal_ready_by(self, batch: Batch) -> None:
         """Do what `signal_ready` does by the launch of a batch."""
         if self.put:
-            batch.put(self.put, self.peer, self.tag)
+            data, slot, ready, nbytes, clock = PUT.unpack(self.put)
+            copy = {"data": data, "buffer": slot, "ready": ready, "nbytes": nbytes, "clock": clock}
+            batch.add(PUT_MESSAGE, **copy, peer=self.peer, tag=self.tag)
             self.put = b""
         if self._offered is not None:
             ready, _ = words_of(self.postbox.bounce.address, self._offered)
-            batch.signal(ready=ready, clock=self.clock, peer=self.peer, tag=self.tag)
+            batch.add(SIGNAL_MESSAGE, ready=ready, clock=self.clock, peer=self.peer, tag=self.tag)
 
     def _launch_put(self) -> None:
         threads = min(-(-self.nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)

@@ -54,9 +54,6 @@ class OpenReceive(Protocol):
     def launch_with(self, others: Sequence[Any]) -> None:
         """Do so for this one and others of its kind after it, by as few launches as possible."""
 
-    def gather(self, others: Sequence[Any]) -> None:
-        """Give this one's and others' messages a moment to arrive, so that one launch fetches them."""
-
 
 OPEN_RECEIVES: list[OpenReceive] = held([])
 LOCK = lock()  # held to change the list, or to look for a message of a receive in it

@@ -30,8 +30,8 @@ def test_structs_are_those_of_the_kernels(tmp_path):
         *assertions(arguments.PUT_FIELDS, arguments.PUT, "Put", "0"),
         *assertions(arguments.PULL_FIELDS, arguments.PULL, "Pull", "0"),
         *assertions(arguments.offer_arguments, arguments.OFFER, "OfferArgs", "sizeof(Team)"),
-        *assertions(arguments.message, arguments.MESSAGE, "Message", "0"),
-        f"static_assert(sizeof(BatchArgs) == sizeof(Team) + {len(arguments.batch_arguments([]))});",
+        *assertions(arguments.MESSAGE_FIELDS, arguments.MESSAGE, "Message", "0"),
+        f"static_assert(sizeof(BatchArgs) == sizeof(Team) + {arguments.BATCH.size});",
         f"static_assert(kMostMessages == {arguments.MOST_MESSAGES});",
         "static_assert(offsetof(BatchArgs, messages) == sizeof(Team) + 8);",
         "static_assert(sizeof(BatchArgs) <= 4096);",  # the driver takes no more from older GPUs
