@@ -29,11 +29,13 @@ class Arrival:
         Of the message, once it has arrived; 0 of a host array.
     has_arrived : bool
         Whether its message has arrived.
+    envelope : Envelope or None
+        Of the message, once it has arrived; None of a host array's.
     """
 
     clock = _entry = 0
     has_arrived = _is_wild = _is_cancelling = False
-    _envelope: Envelope | None = None  # None: the message is a host array's
+    envelope: Envelope | None = None
     _nbytes = 0  # of the message
     _error: Exception | None = None
     _transfer: Callable[[memoryview], MPI.Request] | None = None
@@ -88,7 +90,7 @@ class Arrival:
         received_nbytes = self.status.Get_elements(MPI.BYTE)
         if self._probed is not None:
             self._probed.set_origin(self.status)
-        envelope = self._envelope = unpack(self._message, received_nbytes)
+        envelope = self.envelope = unpack(self._message, received_nbytes)
         self._nbytes = received_nbytes  # of a host array, if there is no envelope
         if envelope is not None and envelope.transport == LETTER:
             self._take_letter()
@@ -109,7 +111,7 @@ class Arrival:
         """Hand over the letter that has come to a receive of any tag, and receive the next message instead."""
         assert self._transfer is not None
         self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
-        self._envelope, self._request = None, self._transfer(self._message)
+        self.envelope, self._request = None, self._transfer(self._message)
 
     def _truncated(self, sent: str) -> MPIError:
         source, tag = self.status.source, self.status.tag
@@ -128,8 +130,3 @@ class Arrival:
             self._request.Cancel()
             with suppress(MPI.Exception):
                 self._request.Wait()
-
-    @property
-    def envelope(self) -> Envelope | None:
-        """Of the message, once it has arrived; None of a host array's."""
-        return self._envelope

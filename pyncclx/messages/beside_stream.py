@@ -48,7 +48,7 @@ class OpenArrival(Arrival):
         """
         if self.is_abandoned:
             return self._can_read() and self.endpoint.device.can_leave(self.stream)
-        if self._envelope is None or not is_ready(self.endpoint, self._envelope):
+        if self.envelope is None or not is_ready(self.endpoint, self.envelope):
             return False
         self.leave_stream()
         return self._start_event is not None and self._start_event.is_over()
@@ -60,7 +60,7 @@ class OpenArrival(Arrival):
 
     def _can_read(self) -> bool:
         """Whether its kernel would wait for nothing of the sender's."""
-        envelope = self._envelope
+        envelope = self.envelope
         return envelope is None or envelope.transport in (EMPTY, INLINE) or can_read(self.endpoint, envelope)
 
     def _unpack(self) -> Any:

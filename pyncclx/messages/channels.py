@@ -26,7 +26,7 @@ from .arguments import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE
 from .batch import Batch
 from .bounce import SLOT_NBYTES, end_address
 from .endpoint import Endpoint
-from .envelope import Envelope
+from .envelope import EAGER, Envelope
 
 _WORD_NBYTES = 8  # of which kernels use 4
 _ANSWER = (1).to_bytes(4, "little")
@@ -54,6 +54,8 @@ class Outlet:
     ----------
     number : int
         Of the channel in this process.
+    located : tuple
+        Fields of the envelopes of short messages.
     """
 
     def __init__(self, endpoint: Endpoint, nbytes: int, place: int) -> None:
@@ -62,6 +64,9 @@ class Outlet:
         self._words = _Words.at(memory.address(place))
         self._slots = memory.take_slots(nbytes) if 0 < nbytes <= SLOT_NBYTES else None
         weakref.finalize(self, memory.give_back, place, self._slots).atexit = False
+        envelope = Envelope(endpoint.postbox.sender, EAGER, 0, nbytes)
+        self.describe(envelope)
+        self.located = envelope.located
 
     def describe(self, envelope: Envelope) -> None:
         """Let an envelope describe the channel."""

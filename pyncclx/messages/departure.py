@@ -13,7 +13,7 @@ from .arguments import PUT
 from .bounce import SLOT_NBYTES
 from .channels import Outlet
 from .endpoint import Endpoint
-from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
+from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
 from .scratch import PINNED_NBYTES, host_memory
 from .side import Plan, array_of
@@ -93,11 +93,8 @@ class Departure:
             return None
         ready, slot = bounce.slot_addresses[place]
         self.put = PUT.pack(self.buffer.address, slot, ready, nbytes, clock)
-        if self._channel is None:
-            return eager(self.postbox.sender, clock, nbytes, place, self.endpoint.rank, slot - bounce.address)
-        envelope = self._envelope(EAGER)
-        envelope.place, envelope.offset = place, slot - bounce.address
-        return envelope.pack()
+        channel = None if self._channel is None else self._channel.located
+        return eager(self.postbox.sender, clock, nbytes, place, self.endpoint.rank, slot - bounce.address, channel)
 
     def _offer(self) -> bytes | None:
         """The receiver reads the buffer."""

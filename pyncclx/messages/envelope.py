@@ -134,18 +134,29 @@ class Envelope:
         if self.channel_stride:
             self.channel = self.channel_stride = 0
 
+    @property
+    def located(self) -> Channel:
+        """The fields from `allocation` on."""
+        return _after_sender(self)[7:]
+
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""
         packed = _FIELDS.pack(*_after_sender(self), self.sender.packed)
         return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
-def eager(sender: Sender, clock: int, nbytes: int, place: int, source: int, offset: int) -> bytes:
-    """Pack the envelope of a message whose data is in a slot; most messages have such a one, and no channel."""
-    packed = _FIELDS.pack(EAGER, clock, nbytes, place, source, 0, offset, 0, 0, 0, b"", 0, 0, 0, 0, sender.packed)
+def eager(
+    sender: Sender, clock: int, nbytes: int, place: int, source: int, offset: int, channel: Channel | None = None
+) -> bytes:
+    """Pack the envelope of a message whose data is in a slot, as that of most messages."""
+    rest = _NO_CHANNEL if channel is None else channel
+    packed = _FIELDS.pack(EAGER, clock, nbytes, place, source, 0, offset, *rest, sender.packed)
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
+#: The fields of an envelope from `allocation` on.
+Channel = tuple[int, int, int, bytes, int, int, int, int]
+_NO_CHANNEL: Channel = (0, 0, 0, b"", 0, 0, 0, 0)
 _after_sender = attrgetter(*[field.name for field in fields(Envelope)][1:])
 
 

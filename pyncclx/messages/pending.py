@@ -30,7 +30,7 @@ def receive_request(incoming: Incoming | None) -> Request:
     """Post a receive and make its request; None: from MPI.PROC_NULL."""
     if incoming is None:
         return request_of(MessageWork((), status_of_no_source()))
-    incoming.post()
+    incoming.postbox.receives.post(incoming)
     return request_of(MessageWork((incoming,), incoming.status))
 
 

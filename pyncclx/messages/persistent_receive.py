@@ -37,7 +37,7 @@ class PersistentReceive(PersistentMessage):
     def begin(self, stream: Any, batch: Batch | None) -> None:
         incoming = begin_receive(self.comm, self.endpoint, self._plan, None, stream)
         self.messages, self.status = (incoming,), incoming.status
-        incoming.post()
+        incoming.postbox.receives.post(incoming)
 
     def met(self, message: Incoming) -> None:
         """Remember the channel of a message, for graphs."""

@@ -102,36 +102,45 @@ class ReceiveProgress:
         with LOCK:
             self._turn += 1
             arrived = self._arrived()
-            for receive in arrived[:]:
-                if not receive.is_awaited and receive.is_held_back:
-                    arrived.remove(receive)
-            if not arrived:
-                return
-            before, self._leaving = self._leaving, [*self._leaving, *arrived]
-            try:
-                for receive in arrived:
-                    OPEN_RECEIVES.remove(receive)
-                    if not receive.is_awaited:
-                        receive.leave_stream()
-                arrived[0].launch_with(arrived[1:])
-            finally:
-                self._leaving = before
+            if arrived:
+                self._launch(arrived)
+
+    def _launch(self, arrived: list[OpenReceive]) -> None:
+        """Launch receives whose messages have arrived, but those that are held back."""
+        for receive in arrived[:]:
+            if not receive.is_awaited and receive.is_held_back:
+                arrived.remove(receive)
+        if not arrived:
+            return
+        before, self._leaving = self._leaving, [*self._leaving, *arrived]
+        try:
+            for receive in arrived:
+                OPEN_RECEIVES.remove(receive)
+                if not receive.is_awaited:
+                    receive.leave_stream()
+            arrived[0].launch_with(arrived[1:])
+        finally:
+            self._leaving = before
 
     def launch_all(self, receives: Sequence[OpenReceive]) -> None:
         """Wait until some receives are launched; give their messages a moment to arrive, so that one launch does."""
         deadline, left = time.perf_counter() + GATHER_S, list(receives)
         for receive in left:
             receive.is_awaited = True
+        if self.watcher.failure is not None:
+            self.check()
         while left:
             with LOCK:
                 self._turn += 1
-                self._arrived()
-            has_come = True
-            for receive in left:
-                has_come = has_come and (receive.has_arrived or receive.launched)
-            if has_come or time.perf_counter() > deadline:
-                self.launch_arrived()
-                left = [receive for receive in left if not receive.launched]
+                arrived, has_come = self._arrived(), True
+                for receive in left:
+                    has_come = has_come and (receive.has_arrived or receive.launched)
+                if has_come or time.perf_counter() > deadline:
+                    self._launch(arrived)
+            left, before = [], left
+            for receive in before:
+                if not receive.launched:
+                    left.append(receive)
             if left:
                 os.sched_yield()
 

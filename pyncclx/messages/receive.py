@@ -67,7 +67,7 @@ class Incoming(OpenArrival):
 
     def launch(self, outgoing: Outgoing | None = None) -> None:
         """Enqueue what brings the data to the buffer; the same kernel copies a short message to send, if given."""
-        envelope = self._envelope
+        envelope = self.envelope
         try:
             if envelope is None or envelope.transport == INLINE:
                 self._copy(0 if envelope is None else ENVELOPE_NBYTES)
@@ -177,25 +177,13 @@ class Incoming(OpenArrival):
             self.endpoint.device.synchronize(self._kernel_stream)
         self.postbox.opened.release(envelope)
 
-    def join(self, batch: Batch) -> bool:
-        """Let the launch of a batch fetch the data; False if no kernel has to."""
-        envelope = self._envelope
-        if envelope is None or envelope.transport in (INLINE, EMPTY):
-            return False
-        ready, done, data, buffer, nbytes, clock, peer, tag = self._begin_pull(envelope)
-        words = {"ready": ready, "done": done, "clock": clock, "peer": peer, "tag": tag}
-        batch.add(PULL_MESSAGE, **words, data=data, buffer=buffer, nbytes=nbytes)
-        return True
-
-    def leave(self, error: Exception | None) -> None:
-        """The batch has been launched, or has failed."""
-        assert self._envelope is not None
+    def _leave(self, error: Exception | None) -> None:
+        """The launch of a batch that was to fetch the data is done, or has failed."""
         self._error = self._error or error
         if self._start_event is not None:
             self._end_event = self._event_on(self._kernel_stream)
-        if self._has_opened:
-            self._release(self._envelope)
-        self._end_launch()
+        if self._has_opened and self.envelope is not None:
+            self._release(self.envelope)
 
     # The end
 
@@ -214,8 +202,8 @@ class Incoming(OpenArrival):
             last = self._unpack()
         if last is not stream:
             device.order(last, stream)
-        if self.endpoint.broken and self._envelope is not None and self._error is None:
-            self.endpoint.check_data(self.operation, self.status.source, self._envelope.clock)
+        if self.endpoint.broken and self.envelope is not None and self._error is None:
+            self.endpoint.check_data(self.operation, self.status.source, self.envelope.clock)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -236,7 +224,7 @@ class Incoming(OpenArrival):
     @property
     def is_inline(self) -> bool:
         """Whether MPI has transferred the data: with its envelope, or of a host array."""
-        return self.launched and (self._envelope is None or self._envelope.transport == INLINE)
+        return self.launched and (self.envelope is None or self.envelope.transport == INLINE)
 
     @property
     def peer(self) -> int:
@@ -246,19 +234,27 @@ class Incoming(OpenArrival):
 def _launch_together(receives: Sequence[Incoming]) -> None:
     """Launch receives of one endpoint and stream: one kernel fetches what kernels have to fetch."""
     batch, fetched = Batch(receives[0].endpoint, "Irecv"), []
-    for each in receives:
-        try:
-            if each.join(batch):
-                fetched.append(each)
-            else:
-                each.launch()
-        except Exception as raised:
-            each.leave(raised)
     error: Exception | None = None
+    for each in receives:
+        envelope = each.envelope
+        if envelope is None or envelope.transport in (INLINE, EMPTY):
+            each.launch()
+            continue
+        try:
+            ready, done, data, buffer, nbytes, clock, peer, tag = each._begin_pull(envelope)
+        except Exception as raised:
+            each._leave(raised)
+            each._end_launch()
+            continue
+        words = {"ready": ready, "done": done, "clock": clock, "peer": peer, "tag": tag}
+        batch.add(PULL_MESSAGE, **words, data=data, buffer=buffer, nbytes=nbytes)
+        fetched.append(each)
     try:
         if fetched:
             batch.launch(fetched[0]._kernel_stream)
     except Exception as raised:
         error = raised
     for each in fetched:
-        each.leave(error)
+        if error is not None or each._start_event is not None or each._has_opened:
+            each._leave(error)
+        each._end_launch()

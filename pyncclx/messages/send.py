@@ -36,8 +36,7 @@ class Outgoing(Departure):
         if unsent.dropped:
             unsent.take_dropped()
         if self._is_free_at_once:
-            message, self._message = self._message, None
-            unsent.keep(self._request, message)
+            self._leave_to_mpi()
         elif not self._request.Get_status():  # which leaves an error to the call that waits
             self._is_open = True
             unsent.add(self)
@@ -101,6 +100,8 @@ class Outgoing(Departure):
         A receive whose kernel is launched later on that stream would come after it too, and the peer may wait for
         that one first. So the host stays here until no receive is open, or the message is over.
         """
+        if self._is_free_at_once and self._message is None:
+            return
         receives = self.postbox.receives
         while not (self._offered is None or receives.idle or self.is_over()):
             receives.launch_arrived()
@@ -119,8 +120,8 @@ class Outgoing(Departure):
             message, self._message = self._message, None
             if message is not None:
                 self.postbox.receives.unsent.keep(self._request, message)
-            if ring is not None:
-                ring.end(self._entry)
+                if ring is not None:
+                    ring.end(self._entry)
             return
         try:
             self.postbox.receives.wait(self._request, self._hopeless)

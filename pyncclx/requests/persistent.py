@@ -153,9 +153,11 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
 def start_all(requests: Sequence[MPI.Prequest]) -> None:
     """Start requests of ours and of mpi4py's in the order of the list, without events."""
-    ours = [request for request in requests if isinstance(request, Prequest)]
-    if len(ours) == len(requests):
-        _start_ours(ours)
+    are_ours = True
+    for request in requests:
+        are_ours = are_ours and isinstance(request, Prequest)
+    if are_ours:
+        _start_ours(cast(Sequence[Prequest], requests))
         return
     for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
         some = list(together)
