@@ -110,19 +110,13 @@ def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Fail
             statuses = as_many([] if statuses is None else statuses, requests)  # where MPI tells what has failed
             failures = _complete_mixed(requests, ours, statuses)
         else:
-            failures = _complete_ours(ours, None if statuses is None else as_many(statuses, requests))
+            failures = Failures()
+            finished = _finish(ours, failures)
+            if statuses is not None:
+                for index, status in zip(ours, as_many(statuses, requests), strict=False):
+                    finished.get(index, NOTHING).fill(status)
     if failures.of_requests and statuses is not None:
         failures.set_errors(zip(range(len(requests)), statuses, strict=False))
-    return failures
-
-
-def _complete_ours(requests: dict[int, OwnRequest], statuses: Statuses) -> Failures:
-    """Complete requests of this library without MPI."""
-    failures = Failures()
-    finished = _finish(requests, failures)
-    if statuses is not None:
-        for index in requests:
-            finished.get(index, NOTHING).fill(statuses[index])
     return failures
 
 

@@ -101,7 +101,7 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
     """A receive on `OWN` whose message has come, with clock 5."""
     buffer = buffer or SimpleNamespace(nbytes=64, address=0)
     receive = Incoming(endpoint, Plan("Irecv", buffer, 1, 0, 64, 1024, b""), None, OWN)
-    receive._envelope = Envelope(SENDER, transport, clock=5, nbytes=64)
+    receive.envelope = Envelope(SENDER, transport, clock=5, nbytes=64)
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)
     return receive
@@ -206,14 +206,14 @@ def test_a_window_that_is_being_made(endpoint, device):
     windows = {}
     endpoint.team = SimpleNamespace(windows=SimpleNamespace(by_number=windows))
     assert not receive.is_due()
-    windows[receive._envelope.allocation] = "the one"
+    windows[receive.envelope.allocation] = "the one"
     assert receive.is_due()
 
 
 @pytest.mark.parametrize("transport", [EAGER, INLINE])
 def test_a_short_message_keeps_no_sender_waiting(endpoint, device, transport):
     device.word = 5
-    assert not sender_memory.is_ready(endpoint, receive_of(endpoint, transport)._envelope)
+    assert not sender_memory.is_ready(endpoint, receive_of(endpoint, transport).envelope)
 
 
 def test_let_receives_leave(monkeypatch, endpoint, device):
