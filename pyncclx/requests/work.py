@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
 from ..errors import MPIError
+from .failures import Failures
 from .status import fill_empty
-
-if TYPE_CHECKING:
-    from .failures import Failures
-    from .shown import Shown
 
 #: What the host waits for at the end of a call: equal for requests that share the wait.
 Wait = Callable[[], None]
 Starter = Callable[[Sequence[Any]], None]
-Finisher = Callable[[dict[int, Any], "Failures", dict[Wait, None]], None]
+Finisher = Callable[[dict[int, Any], Failures, dict[Wait, None]], None]
 
 
 class Work:
@@ -35,7 +32,7 @@ class Work:
     """
 
     active = True
-    shown: Shown | None = None
+    shown: Any = None
     finisher: Finisher | None = None
 
     def finish(self) -> Wait | None:
