@@ -18,8 +18,8 @@ STEPS = 3
 
 
 @pytest.fixture
-def comm(comm):
-    """A duplicate, whose tracks go with it."""
+def own(comm):
+    """A duplicate for one test, whose tracks go with it. (pytest would keep one named as the parametrized `comm`.)"""
     with comm.Dup() as own:
         yield own
 
@@ -45,15 +45,15 @@ def orders(comm, count):
         yield step, order[:: -1 if (comm.rank + step) % 2 else 1]
 
 
-def test_first_call_of_a_communicator_packs_at_root_alone(comm):
+def test_first_call_of_a_communicator_packs_at_root_alone(own):
     """Root makes the communicator's memory before its data is packed, the others when the call gets a track."""
     strided = MPI.DOUBLE.Create_vector(COUNT, 1, 2).Commit()
-    send, output = put(np.arange(2.0 * COUNT * comm.size)), Output(COUNT, "f8")
-    request = comm.Scatter_init([send, 1, strided] if comm.rank == 0 else None, output.array, 0)
+    send, output = put(np.arange(2.0 * COUNT * own.size)), Output(COUNT, "f8")
+    request = own.Scatter_init([send, 1, strided] if own.rank == 0 else None, output.array, 0)
     request.Start()
     request.Wait()
     with comparing() as compare:
-        begin = comm.rank * (2 * COUNT - 1)
+        begin = own.rank * (2 * COUNT - 1)
         compare(output, np.arange(begin, begin + 2.0 * COUNT, 2), "the block")
     request.Free()
     strided.Free()
@@ -85,13 +85,13 @@ def start_in_other_orders(comm, made, how="Start"):
 
 @pytest.mark.parametrize("how", ["Start", "Startall"])
 @pytest.mark.parametrize("names", [("Allreduce",) * 3, ("Allgather", "Alltoall", "Scan"), NAMES])
-def test_any_order(comm, names, how):
-    start_in_other_orders(comm, [prepared(comm, name, number) for number, name in enumerate(names)], how)
+def test_any_order(own, names, how):
+    start_in_other_orders(own, [prepared(own, name, number) for number, name in enumerate(names)], how)
 
 
-def test_one_waits_before_it_starts_the_next(comm):
+def test_one_waits_before_it_starts_the_next(own):
     """A rank waits for each in turn; the others start all before they wait, in another order."""
-    made = [prepared(comm, "Allreduce", number) for number in range(3)]
+    made = [prepared(own, "Allreduce", number) for number in range(3)]
     with comparing() as compare:
         for step in range(STEPS):
             results = []
@@ -100,7 +100,7 @@ def test_one_waits_before_it_starts_the_next(comm):
                 values, result = expected(step)
                 send[...] = put(values)
                 results.append(result)
-            if comm.rank == step % comm.size:
+            if own.rank == step % own.size:
                 for request, *_ in reversed(made):
                     request.Start()
                     while not request.Test():
@@ -110,36 +110,36 @@ def test_one_waits_before_it_starts_the_next(comm):
                     request.Start()
                 for request, *_ in made:
                     request.Wait()
-            comm.synchronize()
+            own.synchronize()
             for (_, _, output, _), result in zip(made, results, strict=True):
                 compare(output, result, f"step {step}")
     for request, *_ in made:
         request.Free()
 
 
-def test_beside_other_calls(comm):
+def test_beside_other_calls(own):
     """A start may come before or after nonblocking and blocking calls, whatever the other ranks do."""
-    request, send, output, expected = prepared(comm, "Allreduce", 0)
-    other, blocks = put(labels(comm.rank, COUNT)), Output(COUNT, "i8")
-    barrier = comm.Barrier_init(device=True)
+    request, send, output, expected = prepared(own, "Allreduce", 0)
+    other, blocks = put(labels(own.rank, COUNT)), Output(COUNT, "i8")
+    barrier = own.Barrier_init(device=True)
     with comparing() as compare:
         for step in range(2 * STEPS):
             output.poison()
             blocks.poison()
             values, result = expected(step)
             send[...] = put(values)
-            begin = [request.Start, barrier.Start, partial(comm.Iallreduce, other, blocks.array)]
-            begun = [begin[number]() for number in np.roll(np.arange(3), comm.rank + step)]
+            begin = [request.Start, barrier.Start, partial(own.Iallreduce, other, blocks.array)]
+            begun = [begin[number]() for number in np.roll(np.arange(3), own.rank + step)]
             pyncclx.Request.Waitall([request, barrier, *filter(None, begun)])
-            comm.synchronize()
+            own.synchronize()
             compare(output, result, f"started, step {step}")
-            compare(blocks, sum(labels(rank, COUNT) for rank in range(comm.size)), f"nonblocking, step {step}")
+            compare(blocks, sum(labels(rank, COUNT) for rank in range(own.size)), f"nonblocking, step {step}")
     request.Free()
     barrier.Free()
 
 
-def test_neighbors(comm):
-    ring = comm.Create_cart([comm.size], periods=[True])
+def test_neighbors(own):
+    ring = own.Create_cart([own.size], periods=[True])
     below, above = ring.Shift(0, 1)
     sends = [put(np.zeros(COUNT, "i8")) for _ in range(2)]
     outputs = [Output((2, COUNT), "i8") for _ in range(2)]
@@ -163,33 +163,33 @@ def test_neighbors(comm):
     ring.Free()
 
 
-def test_prepared_while_another_is_under_way(comm):
+def test_prepared_while_another_is_under_way(own):
     """The preparation waits for no request that a rank has started, and others have not."""
-    first, send, output, expected = prepared(comm, "Allreduce", 0)
+    first, send, output, expected = prepared(own, "Allreduce", 0)
     values, result = expected(0)
     send[...] = put(values)
-    if comm.rank == 0:
+    if own.rank == 0:
         first.Start()
-    second, *_ = prepared(comm, "Allreduce", 1)
-    if comm.rank > 0:
+    second, *_ = prepared(own, "Allreduce", 1)
+    if own.rank > 0:
         first.Start()
     first.Wait()
-    comm.synchronize()
+    own.synchronize()
     with comparing() as compare:
         compare(output, result, "the first")
     first.Free()
     second.Free()
 
 
-def test_many_one_after_the_other(comm):
+def test_many_one_after_the_other(own):
     """Requests that are freed, or dropped, leave their tracks to the next ones."""
     for number in range(40):
-        request, send, output, expected = prepared(comm, "Allreduce", number)
+        request, send, output, expected = prepared(own, "Allreduce", number)
         values, result = expected(0)
         send[...] = put(values)
         request.Start()
         request.Wait()
-        comm.synchronize()
+        own.synchronize()
         if number % 2:
             request.Free()
         with comparing() as compare:
@@ -197,17 +197,17 @@ def test_many_one_after_the_other(comm):
 
 
 @pytest.mark.ranks(2)
-def test_more_than_have_tracks(comm):
+def test_more_than_have_tracks(own):
     """MPI takes those that have none, where it may."""
-    comm.staging = True
-    start_in_other_orders(comm, [prepared(comm, "Allreduce", number) for number in range(MOST_TRACKS + 3)])
+    own.staging = True
+    start_in_other_orders(own, [prepared(own, "Allreduce", number) for number in range(MOST_TRACKS + 3)])
 
 
 @pytest.mark.ranks(2, 2)  # for more, the small heap of these tests has no room
 @pytest.mark.one_node
-def test_many_communicators(comm):
+def test_many_communicators(own):
     """Their requests have room for that, also in the memory that tracks leave to communicators."""
-    comms = [comm.Dup() for _ in range(6)]
+    comms = [own.Dup() for _ in range(6)]
     of_comms = [[prepared(each, "Allreduce", number) for number in range(3)] for each in comms]
     for each, made in zip(comms, of_comms, strict=True):
         start_in_other_orders(each, made)
@@ -235,10 +235,10 @@ def test_orders_that_were_promised():
 
 
 @pytest.mark.one_node
-def test_dropped_communicators_with_requests(comm):
+def test_dropped_communicators_with_requests(own):
     """More than the heap has room for: a dropped one goes with its tracks."""
     for number in range(40):
-        other = comm.Dup()
+        other = own.Dup()
         request, send, output, expected = prepared(other, "Allreduce", number)
         values, result = expected(0)
         send[...] = put(values)
