@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
 
-from ..errors import MPIError
+from ..errors import MPIError, NotSupported
 from ..requests.host_receive import HostReceive
+from ..requests.open_receives import LOCK
 from ..requests.status import copy_status
 from ..staging.requests import Prequest
+from ..team.base import Base
+from .host_memory import ScatteredMemory, memory_of
 from .host_receive import HostLanding, landing_of
+from .unsent import OF_PROCESS, follow
 
 if TYPE_CHECKING:
     from .base import MessageBase
@@ -24,18 +28,40 @@ class HostReceivePrequest(HostReceive, Prequest):
 
     MPICH completes a persistent request where it is asked for its status. So this one has MPI complete it, keeps the
     status and the error, and is active until the program completes it.
+
+    mpi4py's own calls, such as its `Waitall`, tell a persistent request nothing. They leave the envelope of a device
+    array's message in the memory, where the next method of an inactive request finds it.
     """
 
+    landing: _LastingLanding
     _received: MPI.Status | None = None  # of a message that the program has still to complete
     _error: MPI.Exception | None = None  # of that message
 
     def prepare(self) -> None:
-        """Raise MPI.Exception, of class ERR_REQUEST, if a message has come that the program has not completed."""
+        """Look at what came before, just before the receive is started.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_REQUEST: a message has come that the program has not completed.
+        NotSupported
+            A call of mpi4py's own has completed the last message, which was a device array's.
+        """
+        if self._received is None and self.landing.has_envelope() and self._look(MPI.Status()) is None:
+            self.landing.end_late()
         if self._received is not None:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
+        self.landing.start()
 
     def has_come(self, status: MPI.Status) -> bool | None:
         """Return whether MPI has received the message, and set the status if so; None if nothing is active."""
+        come = self._look(status)
+        if come is None:
+            self.landing.end_inactive()
+        return come
+
+    def _look(self, status: MPI.Status) -> bool | None:
+        """Do so, whatever the memory has."""
         if self._received is not None:
             copy_status(status, self._received)
             status.Set_error(self._received.Get_error())
@@ -57,6 +83,8 @@ class HostReceivePrequest(HostReceive, Prequest):
         received = self._received
         if received is None:
             super().finish(status)
+            if status.source == MPI.ANY_SOURCE and not status.Is_cancelled():  # nothing was active
+                self.landing.end_inactive()
         else:
             try:
                 self.finish_received(status)
@@ -76,21 +104,103 @@ class HostReceivePrequest(HostReceive, Prequest):
         if self._received is None:
             super().Cancel()
 
+    def Free(self) -> None:
+        """Free the request. As mpi4py's `Free`."""
+        try:
+            status = MPI.Status()
+            if self and self.landing.has_envelope() and self.has_come(status):
+                self.finish_received(status)
+        finally:
+            self.landing.is_active = False
+            super().Free()
+
+    def __del__(self) -> None:
+        self.landing.is_active = False
+        if self and not MPI.Is_finalized() and self.landing.is_plain and self.landing.has_envelope():
+            raise NotSupported(_LATE)  # which Python prints
+
+
+_LATE = (
+    "Recv_init: the array had the description of a device array's message in the place of its data, since a call of "
+    "mpi4py's own, such as MPI.Request.Waitall, has completed the request; call Wait or Test of the request, or "
+    "pyncclx.Request.Waitall and its relatives"
+)
+
 
 class _LastingLanding(HostLanding):
-    """The landing of each message that the request receives."""
+    """The landing of each message that the request receives.
+
+    Attributes
+    ----------
+    is_active : bool
+        From the start to the end of a receive. MPI goes on with it meanwhile.
+    """
+
+    is_active = False
+    _is_followed = False
+
+    def start(self) -> None:
+        """Note that a receive is about to be started."""
+        with LOCK:
+            self.is_active = True
+            if not self._is_followed and OF_PROCESS:
+                self._is_followed = True
+                follow(self)
+
+    @property
+    def is_under_way(self) -> bool:
+        """As `Follows.is_under_way`."""
+        self._is_followed = self.is_active
+        return self.is_active
+
+    def go_on(self) -> None:
+        """As `HostLanding.go_on`."""
+        if self.is_active:
+            super().go_on()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a look at the memory is no call of MPI's."""
+        return not isinstance(self._memory, ScatteredMemory)
+
+    def has_envelope(self) -> bool:
+        """Whether the memory begins with an envelope."""
+        if not isinstance(self._comm, Base):
+            return False
+        if self._memory is None:
+            self._memory = memory_of(self._buf)
+        return self._memory.envelope() is not None
 
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received with this status, and set the status."""
         if self._find(status):
+            self._end(status)
+        elif status.source != MPI.ANY_SOURCE or status.Is_cancelled():
+            self.is_active = False
+
+    def end_inactive(self) -> None:
+        """Do what `end_late` does if the memory of an inactive request has an envelope."""
+        if (self.is_plain or self.is_active) and self.has_envelope():
+            self.end_late()
+        self.is_active = False
+
+    def end_late(self) -> None:
+        """Bring the data of a message that the program has completed without this library, and raise NotSupported."""
+        self._examine()
+        self._end(None)
+        raise NotSupported(_LATE)
+
+    def _end(self, status: MPI.Status | None) -> None:
+        with LOCK:
+            self.is_active = False
             fetch, self.fetch = self.fetch, None
-            if fetch is not None:
-                fetch.finish(status)
+        if fetch is not None:
+            fetch.finish(status)
 
 
 def receive_init(comm: MessageBase, request: Prequest, buf: Any) -> HostReceivePrequest:
     """Return a persistent receive of mpi4py's as one that brings the data of device arrays' messages."""
+    landing = landing_of(comm, buf, _LastingLanding)
     checked = HostReceivePrequest(request)
-    checked._event = request._event
-    checked.landing = landing_of(comm, buf, _LastingLanding)
+    checked.landing, checked._event = landing, request._event
     return checked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
@@ -35,6 +35,7 @@ from .unsent import Follows, follow, going_on
 if TYPE_CHECKING:
     from .base import MessageBase
 
+_Kind = TypeVar("_Kind", bound="HostLanding")
 _BYTE = MPI.BYTE
 _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
 _MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # that a message with a device array's data may be longer than the data
@@ -175,7 +176,7 @@ class HostLanding(Follows):
             landing._finish(None)
 
 
-def landing_of(comm: MessageBase, buf: Any, kind: type[HostLanding]) -> HostLanding:
+def landing_of(comm: MessageBase, buf: Any, kind: type[_Kind]) -> _Kind:
     """Make the landing of a receive whose memory mpi4py holds for good."""
     landing = kind(_LASTING)
     landing._comm, landing._buf, landing.is_claimed = comm, buf, False

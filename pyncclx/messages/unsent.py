@@ -68,6 +68,11 @@ class Follows(ref[Any]):
 
     __slots__ = ()
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the program has still to complete the request. Python clears the callback when the part ends."""
+        return self.__callback__ is not None
+
     def go_on(self) -> None:
         """Do what other ranks may wait for, without waiting."""
 
@@ -238,10 +243,7 @@ def note_buffered() -> None:
 
 
 def follow(reference: ref[Any]) -> None:
-    """Let MPI go on with what is referred to, until it is complete: a request of MPI's own, or the view of its memory.
-
-    A reference to a view has a callback, which Python clears when the view ends.
-    """
+    """Let MPI go on with what is referred to, until it is complete: a request of MPI's own, or a part of it."""
     if OF_PROCESS:
         new = OF_PROCESS[0].new
         new.append(reference)
@@ -250,4 +252,4 @@ def follow(reference: ref[Any]) -> None:
 
 
 def _is_under_way(reference: ref[Any]) -> bool:
-    return reference.__callback__ is not None or bool(reference())
+    return reference.is_under_way if isinstance(reference, Follows) else bool(reference())
