@@ -24,8 +24,8 @@ class Memory(Protocol):
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory that kernels and this process' Python code can both read and write."""
 
-    def owner(self, memory: Any) -> Any:
-        """Return an object that keeps shared memory of this process alive: the memory is freed after it."""
+    def owner(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> Any:
+        """Return an object that keeps shared memory of this process alive; `retire` takes what frees it then."""
 
     def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return the memory of an owner or a `Peer` as an array, CuPy's or NumPy's, which keeps the owner.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..backends import Device, Function, Upload
 from ..errors import NotSupported
 from ..launch import kernels
+from ..memory.retired import RETIRED
 from ..system.process import held
 from .batches import WIDEST_NBYTES, Batch, BatchStruct, Part, batches_of
 from .nest import Runs
@@ -96,9 +97,9 @@ class Packing:
     def _make_room(self, stream: Any) -> None:
         """Forget the tables if they have become many; before any is looked up for a launch, but not in a capture."""
         if self._nbytes > MOST_TABLES_NBYTES and not self._device.is_capturing(stream):
-            self._device.synchronize()  # kernels may be reading them
-            self._tables.clear()
-            self._nbytes = 0
+            RETIRED.get().add(self._tables.clear)  # kernels may be reading them
+            RETIRED.get().free()
+            self._tables, self._nbytes = {}, 0
 
 
 _packings: dict[str, Packing] = held({})  # of this process, by the name of the device

@@ -68,11 +68,13 @@ class DeviceTeam:
         signals: int,
         blocks: int,
         counters: int,
+        for_program: bool = True,
         own: tuple[Window, ...] = (),  # windows for the kernels of this team alone
     ) -> None:
         self.rank, self.size = team.rank, team.size
         self.sharing = team.layout.sharing  # ranks whose kernels are on one GPU
         self.signals, self.blocks, self.counters = signals, blocks, counters
+        self.for_program = for_program
         self._team: Team | None = team
         self._own = own
         self._rows = 0

@@ -25,6 +25,7 @@ from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
 from .quarantine import Abandoned, Dropped, Lease, Present, left_by_all
+from .retired import RETIRED
 
 ALIGNMENT = 4096
 
@@ -172,6 +173,7 @@ class Heap:
                     self.leases.remove(each.lease)
 
         self._unmap_failed()
+        RETIRED.get().free()
 
     def _failed(self) -> set[bytes]:
         """Return the uids of processes that have failed, and no longer write to this heap."""
@@ -184,7 +186,7 @@ class Heap:
             with self._lock:
                 peer = self.peers.pop(uid, None) if not self.members[uid] else None
             if peer is not None:
-                peer.close()
+                RETIRED.get().add(peer.close)
                 DETECTOR.get().drop(uid)
 
     def join(self, uids: Iterable[bytes]) -> None:
@@ -204,7 +206,7 @@ class Heap:
             with self._lock:
                 first = self.peers.setdefault(uid, peer)
             if first is not peer:  # another thread has mapped it, and may use it
-                peer.close()
+                RETIRED.get().add(peer.close)
 
     def base(self, uid: bytes) -> int:
         """Return the address in this process of the heap named `uid`."""

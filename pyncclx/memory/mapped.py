@@ -17,6 +17,7 @@ import mpi_bootstrap
 
 from ..backends import Device, Exported, Peer, Shared
 from ..errors import NotSupported
+from .retired import RETIRED
 
 Key = TypeVar("Key")
 Handle = TypeVar("Handle", int, bytes, int | bytes)
@@ -58,8 +59,10 @@ class Window:
         return self.memory.address <= address < self.memory.address + self.memory.nbytes
 
     def close(self) -> None:
-        """Unmap the peers' memory. This rank's own goes with the window and the last array over it."""
-        _unmap(self.peers)
+        """Unmap the peers' memory, some time. This rank's own goes with the window and the last array over it."""
+        retired = RETIRED.get()
+        retired.add(*(peer.close for peer in self.peers))
+        retired.free()
 
 
 @mpi_bootstrap.interrupts_deferred()
@@ -69,7 +72,7 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     If a rank cannot, all raise the same error, and none keeps anything.
     """
     asked = max(nbytes, 1)
-    memory = mpi_bootstrap.agree(comm, lambda: device.allocate_shared(asked), undo=lambda allocated: allocated.close())
+    memory = mpi_bootstrap.agree(comm, lambda: _allocate(device, asked), undo=lambda allocated: allocated.close())
     try:
         offer = memory.address, asked, memory.nbytes, memory.ipc_handle
         offers: list[tuple[int, int, int, bytes]] = mpi_bootstrap.allgather_objects(comm, offer)
@@ -85,12 +88,22 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     return Window(
         number=number,
         memory=memory,
-        owner=device.owner(memory),
+        owner=device.owner(memory, RETIRED.get().add),
         bases=_bases(comm, memory.address, peers),
         addresses=addresses,
         sizes=sizes,
         peers=tuple(peers.values()),
     )
+
+
+def _allocate(device: Device, nbytes: int) -> Shared:
+    """Allocate memory, of what was given up if there is no other."""
+    RETIRED.get().free()
+    try:
+        return device.allocate_shared(nbytes)
+    except Exception:
+        RETIRED.get().free(at_once=True)
+        return device.allocate_shared(nbytes)
 
 
 @mpi_bootstrap.interrupts_deferred()

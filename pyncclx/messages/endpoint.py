@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any
@@ -34,6 +33,7 @@ from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .arguments import teams_of
 from .envelope import Sender, inline_nbytes
+from .headers import Used
 from .letters import highest_tag, letter_tag
 from .partitioned_ends import PartitionedEnds
 from .peers import Peers
@@ -123,7 +123,7 @@ class Endpoint:
         self.broken: set[tuple[int, int]] = set()
         if comm.size > 1 or isinstance(comm, MPI.Intercomm):
             DETECTOR.get().watch(self)
-        weakref.finalize(self, self.postbox.bounce.headers.retired.append, (header, self.watch)).atexit = False
+        self.postbox.bounce.headers.take_back_after(self, Used(header, self.watch, self._streams))
 
     @cached_property
     def order(self) -> LaunchOrder:
@@ -162,10 +162,10 @@ class Endpoint:
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""
         with LOCK:
-            streams, self._streams, self._stream = self._streams, {}, None
-        for stream in streams.values():
-            if not self.device.is_capturing(stream):  # what a graph holds does not run now
-                self.device.synchronize(stream)
+            used, self._stream = list(self._streams.values()), None
+            self._streams.clear()
+        for stream in itertools.filterfalse(self.device.is_capturing, used):  # what a graph holds does not run now
+            self.device.synchronize(stream)
         self.check()
 
     def check(self) -> None:
@@ -207,9 +207,10 @@ class Endpoint:
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
 
-    def is_busy(self) -> bool:
-        """Return whether a kernel is under way."""
-        return not self.device.is_idle(self._stream)
+    def is_busy(self, graphs: bool = True) -> bool:
+        """Return whether a kernel is under way; what graphs hold counts as over."""
+        streams = {0: None, **self._streams} if self.device.name == "host" else dict(self._streams)
+        return any(not self.device.is_idle(stream) for stream in streams.values())
 
     def give_up(self, kind: str) -> None:
         """Let kernels here leave their waits; the other ranks find out when they wait for this one."""

@@ -34,7 +34,7 @@ class Lookout:
     uids: Sequence[bytes] = ()
     is_of_messages = False
 
-    def __init__(self, comm: MPI.Intracomm, lost: Callable[[Loss], None], is_busy: Callable[[], bool]) -> None:
+    def __init__(self, comm: MPI.Intracomm, lost: Callable[[Loss], None], is_busy: Callable[..., bool]) -> None:
         self.rank, self._lost, self.is_busy = comm.rank, lost, is_busy
         self.loss: Loss | None = None
         self.world_ranks: tuple[int, ...] = ()

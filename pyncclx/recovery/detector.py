@@ -234,6 +234,11 @@ class Detector:
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)
 
+    def is_busy(self) -> bool:
+        """Return whether a kernel of this process is under way; what graphs hold counts as over."""
+        with self._lock:
+            return any(watched.is_busy(graphs=False) for watched in self._watched)
+
     def waits_in_collectives(self) -> bool:
         """Return whether a kernel of this process may be waiting for calls of other ranks."""
         with self._lock:

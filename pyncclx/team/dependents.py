@@ -14,6 +14,14 @@ class Dependent(Protocol):
 
 
 class KernelTeam(Dependent, Protocol):
-    """What a program's own kernels are given; `close` takes it out of `Team.device_teams`."""
+    """What a program's own kernels are given; `close` takes it out of `Team.device_teams`.
+
+    Attributes
+    ----------
+    for_program : bool
+        Whether the program launches the kernels, on streams that only it knows; else they are of a window's signals.
+    """
+
+    for_program: bool
 
     def update_window(self, number: int) -> None: ...

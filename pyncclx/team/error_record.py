@@ -75,7 +75,7 @@ class ErrorRecord:
         self.loss: Loss | None = None
         self.disagreement: Disagreement | None = None
         self._mismatch = ""  # its text, once it has been raised: the leases may change
-        self.is_busy: Callable[[], bool] = lambda: False
+        self.is_busy: Callable[..., bool] = lambda graphs=True: False
         self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations that each rank has begun, as seen here
         self._gave_up: Note | None = None  # what the others have been given to read
         _OPEN.get().add(self)

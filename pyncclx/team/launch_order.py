@@ -33,7 +33,7 @@ class LaunchOrder:
         self.kept = Kept()
         self._ready: Any = _NO_STREAM  # the next launch on it needs nothing before
         self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
-        self._beside: Any = _NO_STREAM  # of the last wait for other ranks that is in no order with launches
+        self.beside: dict[int, Any] = {}  # streams of work that is in no order with launches, by their handles
         self._end: Event | None = None  # of the last launch, if its stream is another one in each thread
         self._captured: Any = _NO_STREAM  # of the last captured launch
         self._is_captured = False  # what `follow` was called for last
@@ -132,13 +132,13 @@ class LaunchOrder:
         """Whether nothing has been launched."""
         return self._end is None and self._stream is _NO_STREAM and self._captured is _NO_STREAM
 
-    def is_busy(self) -> bool:
-        """Return whether what was launched is not over, or may be, in a graph that is replayed; by any thread."""
-        return not self._are_over([self._stream, self._beside, *self._asides.values()])
+    def is_busy(self, graphs: bool = True) -> bool:
+        """Return whether something launched is not over, or with `graphs` may be in a replay; by any thread."""
+        return not self._are_over([self._stream, *list(self.beside.values()), *self._asides.values()], graphs)
 
-    def note_wait(self, stream: Any) -> None:
-        """Note that a wait for other ranks, which is in no order with launches, is on a stream next."""
-        self._beside = stream
+    def note(self, stream: Any) -> None:
+        """Note that work which is in no order with launches, such as a wait for a signal, is on a stream next."""
+        self.beside[getattr(stream, "ptr", 0)] = stream
 
     def is_over(self) -> bool:
         """Return whether what was launched is over, to the thread that launches; in graphs it never is.
@@ -151,16 +151,34 @@ class LaunchOrder:
         # On None a call returns when its kernel has ended: what runs there is another thread's.
         return self._are_over([stream for stream in (self._stream, *self._asides.values()) if stream is not None])
 
-    def _are_over(self, streams: list[Any]) -> bool:
+    def _are_over(self, streams: list[Any], graphs: bool = True) -> bool:
         running = any(not self._device.is_idle(stream) for stream in streams if stream is not _NO_STREAM)
-        return not running and self._captured is _NO_STREAM and (self._end is None or self._end.is_over())
+        may_run = graphs and self._captured is not _NO_STREAM
+        return not (running or may_run) and (self._end is None or self._end.is_over())
 
     def synchronize(self) -> None:
         """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""
         if self._end is not None:
             self._end.synchronize()
         elif self._stream is not _NO_STREAM:
-            if self._stream is not None and not self._device.is_capturing(self._stream):
-                self._device.synchronize(self._stream)
-        elif self._captured is _NO_STREAM or not self._device.is_capturing(self._captured):
+            self._wait_for(self._stream)
+        elif self._captured is not _NO_STREAM and not self._device.is_capturing(self._captured):
             self._device.synchronize()
+
+    def finish(self) -> None:
+        """Wait on the host until nothing of the communicator runs: launches, what is beside them, and graphs.
+
+        A graph may be replayed on any stream, and some handles name another stream in each thread: then for the device.
+        """
+        beside = list(self.beside.values())
+        if self._captured is not _NO_STREAM or any(map(self._device.is_per_thread, beside)):
+            self._device.synchronize()
+            return
+        self.synchronize()
+        for stream in beside:
+            self._wait_for(stream)
+
+    def _wait_for(self, stream: Any) -> None:
+        """Wait for a stream; on None a call returns when its kernel has ended."""
+        if stream is not None and not self._device.is_capturing(stream):
+            self._device.synchronize(stream)

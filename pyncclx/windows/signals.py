@@ -32,7 +32,7 @@ class Signals:
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
         self.device, self._of = team.device, team
         self._put, self._signal, self._wait = kernels.get_several(comm, team, _FILE, FILES[_FILE].kernels)
-        self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0)
+        self.team = DeviceTeam(comm, team, signals=COUNT, blocks=0, counters=0, for_program=False)
         try:
             self._taken = mpi_bootstrap.agree(comm, lambda: self.device.upload(bytes(_WORD_NBYTES * COUNT)))
         except BaseException:
@@ -73,7 +73,7 @@ class Signals:
         )
         let_receives_leave()
         stream = self._stream()
-        self._of.order.note_wait(stream)
+        self._of.order.note(stream)
         self.device.launch(self._wait, 1, 1, arguments.pack(), stream, early=True)
 
     def _stream(self, *buffers: Buffer) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import cupy
@@ -44,7 +45,6 @@ class GpuMemory(GpuStreams):
     """`backends.device.Memory` on the GPU."""
 
     def allocate_shared(self, nbytes: int) -> SharedMemory | LegacySharedMemory:
-        self._unmap_idle()
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         virtual = checked(driver.cuDeviceGetAttribute(attribute, self.ordinal))
         memory: SharedMemory | LegacySharedMemory
@@ -78,8 +78,8 @@ class GpuMemory(GpuStreams):
     def allocate_watch(self, nbytes: int) -> PinnedWords:
         return PinnedWords(nbytes)
 
-    def owner(self, memory: Any) -> Owner:
-        return Owner(memory)  # the memory is unmapped some time after its last holder is deleted
+    def owner(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> Owner:
+        return Owner(memory, retire)
 
     def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> cupy.ndarray:
         memory = cupy.cuda.UnownedMemory(owner.address, owner.nbytes, owner, self.ordinal)
@@ -109,9 +109,3 @@ class GpuMemory(GpuStreams):
         """Return the current stream, or the device's own while that is being captured."""
         stream = self.current_stream()
         return self._stream if is_capturing(stream) else stream
-
-    def _unmap_idle(self) -> None:
-        if Owner.idle:
-            self.synchronize()
-        while Owner.idle:
-            Owner.idle.pop().close()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import Any
 
 import cupy
 from cuda.bindings import driver
@@ -107,15 +108,13 @@ class LegacyPeerMemory:
 
 
 class Owner:
-    """Keeps shared memory mapped: when the owner is deleted, the memory is queued in `idle` to be unmapped."""
+    """Keeps shared memory mapped; when the owner is deleted, `retire` takes what unmaps the memory."""
 
-    idle: ClassVar[list[Any]] = []
-
-    def __init__(self, memory: Any) -> None:
-        self.memory, self.address, self.nbytes = memory, memory.address, memory.nbytes
+    def __init__(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> None:
+        self.memory, self.address, self.nbytes, self._retire = memory, memory.address, memory.nbytes, retire
 
     def __del__(self) -> None:
-        self.idle.append(self.memory)  # not unmapped here: kernels may still use it, or a stream may be capturing
+        self._retire(self.memory.close)  # not now: kernels may still use it, or a stream may be capturing
 
 
 def _location(ordinal: int) -> Any:

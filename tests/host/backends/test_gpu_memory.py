@@ -66,3 +66,13 @@ def test_rows_of_tables_are_no_part_of_a_graph(fake, device, captures):
     assert (to, nbytes) == (0x1000, 5)
     assert (int(used) != stream.ptr) == captures
     assert fake.library.taken()[-1] == ("synchronize", int(used))
+
+
+def test_shared_memory_is_given_up_with_its_owner(fake, device):
+    """It is unmapped later: kernels may use it, or a stream may be captured."""
+    given_up, memory = [], MagicMock()
+    owner = device.owner(memory, given_up.append)
+    assert owner.address is memory.address
+    del owner
+    assert given_up == [memory.close]
+    memory.close.assert_not_called()

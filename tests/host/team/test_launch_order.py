@@ -231,3 +231,37 @@ def test_a_start_in_a_capture_between_others(device, launch):
     assert launch.order.repeat_aside(last, eager) is where
     assert device.before["inside"] == {"own work"}
     assert device.before["last"] == {"first"}
+
+
+def test_nothing_to_wait_for(device, launch):
+    """Of a communicator without launches: what others have under way is no reason to wait."""
+    launch.order.synchronize()
+    launch.order.finish()
+    assert not device.synchronized
+
+
+def test_what_is_beside_the_launches(device, launch):
+    """The host waits for the launches' stream and for those of copies and of waits for signals, each once."""
+    own, beside = Stream(), Stream()
+    launch("kernel", own)
+    for _ in range(2):
+        launch.order.note(beside)
+    launch.order.finish()
+    assert device.synchronized == [own, beside]
+
+
+def test_streams_that_nobody_can_wait_for(device, launch):
+    """A graph may be replayed on any stream, and a stream of each thread be another thread's."""
+    launch.order.note(Stream(per_thread=True))
+    launch.order.finish()
+    assert device.synchronized == [None]
+    other = LaunchOrder(device)
+    captured = Stream()
+    captured.capture = 1
+    other.enqueue("captured", 1, 1, b"", captured)
+    captured.capture = 0
+    other.finish()
+    assert device.synchronized == [None, None]
+    assert other.is_busy()
+    device.is_idle = lambda stream: True
+    assert not other.is_busy(graphs=False)
