@@ -254,7 +254,7 @@ class Spanning(Endings, Attachment):
         """Release what this rank uses by itself, where not all ranks take part."""
         self._release()
         with suppress(Exception):  # on the host device, what steps in threads have raised: calls raise it
-            self.team.device.synchronize()
+            self.team.order.finish()
         if self._short is not None:
             self._short.abandon()
         self.rails.abandon()

@@ -25,6 +25,7 @@ from .options import Options
 from .registration import Registration
 from .scratch import Scratch
 from .state import State, state_of
+from .streams import wait_for_program
 from .team import Team
 
 T = TypeVar("T")
@@ -164,6 +165,8 @@ class Base(Options):
             for attachment in state.attachments.values():
                 attachment.drain()
             if state.team is not None:
+                if state.team.order.is_unused:  # the program's own kernels may have used the team's memory
+                    wait_for_program(state.team.device, state)
                 state.team.drain()
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:

@@ -23,13 +23,13 @@ from ..memory import layout
 from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..memory.quarantine import Abandoned, Lease
+from ..memory.quarantine import Lease
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..system.bounded import BoundedCache
 from . import members
-from .dependents import Dependent, KernelTeam
 from .disagreement import Disagreement
+from .ending import Ending
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
 from .operations import NUMBERS
@@ -42,13 +42,14 @@ T = TypeVar("T")
 _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 64-bit integers
 
 
-class Team:
+class Team(Ending):
     """The device side of one communicator on one rank; made and closed by all its ranks together."""
 
     lease: Lease
     is_beside = False  # whether the communicator has another one, which is its own
 
     def __init__(self, comm: MPI.Intracomm, device: Device, heap: Heap) -> None:
+        super().__init__()
         self.device, self.id = device, b""
         self.caller: Caller = ANY_CALLER  # for streams
         self.rank, self.size, self.heap = comm.rank, comm.size, heap
@@ -62,8 +63,6 @@ class Team:
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # by what they depend on
         self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # by the keys of their arguments
-        self.dependents: list[Dependent] = []
-        self.device_teams: list[KernelTeam] = []
         self._structs: dict[tuple[str, bool], bytes] = {}
         self.generation = 0  # changes when parameters that were packed before are no longer right
         self._packed_table = 0  # the address of the windows' table in `_structs`
@@ -133,12 +132,6 @@ class Team:
         holds = self.dependents or self.device_teams or len(self.windows)
         return not (holds or self.errors.has_failed) and self.order.is_over()
 
-    def _close_record(self, errors: ErrorRecord) -> None:
-        self.heap.part(self.uids)
-        if DETECTOR.made is not None:
-            DETECTOR.made.forget(errors)
-        errors.close()
-
     def _plan(self) -> layout.Layout:
         nbytes = min(member.offer_nbytes for member in self.members)
         sharing = members.sharing(self.members)
@@ -202,7 +195,7 @@ class Team:
     @mpi_bootstrap.interrupts_deferred()
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
         """Unmap what was registered, when no rank uses it any more. Collective."""
-        mpi_bootstrap.agree(comm, self.device.synchronize)
+        mpi_bootstrap.agree(comm, self.finish)
         mpi_bootstrap.agree(comm, lambda: self._remove(window))
 
     def _add(self, comm: MPI.Intracomm, window: Window, array: object, make: Callable[[], T]) -> T:
@@ -266,35 +259,3 @@ class Team:
         """Wait on the host until everything launched on this communicator is over, and check it."""
         self.order.synchronize()
         self.errors.check()
-
-    def leave(self, comm: MPI.Intracomm) -> None:
-        """Wait until the kernels of all ranks have ended. Collective."""
-        mpi_bootstrap.agree(comm, self.device.synchronize)
-        self.heap.meet(mpi_bootstrap.allgather_objects(comm, self.heap.present()))
-
-    def close(self) -> None:
-        """Give the lease back. Not collective: the ranks have met since their last kernel ended."""
-        self._close_own()
-        self.heap.release(self.lease, self.id)
-
-    def abandon(self) -> None:
-        """Close, but leave the lease and other memory that peers may write to until the ranks have met."""
-        memory = (*self.dependents, *self.device_teams, *self.windows.held())
-        nbytes = self.lease.nbytes + sum(window.memory.nbytes for window in self.windows if window.owner is not None)
-        nbytes += sum(dependent.nbytes for dependent in (*self.dependents, *self.device_teams))
-        uids = frozenset(self.uids)
-        try:
-            self.device.synchronize()
-            self._close_own()
-        finally:
-            self.heap.abandon(Abandoned(team_id=self.id, uids=uids, lease=self.lease, memory=memory, nbytes=nbytes))
-
-    def _close_own(self) -> None:
-        """Release what this rank alone uses, and unmap the peers' memory; kernels of this rank have ended."""
-        self.remembered.clear()
-        for holders in (self.dependents, self.device_teams):
-            while holders:
-                holders[-1].close()
-        self._close_record(self.errors)
-        self.windows.close()
-        self.scratch.close()

@@ -41,6 +41,7 @@ class TrackTeam(Team):
         self._main, self._seen = main, main.generation
         super().__init__(comm, main.device, main.heap)
         self.caller = main.caller
+        main.tracks.add(self)
         self.windows = main.windows
         self.layout = replace(self.layout, windows=main.layout.windows)
 

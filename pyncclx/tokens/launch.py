@@ -126,14 +126,14 @@ class Launching(Settings):
     def Free(self) -> None:
         """Release the memory. Collective; rows and handles must not be used any more.
 
-        It waits for this rank's device, and for all ranks. A second call does nothing. If ranks do not come since the
-        communicator has failed, the memory goes back with the communicator's.
+        It waits for the communicator's kernels here, and for all ranks. A second call does nothing. If ranks do not
+        come since the communicator has failed, the memory goes back with the communicator's.
         """
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
             return
         comm, team = cast(MPI.Intracomm, self.comm), memory.team
-        if state_of(self.comm).part(comm, team.errors, lambda: mpi_bootstrap.agree(comm, team.device.synchronize)):
+        if state_of(self.comm).part(comm, team.errors, lambda: mpi_bootstrap.agree(comm, team.finish)):
             memory.close()
 
     def __enter__(self: _Self) -> _Self:

@@ -133,7 +133,7 @@ def test_a_token_shuffle_that_one_rank_cannot_free(comm, monkeypatch):
 
     with monkeypatch.context() as context:
         if comm.rank == comm.size - 1:
-            context.setattr(backends.select(), "synchronize", fail)
+            context.setattr(duplicate.team, "finish", fail)
         with raises_everywhere(comm, MemoryError, match=f"failed on rank {comm.size - 1} of"):
             shuffle.Free()
     assert_everywhere(comm, len(duplicate.team.dependents) == 1)
