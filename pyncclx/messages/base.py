@@ -23,6 +23,8 @@ _NAME = "messages"  # of the attachment
 class _Attachment(Attachment):
     """What the communicator's state carries for messages."""
 
+    is_of_messages = True
+
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
         self.probed = ProbedMessages()
@@ -36,6 +38,11 @@ class _Attachment(Attachment):
         """Wait on the host for everything launched so far, and check it."""
         if self.endpoint is not None:
             self.endpoint.drain()
+
+    def check(self) -> None:
+        """Raise what kernels have recorded."""
+        if self.endpoint is not None:
+            self.endpoint.check()
 
     def close(self) -> None:
         """Drop the endpoint; messages that are on their way keep it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -15,15 +15,42 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 
-def drain_if_blocking(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
-    """Wait on the host, if the communicator's calls block; also at the end of a request after it has been freed.
+class StreamWait:
+    """The wait of the host for a stream, at the end of a call or request; equal ones are for the same stream.
+
+    On others of the endpoint there may be partitions for a receiver that starts only after this rank's next calls.
+    """
+
+    __slots__ = ("_endpoint", "_key", "_stream")
+
+    def __init__(self, endpoint: Endpoint, stream: Any) -> None:
+        self._endpoint, self._stream = endpoint, stream
+        self._key = endpoint.serial, getattr(stream, "ptr", 0)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StreamWait) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __call__(self) -> None:
+        """Wait, unless the stream is captured, and raise what kernels have recorded."""
+        device = self._endpoint.device
+        if not device.is_capturing(self._stream):
+            device.synchronize(self._stream)
+        self._endpoint.check()
+
+
+def wait_if_blocking(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
+    """Wait on the host for messages, if the communicator's calls block.
 
     If they do not and the program has named a stream, arrays may be another stream's: they are kept until their
     messages' kernels have ended.
     """
     caller = endpoint.caller
     if caller.blocking == "host":
-        endpoint.drain()
+        for wait in dict.fromkeys(StreamWait(endpoint, message.stream) for message in messages if message is not None):
+            wait()
     elif caller.stream is not None:
         for message in messages:
             if message is not None:

@@ -11,7 +11,7 @@ from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import copy_status
 from .begin import begin_receive, begin_send, planned, stream_of
-from .call_end import drain_if_blocking, emit
+from .call_end import emit, wait_if_blocking
 from .pending import receive_request, send_request
 from .probe import ProbedMessage
 from .receive import Incoming
@@ -32,7 +32,7 @@ def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> No
         else:
             outgoing.signal_ready()
             outgoing.finish(outgoing.stream)
-        drain_if_blocking(endpoint, outgoing)
+        wait_if_blocking(endpoint, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing)
 
@@ -115,4 +115,4 @@ def _finish(incoming: Incoming, status: MPI.Status | None) -> None:
     incoming.finish(incoming.stream)
     if status is not None:
         copy_status(status, incoming.status)
-    drain_if_blocking(incoming.endpoint, incoming)
+    wait_if_blocking(incoming.endpoint, incoming)

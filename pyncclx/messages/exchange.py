@@ -12,7 +12,7 @@ from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
 from .begin import begin_receive, begin_send, planned, planned_side, stream_of
-from .call_end import drain_if_blocking, emit
+from .call_end import emit, wait_if_blocking
 from .pending import exchange_request
 from .receive import Incoming
 from .send import Outgoing
@@ -39,7 +39,7 @@ def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, 
             outgoing.finish(outgoing.stream)
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
-    drain_if_blocking(endpoint, incoming, outgoing)
+    wait_if_blocking(endpoint, incoming, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
 

@@ -23,6 +23,7 @@ from ..errors import MPIError, NotSupported, PeerTimeout
 from ..requests.work import Startable, Wait
 from ..team.streams import current_stream, stream_for
 from .arena import Piece, Pieces
+from .call_end import StreamWait
 from .endpoint import Endpoint
 from .partition_arguments import MOST_ROUNDS, begin_arguments
 from .partitioned_ends import FUNCTIONS
@@ -205,7 +206,7 @@ class PartitionedMessage(Startable):
         if not device.is_capturing(stream):
             self.pieces.last_use = device.event()
             self.pieces.last_use.record(stream)
-        return self.endpoint.drain if self.endpoint.caller.blocking == "host" else None
+        return StreamWait(self.endpoint, stream) if self.endpoint.caller.blocking == "host" else None
 
     def end_round(self, stream: Any) -> None:
         """Make a stream wait for the end of the round."""

@@ -13,6 +13,7 @@ from ..requests.request import Request, request_of
 from ..requests.status import copy_status, fill_empty, status_of_no_source
 from ..requests.work import Wait, Work
 from ..team.streams import current_stream
+from .call_end import StreamWait
 from .receive import Incoming
 from .send import Outgoing
 from .typed import TypedBuffer
@@ -88,7 +89,9 @@ def _finish(
             if work.met is not None:
                 work.met(message)
             if endpoint.caller.blocking == "host":
-                waits[endpoint.drain] = None
+                if message.stream is not stream:
+                    endpoint.device.order(message.stream, stream)
+                waits[StreamWait(endpoint, stream)] = None
             elif endpoint.caller.stream is not None:
                 message.keep_memory()
         except Exception as error:
@@ -160,6 +163,12 @@ class MessageWork(Work):
         messages, self.messages = self.messages, ()
         for message in messages:
             message.abandon()
+
+    def left(self) -> MessageWork:
+        """Return what a copy of the handle completes once this has been abandoned; it keeps nothing."""
+        work = MessageWork((), self.status)
+        work._abandoned = self._abandoned
+        return work
 
     def taken_back(self) -> tuple[Any, ...]:
         """Return messages that were abandoned: a call completes them."""

@@ -174,10 +174,9 @@ def open_sealed(
     if len(forms) > 1:
         cargo.unpack(endpoint.device, data.address)
     arrays = cargo.finish(endpoint.device)
-    if comm is None:
+    if comm is None or comm.blocking == "host":
         endpoint.device.synchronize(cargo.stream)
-    elif comm.blocking == "host":
-        endpoint.drain()
+        endpoint.check()
     return put_together(stream, buffers, arrays)
 
 

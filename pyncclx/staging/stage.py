@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -11,15 +11,13 @@ from .. import events
 from ..arrays.spans import span_of
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
+from ..team.base import Base, wait_for_calls
 from ..team.streams import ANY_CALLER, Caller
 from .by_mpi import recorded_by_mpi
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
 from .operations import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
 from .persistent import StagedPrequest
-
-if TYPE_CHECKING:
-    from ..team.base import Base
 
 _Method = Callable[..., Any]
 
@@ -42,7 +40,7 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
     """
     began = events.now() if events.listeners else None
-    comm.state.drain()  # kernels of this communicator may still be writing what MPI is to read
+    wait_for_calls(comm)  # whose kernels may still be writing what MPI is to read
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
     computing = computes(operation, args, kwargs)

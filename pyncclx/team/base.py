@@ -25,7 +25,7 @@ from .options import Options
 from .registration import Registration
 from .scratch import Scratch
 from .state import State, state_of
-from .streams import wait_for_program
+from .streams import current_stream, wait_for_program
 from .team import Team
 
 T = TypeVar("T")
@@ -243,6 +243,21 @@ class Base(Options):
                 lambda team: resolve(array, "Register: array", writable=False, device=team.device)
             )
             return Registration(comm, team, team.register(comm, buffer))
+
+
+def wait_for_calls(comm: Base) -> None:
+    """Wait on the host for the stream on which the program continues, and raise what kernels have recorded.
+
+    Nonblocking calls under way are on other streams: a peer may begin its part only after this rank's next call.
+    """
+    state, device = state_of(comm), backends.select()
+    stream = current_stream(device, (), state)
+    if not device.is_capturing(stream):
+        device.synchronize(stream)
+    for attachment in state.attachments.values():
+        attachment.check()
+    if state.team is not None:
+        state.team.errors.check()
 
 
 def nodes_of(comm: MPI.Intracomm, state: State) -> mpi_bootstrap.Topology:

@@ -30,6 +30,8 @@ BLOCKING = ("stream", "host")
 class Attachment:
     """Base of what rooms above keep with a communicator."""
 
+    is_of_messages = False
+
     def join(self, team: Team) -> None:
         """Called once the communicator has a team."""
 
@@ -44,6 +46,9 @@ class Attachment:
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it; called by `synchronize`."""
+
+    def check(self) -> None:
+        """Raise what kernels have recorded."""
 
     def close(self) -> None:
         """Called when the communicator has been freed, or gives its memory back. All its ranks do so."""
@@ -197,9 +202,10 @@ class State:
         return True
 
     def drain(self) -> None:
-        """Wait on the host for what calls have launched, and for nothing else; raise what kernels have recorded."""
+        """Wait on the host for what collectives have launched, and for nothing else; raise what kernels recorded."""
         for attachment in self.attachments.values():
-            attachment.drain()
+            if not attachment.is_of_messages:
+                attachment.drain()
         if self.team is not None and not self.team.order.is_unused:
             self.team.drain()
 

@@ -6,6 +6,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import NotSupported, PeerTimeout, Request
+from pyncclx.messages.call_end import StreamWait
 from support.arrays import Output, gpu_only, put, synchronize, xp
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reference import comparing
@@ -63,8 +64,8 @@ def test_many_requests_let_the_host_wait_once(comm, kind, monkeypatch):
     sent = [put(data_of(comm.rank, tag, 0, 9)) for tag in range(3)]
     received = [Output(9, "i8") for _ in range(3)]
     waits = []
-    drain = type(comm.endpoint).drain
-    monkeypatch.setattr(type(comm.endpoint), "drain", lambda self: (waits.append(self), drain(self)))
+    wait = StreamWait.__call__
+    monkeypatch.setattr(StreamWait, "__call__", lambda self: (waits.append(self), wait(self)))
     comm.blocking = "host"
     try:
         if kind == "once":
@@ -75,12 +76,12 @@ def test_many_requests_let_the_host_wait_once(comm, kind, monkeypatch):
             requests += [comm.Send_init(each, right, tag) for tag, each in enumerate(sent)]
             type(requests[0]).Startall(requests)
         Request.Waitall(requests)
-        assert waits == [comm.endpoint]
+        assert waits == [StreamWait(comm.endpoint, waits[0]._stream)]
         with comparing() as compare:
             for tag, each in enumerate(received):
                 compare(each, data_of(left, tag, 0, 9), tag)
         failed = PeerTimeout("Recv", 1, comm.rank, left, 2, 1)
-        monkeypatch.setattr(type(comm.endpoint), "drain", lambda self: raising(failed))
+        monkeypatch.setattr(StreamWait, "__call__", lambda self: raising(failed))
         short = Output(4, "i8")
         requests = [comm.Irecv(short.array, left, 3), comm.Isend(put(data_of(comm.rank, 3, 0, 4)), right, 3)]
         with pytest.raises(PeerTimeout):

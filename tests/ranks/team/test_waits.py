@@ -199,6 +199,25 @@ def test_partitions_that_wait_for_their_receiver(begun):
     comm.Free()
 
 
+@pytest.mark.one_node
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("blocking", ["stream", "host"])
+def test_messages_beside_partitions_that_wait(blocking):
+    """Of the same communicator; in the second round both ends have met."""
+    comm = pyncclx.Communicator().Dup()
+    comm.blocking = blocking
+    send, receive = both_ends(comm)
+    for _ in range(3):
+        send.Start()
+        send.Pready_range(0, 3)
+        messages(comm)
+        comm.send(put(labels(comm.rank, COUNT)), ring(comm)[0])
+        assert_everywhere(comm, (get(comm.recv(source=ring(comm)[1])) == labels(ring(comm)[1], COUNT)).all())
+        receive.Start()
+        Request.Waitall([send, receive])
+    comm.Free()
+
+
 def test_nothing_was_launched(begun):
     comm = pyncclx.Communicator().Dup()
     comm.Alloc(COUNT) if not NODES else None
