@@ -179,4 +179,4 @@ class PersistentMessage(MessageWork, Startable):
             _IN_GRAPHS.append(self)
         super().abandon()
         if self.shown is not None:  # which MPI keeps, perhaps for ever
-            self.shown.work = None
+            self.shown.work = self.left()

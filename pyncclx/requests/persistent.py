@@ -98,8 +98,18 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     @property
     def handle(self) -> int:  # type: ignore[override]
-        """The handle that `pyncclx.MPI.Request.fromhandle` knows it by."""
-        return self._own_handle if self else MPI.REQUEST_NULL.handle
+        """A handle for `fromhandle` of `pyncclx.MPI.Request`, and while the request is active for that of mpi4py's."""
+        if not self:
+            return MPI.REQUEST_NULL.handle
+        if not self._work.active:
+            return self._own_handle
+        shown: int = vars(MPI.Request)["handle"].__get__(self)
+        BY_HANDLE[shown] = self
+        return shown
+
+    def is_known_by(self, handle: int) -> bool:
+        """Return whether a handle is that of the request."""
+        return bool(self) and handle in (self._own_handle, self.handle)
 
     def Start(self) -> None:
         """Launch the kernel.

@@ -47,7 +47,7 @@ class Request(StandIn, MPI.Request):
     def fromhandle(cls, handle: int) -> Any:
         """As mpi4py's; of a persistent request on device arrays the request itself, which looks after its memory."""
         known = persistent.BY_HANDLE.get(handle)
-        if known and known.handle == handle:
+        if known and (known.is_known_by(handle) if isinstance(known, persistent.Prequest) else known.handle == handle):
             return known
         return super().fromhandle(handle)
 

@@ -1,6 +1,8 @@
 """Persistent messages: each start sends or receives one message, which MPI matches with any other."""
 
+import gc
 import os
+import time
 
 import numpy as np
 import pytest
@@ -8,9 +10,10 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Prequest, Request
+from pyncclx.messages import postbox
 from pyncclx.staging import requests as drop_in
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
-from support.everywhere import raises_everywhere
+from support.everywhere import assert_everywhere, raises_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, label_of, map_peers, map_peers_if
 from support.reference import comparing, labels
 from support.reversed_ranks import ring
@@ -383,6 +386,45 @@ def test_by_its_handle(comm):
     assert not drop_in.Request.fromhandle(MPI.REQUEST_NULL.handle)
     drop_in.Prequest.fromhandle(request.handle).free()
     assert not request
+
+
+def copy_by_object(request):
+    return MPI.Request(request)
+
+
+def copy_by_handle(request):
+    return MPI.Request.fromhandle(request.handle)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("comm", ["reversed"], indirect=True)
+@pytest.mark.parametrize("count", [6, 12006])
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("copy", [copy_by_object, copy_by_handle])
+def test_a_copy_of_the_handle_waits_for_the_data(comm, copy, is_dropped, count):
+    """Of a receive that the program still has, or has dropped; the data comes late."""
+    last, recv = comm.size - 1, Output(count, "i8")
+    with comparing() as compare:
+        for index in range(2):
+            recv.poison()
+            status = MPI.Status()
+            if comm.rank == 0:
+                request = comm.Recv_init(recv.array, last, TAG)
+                request.Start()
+                copied = copy(request)
+                if is_dropped:
+                    del request
+                    gc.collect()
+                    postbox.POSTBOX.get().receives.unsent.take_dropped()
+                MPI.Comm.Barrier(comm)
+                copied.Wait(status)
+                compare(recv, data_of(last, TAG, index, count), f"round {index}")
+            else:
+                MPI.Comm.Barrier(comm)
+                if comm.rank == last:
+                    time.sleep(0.2)  # so that a wait that is none shows
+                    comm.Send(put(data_of(last, TAG, index, count)), 0, TAG)
+            assert_everywhere(comm, comm.rank or (status.source, status.tag) == (last, TAG), f"{status.source}")
 
 
 def test_explain(comm):
