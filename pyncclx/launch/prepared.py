@@ -56,7 +56,7 @@ class Prepared(KernelWork, Startable):
         self._together: dict[tuple[int, ...], Repeated] = {}  # launches of several, by their serial numbers
         self.name, self._buffers = f"{call.operation}_init", call.buffers
         self._before, self._after = call.before, call.after
-        self._places = places_of(buffer.owner for buffer in call.buffers)
+        self.places = places_of(buffer.owner for buffer in call.buffers)
         calls = on.state.calls(on)
         begun = None if calls is None else calls.begin(call.operation)
         if begun is not None:
@@ -93,9 +93,8 @@ class Prepared(KernelWork, Startable):
         """Whether the communicator has been freed."""
         return self._owner.team is not self._team
 
-    def check(self) -> None:
-        """Raise if it cannot be started, or what kernels have recorded."""
-        super().check()
+    def check_errors(self) -> None:
+        """Raise what kernels have recorded."""
         self._team.errors.check()
 
     def start(self) -> None:

@@ -25,9 +25,6 @@ class Batch:
         self._endpoint, self._operation = endpoint, operation
         self._messages: list[tuple[int, ...]] = []
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
     def add(
         self,
         kind: int,
@@ -48,24 +45,23 @@ class Batch:
         self._messages.append((kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag))
 
     def launch(self, stream: Any) -> None:
-        """Do all of it on a stream."""
-        self._messages.sort(key=_KIND)  # in the order of MessageKind
-        for first in range(0, len(self._messages), MOST_MESSAGES):
-            self._launch(self._messages[first : first + MOST_MESSAGES], stream)
+        """Do all of it on a stream.
 
-    def _launch(self, messages: list[tuple[int, ...]], stream: Any) -> None:
-        """Launch some. Each has one block, or those that fetch long messages share the device's by their lengths."""
-        endpoint, packed, grid = self._endpoint, b"", 0
-        words = endpoint.postbox.bounce.arrived_words(stream, MOST_MESSAGES)
-        most, total = endpoint.device.max_channels, 0
-        for each in messages:
-            total += each[3] if each[0] == PULL_MESSAGE else 0
-        for kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag in messages:
-            blocks = 1
-            if kind == PULL_MESSAGE and nbytes > BLOCK_NBYTES:
-                blocks = max(1, min(-(-nbytes // BLOCK_NBYTES), most * nbytes // total))
-            fields = data, buffer, nbytes, ready, done, clock, arrived or words, epoch, stride
-            packed += MESSAGE.pack(*fields, grid, blocks, kind, peer, tag, 0)
-            grid, words = grid + blocks, words + _ARRIVED_NBYTES
-        arguments = BATCH.pack(len(messages), 0, packed)
-        endpoint.launch(self._operation, "move_messages", grid, endpoint.device.threads, arguments, stream)
+        Each message has one block, or those that fetch long ones share the device's by their lengths.
+        """
+        endpoint, messages = self._endpoint, self._messages
+        messages.sort(key=_KIND)  # in the order of MessageKind
+        while messages:
+            some, messages, packed, grid, total = messages[:MOST_MESSAGES], messages[MOST_MESSAGES:], b"", 0, 0
+            words = endpoint.postbox.bounce.arrived_words(stream, MOST_MESSAGES)
+            for each in some:
+                total += each[3] if each[0] == PULL_MESSAGE else 0
+            for kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag in some:
+                blocks = 1
+                if kind == PULL_MESSAGE and nbytes > BLOCK_NBYTES:
+                    blocks = max(1, min(-(-nbytes // BLOCK_NBYTES), endpoint.device.max_channels * nbytes // total))
+                fields = data, buffer, nbytes, ready, done, clock, arrived or words, epoch, stride
+                packed += MESSAGE.pack(*fields, grid, blocks, kind, peer, tag, 0)
+                grid, words = grid + blocks, words + _ARRIVED_NBYTES
+            arguments = BATCH.pack(len(some), 0, packed)
+            endpoint.launch(self._operation, "move_messages", grid, endpoint.device.threads, arguments, stream)

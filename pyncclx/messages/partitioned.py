@@ -94,7 +94,7 @@ class PartitionedMessage(Startable):
         device = self.endpoint.device
         name = f"{operation}: {side.name}"
         self.buffer = resolve(side.buf, name, writable=writable, device=device, blocks=self.partitions)
-        self._places = places_of((self.buffer.owner,))
+        self.places = places_of((self.buffer.owner,))
         self.pieces = Pieces(self.endpoint.postbox.arena)
         weakref.finalize(self, self.pieces.give_back).atexit = False
         self.endpoint.partitioned.add(self)
@@ -119,16 +119,11 @@ class PartitionedMessage(Startable):
         """Whether the communicator has been freed."""
         return not self._state.current or self.endpoint.comm is None
 
-    def check(self) -> None:
-        """Raise if it cannot be started."""
-        super().check()
-        self.check_peer()
-
     def stream(self) -> Any:
         """Return the stream that a call works on, which comes after the producer of the array."""
         return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
 
-    def check_peer(self) -> None:
+    def check_errors(self) -> None:
         """Raise what kernels have recorded, and if the peer has failed."""
         self.endpoint.check()
         self.endpoint.check_peer(self.name, self.peer)
@@ -179,7 +174,7 @@ class PartitionedMessage(Startable):
         """Move receives on until `over()` is true, for at most PYNCCLX_TIMEOUT."""
         deadline = time.monotonic() + self.endpoint.timeout_s
         while not over():
-            self.check_peer()
+            self.check_errors()
             self.endpoint.postbox.receives.launch_arrived()
             if time.monotonic() > deadline:
                 raise PeerTimeout(f"{self.name} with tag {self.tag}", 1, self.endpoint.rank, self.peer, 1, 0)
@@ -198,7 +193,7 @@ class PartitionedMessage(Startable):
         self.active = False
         if self.is_nobodys:
             return None
-        self.check_peer()
+        self.check_errors()
         self.meet()
         device = self.endpoint.device
         stream = current_stream(device, (self.buffer,), self.endpoint.caller)
@@ -216,7 +211,7 @@ class PartitionedMessage(Startable):
         """Whether `finish` would return at once."""
         if not self.active or self.is_nobodys:
             return True
-        self.check_peer()
+        self.check_errors()
         self.endpoint.postbox.receives.launch_arrived()
         return self._began is not None and self._began.is_over() and self.round_is_over()
 

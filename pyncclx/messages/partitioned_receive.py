@@ -161,7 +161,7 @@ class PartitionedReceive(PartitionedMessage):
         if self._began is None:
             text = "it was started in a graph, which runs without the host; let a kernel ask"
             raise NotSupported(f"Parrived: {text}")
-        self.check_peer()
+        self.check_errors()
         self.endpoint.postbox.receives.launch_arrived()
         if not (self._has_met() and self._began.is_over() and self._come()[partition]):
             return False

@@ -202,7 +202,7 @@ class PartitionedSend(PartitionedMessage):
             raise MPIError(MPI.ERR_ARG, f"{method}: partition {min(twice, default='')} is sent twice in a round")
         if self.is_nobodys or not numbers:
             return
-        self.check_peer()
+        self.check_errors()
         stream = self.stream()
         if self.endpoint.device.is_capturing(stream):  # of which nothing can be launched later
             self.meet()

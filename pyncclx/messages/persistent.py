@@ -42,8 +42,7 @@ class _Group:
     def launch(self) -> None:
         """Launch what those that have begun need."""
         if not self.is_captured:
-            if len(self.batch):
-                self.batch.launch(self.stream)
+            self.batch.launch(self.stream)
             return
         order = self._endpoint.order
         stream = order.aside(self.stream)
@@ -117,7 +116,7 @@ class PersistentMessage(MessageWork, Startable):
         if self.peer != MPI.PROC_NULL:
             self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=writable)
             self._plan = self.endpoint.plan(operation, self.buffer, self.peer, self.tag)
-            self._places = places_of((self.buffer.owner,))
+            self.places = places_of((self.buffer.owner,))
             self.producer = self.endpoint.serial, self.buffer.stream, self.buffer.of_torch
 
     def _check(self, side: Side) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from ..arrays.readers import places_of
 from ..backends import Event
 from ..errors import NotSupported
 from ..requests.open_receives import let_receives_leave
-from ..requests.work import Startable
+from ..requests.work import Startable, check
 from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
@@ -105,9 +105,8 @@ class SpanningWork(Startable):
         """Whether the communicator has been freed."""
         return self._spanning.closed
 
-    def check(self) -> None:
-        """Raise if it cannot be started, or what the ranks have found to be wrong."""
-        super().check()
+    def check_errors(self) -> None:
+        """Raise what the ranks have found to be wrong."""
         self._spanning.look()
 
 
@@ -126,7 +125,7 @@ def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Spannin
     _check_threads(spanning, call.operation)
     program = prepare(comm, state_of(comm), spanning, call)
     work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
-    work._places = places_of(buffer.owner for buffer in call.buffers)
+    work.places = places_of(buffer.owner for buffer in call.buffers)
     return work
 
 
@@ -136,7 +135,7 @@ def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hasha
     with spanning.entering(call.operation):
         program = prepare(comm, state_of(comm), spanning, call, key)
         work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
-        work.check()
+        check((work,))
         work.start()
         return work
 
@@ -145,6 +144,6 @@ def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays
     """Return that of a call whose program is known."""
     with spanning.entering(program.operation):
         work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
-        work.check()
+        check((work,))
         work.start()
         return work

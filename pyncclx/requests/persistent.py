@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -13,7 +13,7 @@ from .. import events
 from ..errors import MPIError
 from .request import Request
 from .shown import handle_of, set_handle, show
-from .work import NOTHING, Startable, Starter
+from .work import NOTHING, Startable, Starter, check
 
 #: Persistent requests of this library, by their handles; weakly.
 BY_HANDLE: weakref.WeakValueDictionary[int, MPI.Request] = weakref.WeakValueDictionary()
@@ -123,7 +123,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         began = begin_starts([self]) if events.listeners else None
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
-        self._work.check()
+        check((self._work,))
         self._work.start()
         show((self,))
         if began is not None:
@@ -161,18 +161,18 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             self.Free()
 
 
-def start_all(requests: Sequence[MPI.Prequest]) -> None:
+def start_all(requests: Sequence[Any]) -> None:
     """Start requests of ours and of mpi4py's in the order of the list, without events."""
     are_ours = True
     for request in requests:
         are_ours = are_ours and isinstance(request, Prequest)
     if are_ours:
-        _start_ours(cast(Sequence[Prequest], requests))
+        _start_ours(requests)
         return
     for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
         some = list(together)
         if is_own:
-            _start_ours(cast(list[Prequest], some))
+            _start_ours(some)
             continue
         for request in some:
             if isinstance(request, EmitsStarts):
@@ -188,11 +188,11 @@ def _start_ours(requests: Sequence[Prequest]) -> None:
         work = request._work
         if request._is_freed:
             raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
-        work.check()
         works.append(work)
         if not groups or groups[-1][0] is not work.starter:
             groups.append((work.starter, []))
         groups[-1][1].append(work)
+    check(works)
     if len(set(map(id, works))) < len(works):
         raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
     try:

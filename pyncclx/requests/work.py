@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -90,12 +90,17 @@ class Startable(Work):
         Of the method that has made its request.
     starter : callable
         Starts several that have the same one, in their order; all have been checked.
+    places : sequence of (callable, int)
+        What reads the address of each array that may get other memory, and the address when the request was made.
+    check_errors : callable or None
+        Raises what kernels or other ranks have recorded.
     """
 
     active = False
     name: str
     starter: Starter
-    _places: Sequence[tuple[Callable[[], int], int]] = ()  # the arrays' addresses, now and at first
+    places: Sequence[tuple[Callable[[], int], int]] = ()
+    check_errors: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Start it after what the current stream has; it has been checked."""
@@ -105,13 +110,17 @@ class Startable(Work):
         """Whether its communicator has been freed."""
         raise NotImplementedError
 
-    def check(self) -> None:
-        """Raise if it cannot be started."""
-        if self.active:
-            raise MPIError(MPI.ERR_REQUEST, f"{self.name}: the request has been started; Wait for it first")
-        if self.is_freed():
-            raise MPIError(MPI.ERR_REQUEST, f"{self.name}: the request's communicator has been freed")
-        for read, first in self._places:
+
+def check(works: Iterable[Startable]) -> None:
+    """Raise if some cannot be started."""
+    for work in works:
+        if work.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request has been started; Wait for it first")
+        if work.is_freed():
+            raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request's communicator has been freed")
+        for read, first in work.places:
             if read() != first:
                 text = "an array has other memory than when the request was made; make a new request"
-                raise MPIError(MPI.ERR_BUFFER, f"{self.name}: {text}")
+                raise MPIError(MPI.ERR_BUFFER, f"{work.name}: {text}")
+        if work.check_errors is not None:
+            work.check_errors()
