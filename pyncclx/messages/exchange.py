@@ -146,5 +146,5 @@ class _Exchange(Work):
         Messages of host arrays go on in MPI by themselves.
         """
         for request in (self._receiving, self._sending):
-            if isinstance(request, Request):
-                request.__del__()
+            if isinstance(request, Request) and request.is_active:
+                request._work.drop()

@@ -71,7 +71,7 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
                 work.begin(group.stream, None if is_alone else group.batch)
             work.active = True
     finally:  # the receivers have the envelopes of those that have begun
-        for group in set(groups.values()):
+        for group in dict.fromkeys(groups.values()):
             group.launch()
 
 
@@ -156,10 +156,10 @@ class PersistentMessage(MessageWork, Startable):
         event, self._event = self._event, None
         if event is None:
             return super().taken_back()
-        self._finish_captured(event, self.stream_of(self))
+        self._finish_captured(event, self.stream_of())
         return ()
 
-    def stream_of(self, message: Any) -> Any:
+    def stream_of(self, _: Any = None) -> Any:
         """Return the stream on which the user continues."""
         buffers = () if self.buffer.stream is None else (self.buffer,)
         return current_stream(self.endpoint.device, buffers, self.endpoint.caller)

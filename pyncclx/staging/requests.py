@@ -13,8 +13,10 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
-from ..requests.host_receive import HostReceive
+from ..requests.host_receive import HostReceive, HostReceiveRequest
 from ..requests.objects import ObjectRequests
+from ..requests.partitioned import PartitionedRequest
+from ..requests.request import Request as OwnRequest
 from .completion import copy_back_completed
 from .stand_ins import StandIn
 
@@ -28,6 +30,8 @@ def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> An
         kinds = set(map(type, requests))
         if kinds <= _OF_HOST_ARRAYS:
             return original(requests, *args, **kwargs)
+        if kinds <= _NOT_STAGED:
+            return with_ours(requests, *args, **kwargs)
         ours = any(isinstance(request, (ObjectRequests, HostReceive)) for request in requests)
         result = (with_ours if ours else original)(requests, *args, **kwargs)
         indices = completed(len(requests), result)
@@ -65,7 +69,9 @@ class Request(StandIn, MPI.Request):
     testsome = _completing("testsome", lambda _, result: result[0] or [])
 
 
-_OF_HOST_ARRAYS = {MPI.Request, Request}  # requests that have nothing to copy back
+# Requests that have nothing to copy back.
+_OF_HOST_ARRAYS = {MPI.Request, Request}
+_NOT_STAGED = {*_OF_HOST_ARRAYS, HostReceiveRequest, OwnRequest, persistent.Prequest, PartitionedRequest}
 
 REQUEST_NULL = Request(MPI.REQUEST_NULL)
 Request.constants = {"REQUEST_NULL": REQUEST_NULL}
