@@ -11,9 +11,56 @@ from ..arrays.buffers import Buffer, resolve
 from ..arrays.readers import check_c_order
 from ..operators import row_transform
 from .launch import Launching, Move
+from .memory import address_of
 from .parameters import CollectArgs, CombineArgs, DispatchArgs
 from .row_types import CXX, array_type
-from .rows import Handle
+from .rows import Handle, Rows
+
+
+def dispatch(
+    shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
+) -> tuple[Rows, Handle]:
+    """Dispatch; launch a dispatch that came before at once.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    key = shuffle.key_of("Dispatch", handle is None, tokens, topk_ids, topk_weights, transform)
+    remembered = shuffle.remembered.get(key)
+    if remembered is None:
+        move = dispatch_move(shuffle, tokens, topk_ids, topk_weights, handle, transform)
+        move.key = key
+        result: tuple[Rows, Handle] = shuffle.launch(move)
+        return result
+    if handle is not None:
+        _check_tokens(shuffle, remembered.tokens, handle)
+    written = handle or shuffle.memory().new_handle(remembered.tokens)
+    shuffle.launch_again(remembered, *written.outputs)
+    return written.rows, written
+
+
+def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Any:
+    """Combine; launch a combine that came before at once.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    _check_handle(shuffle, "combine", handle)
+    key = shuffle.key_of("Combine", handle.tokens, expert_out, out, bool(weighted), transform)
+    remembered = shuffle.remembered.get(key)
+    if remembered is None:
+        move = combine_move(shuffle, expert_out, handle, out, weighted, transform)
+        move.key = key
+        return shuffle.launch(move)
+    address = remembered.out
+    if out is None:
+        out = _new_sums(shuffle, handle)
+        address = address_of(out)
+    to = handle.outputs
+    shuffle.launch_again(remembered, to.ways, to.token_counts, to.row_weights, to.routes, address)
+    return out
 
 
 def dispatch_move(
@@ -76,7 +123,7 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
     _check_handle(shuffle, "combine", handle)
     shape, dispatched = (handle.tokens, shuffle.hidden), handle.outputs
     if out is None:
-        out = shuffle.memory().xp.empty(shape, array_type(shuffle.dtype))
+        out = _new_sums(shuffle, handle)
     types = (shuffle.dtype, "float32") if shuffle.dtype != "float32" else ("float32",)
     sent = _read(expert_out, "combine: expert_out", (shuffle.capacity, shuffle.hidden), (shuffle.dtype,))
     summed = _read(out, "combine: out", shape, types, writable=True)
@@ -124,6 +171,10 @@ def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> M
         token_count=handle.tokens,
     )
     return Move(operation="Collect", arguments=arguments, buffers=(sent, collected), handle=handle, result=out)
+
+
+def _new_sums(shuffle: Launching, handle: Handle) -> Any:
+    return shuffle.memory().xp.empty((handle.tokens, shuffle.hidden), array_type(shuffle.dtype))
 
 
 def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None:

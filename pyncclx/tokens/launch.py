@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -12,22 +12,38 @@ import mpi_bootstrap
 
 from .. import events
 from ..arrays.buffers import Buffer
+from ..backends import Function
 from ..launch import kernels
+from ..launch.keys import key_of_call
 from ..operators.row_transform import NONE, Applied
 from ..recording import layout
+from ..system.bounded import BoundedCache
 from ..team.base import IntraBase
 from ..team.compare import compare
+from ..team.plans import Producer, producers_of
 from ..team.state import state_of
 from ..team.streams import stream_for
 from .memory import Memory
-from .parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
+from .parameters import RECEIVE, SEND, VARYING, CollectArgs, CombineArgs, DispatchArgs
 from .rows import Handle
 from .settings import Settings
 
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
-_MOST_KEPT = 256
 OF_CURRENT = True  # results are new arrays, whose memory the current stream may still use for older ones
 _Self = TypeVar("_Self", bound="Launching")
+
+
+class RememberedMove(NamedTuple):
+    """A whole move that came before: what it takes to launch it once more, with other arrays for its results."""
+
+    operation: str
+    function: Function
+    head: bytes  # of the kernel's parameter, up to what differs
+    tail: bytes  # and from there on
+    producers: tuple[Producer, ...]
+    record: Callable[[], None] | None  # writes the entry of the flight recorder
+    tokens: int  # of this rank
+    out: int  # the address of the results of a combine
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +55,7 @@ class Move:
     buffers: tuple[Buffer, ...]
     handle: Handle
     result: Any  # what the caller gets
+    key: Hashable = None  # of a whole move with equal arguments
     applied: Applied = NONE  # the transform
 
     @property
@@ -57,7 +74,8 @@ class Launching(Settings):
 
     def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:
         super().__init__(comm, *args, **options)
-        self._records: dict[Hashable, Callable[[], None]] = {}  # of earlier moves
+        self._records: BoundedCache[Hashable, Callable[[], None]] = BoundedCache()  # of earlier moves
+        self.remembered: BoundedCache[Hashable, RememberedMove] = BoundedCache()
 
     def memory(self) -> Memory:
         """The memory, allocated at the first use. Collective then."""
@@ -71,19 +89,19 @@ class Launching(Settings):
         move = self._begun
         if move is None or move.operation != operation:
             raise RuntimeError(f"{operation.lower()}_end without {operation.lower()}_begin")
-        return self._launch(move, RECEIVE)
+        return self.launch(move, RECEIVE)
 
-    def _launch(self, move: Move, phases: int = SEND | RECEIVE) -> Any:
+    def launch(self, move: Move, phases: int = SEND | RECEIVE) -> Any:
         """Launch a kernel, or one half of its work; returns the move's result."""
         comm, name, state = self.comm, move.operation.lower(), state_of(self.comm)
         began = events.begin(name + _SUFFIXES[phases], comm) if events.listeners else None
         if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
             raise RuntimeError(f"{name} after {begun}_begin: call {begun}_end before")
-        self._record(move, name + _SUFFIXES[phases])
+        record = self._record(move, name + _SUFFIXES[phases])
         if state.checking:
             compare(comm, move.operation, (*move.signature, phases))
-        self._enqueue(move, phases)
+        self._enqueue(move, phases, record)
         self._begun = move if phases == SEND else None
         if state.blocking == "host":
             self._drain()
@@ -92,36 +110,63 @@ class Launching(Settings):
             events.emit(name + _SUFFIXES[phases], events.NATIVE, nbytes, began, comm=comm)
         return move.result
 
-    def _enqueue(self, move: Move, phases: int) -> None:
-        """Launch the kernel on the current stream."""
+    def key_of(self, *arguments: Any) -> Hashable:
+        """Return the key of a whole move; None if it has none, or is not just launched."""
+        state = self.comm._state
+        if events.listeners or self._begun is not None or state is None or state.checking:
+            return None
+        return key_of_call(None, arguments, {})
+
+    def launch_again(self, move: RememberedMove, *addresses: int) -> None:
+        """Launch a move that came before, with this call's addresses of what differs."""
+        memory, state = self.memory(), state_of(self.comm)
+        team = memory.team
+        team.errors.check()
+        if move.record is not None:
+            move.record()
+        stream = stream_for(team.device, move.producers, state, OF_CURRENT)
+        parameters = move.head + VARYING[move.operation].pack(*addresses) + move.tail
+        team.order.enqueue(move.function, memory.blocks, memory.threads, parameters, stream, memory.early)
+        if state.blocking == "host":
+            self._drain()
+
+    def _enqueue(self, move: Move, phases: int, record: Callable[[], None] | None) -> None:
+        """Launch the kernel on the current stream; remember a move that has a key."""
         comm, team, memory, name = self.comm, self.comm.team, self.memory(), move.operation.lower()
         function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
         stream = stream_for(team.device, move.buffers, state_of(comm), OF_CURRENT)
         move.arguments.phases = phases
-        parameters = memory.packed[move.operation] + move.arguments.pack()
-        team.order.enqueue(function, memory.blocks, memory.threads, parameters, stream, memory.early)
+        shuffle, arguments = memory.packed[move.operation], move.arguments.pack()
+        team.order.enqueue(function, memory.blocks, memory.threads, shuffle + arguments, stream, memory.early)
+        if move.key is not None:
+            varying = VARYING[move.operation]
+            ends = shuffle + arguments[: varying.begin], arguments[varying.end :]
+            producers, numbers = producers_of(move.buffers), (move.handle.tokens, getattr(move.arguments, "out", 0))
+            remembered = RememberedMove(move.operation, function, *ends, producers, record, *numbers)
+            self.remembered[move.key] = remembered
 
     def _drain(self) -> None:
         """Wait until the device has done it."""
         self.comm.team.drain()
 
-    def _record(self, move: Move, name: str) -> None:
-        """Write the entry of the flight recorder."""
+    def _record(self, move: Move, name: str) -> Callable[[], None] | None:
+        """Write the entry of the flight recorder; return what writes that of an equal move, if calls are recorded."""
         nbytes = max(buffer.nbytes for buffer in move.buffers)
         signature = name, *move.signature
         key = signature, nbytes
         if (again := self._records.get(key)) is not None:
             again()
-            return
+            return again
         state = state_of(self.comm)
         calls = state.calls(self.comm)
-        if calls is not None:
-            if state.team is not None:
-                state.team.errors.check()  # a call that raises them has no number: it is made again
-            begun = calls.begin(name, layout.SHUFFLE)
-            begun.describe(operation=name, signature=signature, nbytes=nbytes)
-            if len(self._records) < _MOST_KEPT:
-                self._records[key] = begun.launched(move.operation.lower(), 0, beside=True)
+        if calls is None:
+            return None
+        if state.team is not None:
+            state.team.errors.check()  # a call that raises them has no number: it is made again
+        begun = calls.begin(name, layout.SHUFFLE)
+        begun.describe(operation=name, signature=signature, nbytes=nbytes)
+        again = self._records[key] = begun.launched(move.operation.lower(), 0, beside=True)
+        return again
 
     def Free(self) -> None:
         """Release the memory. Collective; rows and handles must not be used any more.

@@ -35,6 +35,7 @@ class Memory:
         self.window: Window = allocate_window(settings.comm, self.team.device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
         self.output_parts = output_parts(settings)
+        self.output_offsets = [part.offset for part in self.output_parts.values()]
         self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # (tokens, k) uint64
         try:
             mpi_bootstrap.agree(settings.comm, self._fill)
@@ -99,10 +100,10 @@ class Memory:
         return ShuffleStruct(
             **{name: [base + offset for base in self.window.bases] for name, offset in parts.offsets.items()},
             places=self.places.address,
-            histograms=_address_of(self.histograms),
-            matrix=_address_of(self.matrix),
-            own_slots=_address_of(self.own_slots),
-            own_rows=_address_of(self.own_rows),
+            histograms=address_of(self.histograms),
+            matrix=address_of(self.matrix),
+            own_slots=address_of(self.own_slots),
+            own_rows=address_of(self.own_rows),
             experts=settings.num_experts,
             replicas=settings.placement.replicas,
             k=settings.k,
@@ -123,8 +124,8 @@ class Memory:
         """Allocate the arrays that a dispatch of so many tokens writes."""
         memory = self.xp.empty(self.routes_offset + tokens * self.settings.k * 8, np.uint8)
         rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.output_parts)
-        base = _address_of(memory)
-        outputs = Outputs(base + self.routes_offset, *[base + part.offset for part in self.output_parts.values()])
+        base = address_of(memory)
+        outputs = Outputs(base + self.routes_offset, *map(base.__add__, self.output_offsets))
         return Handle(rows, tokens, outputs, self.window)
 
     def close(self) -> None:
@@ -135,5 +136,6 @@ class Memory:
         del self.data, self.scales
 
 
-def _address_of(array: Any) -> int:
+def address_of(array: Any) -> int:
+    """Return the address of an array of the device's library."""
     return int(MPI.Get_address(array) if isinstance(array, np.ndarray) else array.data.ptr)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from ..memory.cstruct import I64, U64, CStruct
+from ..memory.cstruct import I64, U64, CStruct, offsets_of
 from ..memory.layout import MAX_RANKS
 from ..memory.parameters import EachRankU64, TransformArrays
 
 SEND, RECEIVE = 1, 2  # Phase, as bits
+
+
+class Varying(NamedTuple):
+    """Addresses in a kernel's arguments that differ between calls that are equal otherwise."""
+
+    begin: int  # of them, in bytes
+    end: int
+    pack: Callable[..., bytes]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,3 +103,16 @@ class CollectArgs(CStruct):
     out: U64
     token_count: I64
     phases: I64 = 0
+
+
+def _varying(arguments: type[CStruct], first: str, count: int) -> Varying:
+    begin = offsets_of(arguments)[first]
+    return Varying(begin, begin + 8 * count, struct.Struct(f"={count}Q").pack)
+
+
+#: By operation: where a dispatch writes; the routing that a combine or collect follows, and where it writes.
+VARYING = {
+    "Dispatch": _varying(DispatchArgs, "routes", 9),
+    "Combine": _varying(CombineArgs, "ways", 5),
+    "Collect": _varying(CollectArgs, "ways", 4),
+}

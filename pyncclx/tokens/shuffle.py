@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .calls import collect_move, combine_move, dispatch_move
+from .calls import collect_move, combine, combine_move, dispatch, dispatch_move
 from .launch import Launching
 from .parameters import SEND
 from .rows import Handle, Rows
@@ -135,10 +135,7 @@ class TokenShuffle(Launching):
         --------
         See `TokenShuffle`; on the same ways once more: ``rows, handle = shuffle.dispatch(others, handle=handle)``.
         """
-        result: tuple[Rows, Handle] = self._launch(
-            dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform)
-        )
-        return result
+        return dispatch(self, tokens, topk_ids, topk_weights, handle, transform)
 
     def dispatch_begin(
         self,
@@ -156,7 +153,7 @@ class TokenShuffle(Launching):
         tokens, topk_ids, topk_weights, handle, transform
             As of `dispatch`, which also has the exceptions. The arrays must not change until `dispatch_end`.
         """
-        self._launch(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform), SEND)
+        self.launch(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform), SEND)
 
     def dispatch_end(self) -> tuple[Rows, Handle]:
         """End the dispatch that has begun.
@@ -223,7 +220,7 @@ class TokenShuffle(Launching):
         --------
         See `TokenShuffle`.
         """
-        return self._launch(combine_move(self, expert_out, handle, out, weighted, transform))
+        return combine(self, expert_out, handle, out, weighted, transform)
 
     def combine_begin(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
@@ -235,7 +232,7 @@ class TokenShuffle(Launching):
         expert_out, handle, out, weighted, transform
             As of `combine`, which also has the exceptions. The arrays must not change until `combine_end`.
         """
-        self._launch(combine_move(self, expert_out, handle, out, weighted, transform), SEND)
+        self.launch(combine_move(self, expert_out, handle, out, weighted, transform), SEND)
 
     def combine_end(self) -> Any:
         """End the combine that has begun.
@@ -282,4 +279,4 @@ class TokenShuffle(Launching):
         >>> numbers.tolist()
         [[0.0, 1.0], [2.0, 0.0]]
         """
-        return self._launch(collect_move(self, values, handle, out))
+        return self.launch(collect_move(self, values, handle, out))

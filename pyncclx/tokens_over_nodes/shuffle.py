@@ -53,7 +53,7 @@ class SpanningShuffle(TokenShuffle):
             f"that its ranks have mapped, and {memory.nbytes} of its own; {self._spanning.rails.why}"
         )
 
-    def _enqueue(self, move: Move, phases: int) -> None:
+    def _enqueue(self, move: Move, phases: int, record: object) -> None:
         memory, spanning, state = self.memory(), self._spanning, state_of(self.comm)
         spanning.check()
         spanning.thread.wait()

@@ -25,8 +25,8 @@ BUDGETS = {
     "Put": (13, None),
     "Get": (13, None),
     "Alltoallv": (14, None),
-    "dispatch": (25, 82),
-    "combine": (25, 82),
+    "dispatch": (22, None),
+    "combine": (20, None),
 }
 DEVICE = "/pyncclx/backends/"
 Waitall = pyncclx.Request.Waitall
