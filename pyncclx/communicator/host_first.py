@@ -91,7 +91,7 @@ def host_first(name: str, ways: Ways) -> _Method:
     """The method of a name: mpi4py's for plain arrays, else by `ways`."""
     names = frozenset(parameters(name))
     if name in RECEIVES:
-        return RECEIVES[name](ways.general)
+        return RECEIVES[name](ways)
     if "buf" in names:
         return _of_one(name, names, ways)
     return _of_two(name, names, ways) if "sendbuf" in names else ways.general
@@ -153,44 +153,60 @@ def _of_two(name: str, names: frozenset[str], ways: Ways) -> _Method:
 # way looks for them there.
 
 
-def _recv(general: _Method) -> _Method:
+def _recv(ways: Ways) -> _Method:
+    kinds, native = ways.kinds, ways.native
     original = MPI.Comm.Recv
 
-    @functools.wraps(general)
+    @functools.wraps(ways.general)
     def Recv(
         self: Any,
         buf: Any,
         source: int = MPI.ANY_SOURCE,
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
-    ) -> None:
+    ) -> Any:
         plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
         if plain and not HOLDING and not events.listeners:
             return host_receive.receive(self, original, (self, buf, source, tag), buf, status)
-        general(self, buf, source, tag, status)
-        return None
+        if type(self) not in kinds:
+            return ways.general(self, buf, source, tag, status)
+        try:
+            return native(self, buf, source, tag, status)
+        except NotSupported:
+            if not ways.may_stage(self, {}):
+                raise
+        return ways.staged(self, buf, source, tag, status)
 
     return Recv
 
 
-def _irecv(general: _Method) -> _Method:
+def _irecv(ways: Ways) -> _Method:
+    kinds, native = ways.kinds, ways.native
     original = MPI.Comm.Irecv
 
-    @functools.wraps(general)
+    @functools.wraps(ways.general)
     def Irecv(self: Any, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
         if type(buf) is ndarray and not looks_closely() and is_plain(buf) and not HOLDING and not events.listeners:
             if buf.nbytes < ENVELOPE_NBYTES:
                 return going_on(original(self, buf, source, tag))
             return host_receive.ireceive_plain(self, original, buf, source, tag)
-        return general(self, buf, source, tag)
+        if type(self) not in kinds:
+            return ways.general(self, buf, source, tag)
+        try:
+            return native(self, buf, source, tag)
+        except NotSupported:
+            if not ways.may_stage(self, {}):
+                raise
+        return ways.staged(self, buf, source, tag)
 
     return Irecv
 
 
-def _sendrecv(general: _Method) -> _Method:
+def _sendrecv(ways: Ways) -> _Method:
+    kinds, native = ways.kinds, ways.native
     original = MPI.Comm.Sendrecv
 
-    @functools.wraps(general)
+    @functools.wraps(ways.general)
     def Sendrecv(
         self: Any,
         sendbuf: Any,
@@ -200,22 +216,28 @@ def _sendrecv(general: _Method) -> _Method:
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
-    ) -> None:
+    ) -> Any:
         plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
         if plain and not HOLDING and not events.listeners:
             arguments = self, sendbuf, dest, sendtag, recvbuf, source, recvtag
             return host_receive.receive(self, original, arguments, recvbuf, status)
-        general(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        return None
+        if type(self) not in kinds:
+            return ways.general(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        try:
+            return native(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+        except NotSupported:
+            if not ways.may_stage(self, {}):
+                raise
+        return ways.staged(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
 
     return Sendrecv
 
 
-RECEIVES: dict[str, Callable[[_Method], _Method]] = {
+RECEIVES: dict[str, Callable[[Ways], _Method]] = {
     "Recv": _recv,
     "Irecv": _irecv,
     "Sendrecv": _sendrecv,
-    **dict.fromkeys(("Isendrecv", "Sendrecv_replace", "Isendrecv_replace"), lambda general: general),
+    **dict.fromkeys(("Isendrecv", "Sendrecv_replace", "Isendrecv_replace"), lambda ways: ways.general),
 }
 
 

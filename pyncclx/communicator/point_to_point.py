@@ -8,9 +8,8 @@ from mpi4py import MPI
 
 from ..arrays.places import on_host
 from ..messages import calls, exchange, host_receive
-from ..messages.begin import planned_side, stream_of
+from ..messages.begin import planned, stream_of
 from ..messages.host_memory import gathered
-from ..messages.side import Side
 from ..messages.unsent import going_on
 from .methods import or_staged
 from .persistent_messages import PersistentMessages
@@ -116,12 +115,12 @@ class PointToPoint(PersistentMessages):
         """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
         if sends_host != receives_host or (sends_host and is_probed(self, source, recvtag)):
-            self._check_both("Sendrecv", Side(sendbuf, dest, sendtag), Side(recvbuf, source, recvtag))
+            self._check_both("Sendrecv", (sendbuf, dest, sendtag, "buf"), (recvbuf, source, recvtag, "buf"))
             return self._receive_beside(self.Isend(sendbuf, dest, sendtag), recvbuf, source, recvtag, status)
         if sends_host:
             arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag
             return host_receive.receive(self, super().Sendrecv, arguments, recvbuf, status)
-        send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
+        send_side, receive_side = (sendbuf, dest, sendtag, "sendbuf"), (recvbuf, source, recvtag, "recvbuf")
         return exchange.exchange(self, "Sendrecv", send_side, receive_side, status)
 
     @or_staged
@@ -137,14 +136,14 @@ class PointToPoint(PersistentMessages):
         """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
         sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
         if sends_host != receives_host or (sends_host and is_probed(self, source, recvtag)):
-            self._check_both("Isendrecv", Side(sendbuf, dest, sendtag), Side(recvbuf, source, recvtag))
+            self._check_both("Isendrecv", (sendbuf, dest, sendtag, "buf"), (recvbuf, source, recvtag, "buf"))
             receiving = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
         if sends_host:
             begin = super().Isendrecv
             start = lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag)  # noqa: E731
             return host_receive.ireceive(self, start, recvbuf)
-        send_side, receive_side = Side(sendbuf, dest, sendtag, "sendbuf"), Side(recvbuf, source, recvtag, "recvbuf")
+        send_side, receive_side = (sendbuf, dest, sendtag, "sendbuf"), (recvbuf, source, recvtag, "recvbuf")
         return exchange.iexchange(self, "Isendrecv", send_side, receive_side)
 
     @or_staged
@@ -160,11 +159,12 @@ class PointToPoint(PersistentMessages):
         """As `Sendrecv`, with one buffer: a copy of it is sent."""
         if on_host(buf):
             if is_probed(self, source, recvtag):
-                self._check_both("Sendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
+                self._check_both("Sendrecv_replace", (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf"))
                 return self._receive_beside(self._isend_copy(buf, dest, sendtag), buf, source, recvtag, status)
             arguments = buf, dest, sendtag, source, recvtag
             return host_receive.receive(self, super().Sendrecv_replace, arguments, buf, status)
-        return exchange.exchange(self, "Sendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag), status)
+        send_side, receive_side = (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf")
+        return exchange.exchange(self, "Sendrecv_replace", send_side, receive_side, status)
 
     @or_staged
     def Isendrecv_replace(
@@ -173,22 +173,23 @@ class PointToPoint(PersistentMessages):
         """As `Isendrecv`, with one buffer: a copy of it is sent."""
         if on_host(buf):
             if is_probed(self, source, recvtag):
-                self._check_both("Isendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
+                self._check_both("Isendrecv_replace", (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf"))
                 sending = self._isend_copy(buf, dest, sendtag)
                 return exchange.together(self.Irecv(buf, source, recvtag), sending)
             begin = super().Isendrecv_replace
             return host_receive.ireceive(self, lambda view: begin(view, dest, sendtag, source, recvtag), buf)
-        return exchange.iexchange(self, "Isendrecv_replace", Side(buf, dest, sendtag), Side(buf, source, recvtag))
+        return exchange.iexchange(self, "Isendrecv_replace", (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf"))
 
-    def _check_both(self, operation: str, sending: Side, receiving: Side) -> None:
+    def _check_both(self, operation: str, sending: exchange.Side, receiving: exchange.Side) -> None:
         """Check all arguments of a send and a receive before either begins."""
-        self.endpoint.check_send(operation, sending.rank, sending.tag)
-        self.endpoint.check_receive(operation, receiving.rank, receiving.tag)
+        (_, dest, sendtag, _), (_, source, recvtag, _) = sending, receiving
+        self.endpoint.check_send(operation, dest, sendtag)
+        self.endpoint.check_receive(operation, source, recvtag)
         for side, writable, prepare in ((sending, False, MPI.Comm.Send_init), (receiving, True, MPI.Comm.Recv_init)):
-            if on_host(side.buf):
-                prepare(MPI.COMM_SELF, side.buf, 0, 0).Free()  # raises what mpi4py raises
+            if on_host(side[0]):
+                prepare(MPI.COMM_SELF, side[0], 0, 0).Free()  # raises what mpi4py raises
                 continue
-            plan = planned_side(self.endpoint, operation, side, writable=writable)
+            plan = planned(self.endpoint, operation, *side, writable=writable)
             if plan is not None:
                 stream_of(self.endpoint, plan)
 

@@ -14,7 +14,7 @@ from .endpoint import Endpoint
 from .envelope import LETTER, LETTER_NBYTES, Envelope, unpack
 from .probe import ProbedMessage
 from .scratch import PINNED_NBYTES
-from .side import Plan, array_of
+from .side import Plan
 from .typed import TypedBuffer
 
 
@@ -44,7 +44,8 @@ class Arrival:
         self, endpoint: Endpoint, plan: Plan, owner: Any, stream: Any, probed: ProbedMessage | None = None
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, plan.operation
-        self.buffer, self.owner, self.stream = plan.buffer, array_of(owner), stream
+        self.buffer, self.stream = plan.buffer, stream
+        self.owner = owner[0] if type(owner) is list else owner  # the program may take the array out of its list
         self._kernel_stream = stream
         self._plan, self._capacity_nbytes = plan, plan.nbytes
         self._probed = probed  # the message that a probe has found: MPI has another source and tag for it

@@ -19,7 +19,7 @@ from .mpi_transfer import start_receive, start_send
 from .probe import HOLDING
 from .receive import Incoming
 from .send import Outgoing
-from .side import Plan, Side
+from .side import Plan
 from .typed import TypedBuffer, buffer_of
 
 if TYPE_CHECKING:
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 
-def planned_side(endpoint: Endpoint, operation: str, side: Side, *, writable: bool) -> Plan | None:
-    """Return the plan of a side of a call that has two."""
-    return planned(endpoint, operation, side.buf, side.rank, side.tag, writable=writable, name=side.name)
-
-
 def planned(
-    endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, *, writable: bool, name: str = "buf"
+    endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, name: str = "buf", *, writable: bool
 ) -> Plan | None:
     """Return the plan of a side, which receives if its buffer is `writable`; None to and from MPI.PROC_NULL.
 

@@ -16,7 +16,7 @@ from .endpoint import Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
 from .mpi_transfer import GAP_NBYTES
 from .scratch import PINNED_NBYTES, host_memory
-from .side import Plan, array_of
+from .side import Plan
 
 SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")  # over only when matched
 
@@ -39,6 +39,7 @@ class Departure:
     """
 
     put, is_inline = b"", False
+    _entry = 0
     _offered: int | None = None  # the place of an offered message that is not known to be over
     _place: int | None = None  # that the message holds until its receiver has read it
 
@@ -55,10 +56,15 @@ class Departure:
     ) -> None:
         self.endpoint, self.postbox, self.operation = endpoint, endpoint.postbox, plan.operation
         self.stream, self.peer, self.tag, self.nbytes = stream, plan.rank, plan.tag, plan.nbytes
-        self.buffer, self.owner, self._channel = plan.buffer, array_of(owner), channel
+        self.buffer, self._channel = plan.buffer, channel
+        self.owner = owner[0] if type(owner) is list else owner  # the program may take the array out of its list
         self._is_free_at_once = plan.nbytes <= SLOT_NBYTES and plan.operation not in SYNCHRONOUS  # it waits for nobody
         self.clock = self.postbox.clock.next()
-        self._entry = 0 if endpoint.ring is None else endpoint.ring.add_packed(0, plan.facts)
+        if endpoint.ring is not None:
+            if self._is_free_at_once:
+                endpoint.ring.add_over(plan.facts)
+            else:
+                self._entry = endpoint.ring.add_packed(0, plan.facts)
         is_eager = 0 < plan.nbytes <= SLOT_NBYTES and plan.rank in endpoint.peers.readers
         self._message = (is_eager and self._eager()) or self._choose(needs_envelope)  # what MPI reads
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -11,18 +11,18 @@ from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
-from .begin import begin_receive, begin_send, planned, planned_side, stream_of
+from .begin import begin_receive, begin_send, planned, stream_of
 from .call_end import emit, wait_if_blocking
 from .pending import exchange_request
 from .receive import Incoming
 from .send import Outgoing
-from .side import Side
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
+Side = tuple[Any, int, int, str]  # an array or buffer spec, a rank, a tag, and the name of the argument
 IN_PLACE = ("Sendrecv_replace", "Isendrecv_replace")  # with one buffer, of which a copy is sent
 
 
@@ -75,18 +75,18 @@ def _begin(
     if operation in IN_PLACE:
         sending = _copied(endpoint, operation, sending)
     # Both are checked before the receive is begun, which cannot be taken back.
-    send_plan = planned_side(endpoint, operation, sending, writable=False)
+    send_plan = planned(endpoint, operation, *sending, writable=False)
     send_stream = None if send_plan is None else stream_of(endpoint, send_plan)
-    plan = planned_side(endpoint, operation, receiving, writable=True)
+    plan = planned(endpoint, operation, *receiving, writable=True)
     incoming, outgoing = None, None
     if plan is not None:
         # Neither array names a stream: waiting once for the current stream is enough for both.
         has_waited = send_plan is not None and plan.of_current is not None and plan.of_current == send_plan.of_current
         stream = send_stream if has_waited else stream_of(endpoint, plan)
-        incoming = begin_receive(comm, endpoint, plan, receiving.buf, stream)
+        incoming = begin_receive(comm, endpoint, plan, receiving[0], stream)
     try:
         if send_plan is not None:
-            outgoing = begin_send(comm, endpoint, send_plan, sending.buf, send_stream)
+            outgoing = begin_send(comm, endpoint, send_plan, sending[0], send_stream)
             if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
                 incoming.launch_soon(outgoing)
             outgoing.signal_ready()
@@ -100,7 +100,8 @@ def _begin(
 
 def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
     """The side with a copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
-    plan = planned(endpoint, operation, side.buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True, name=side.name)
+    buf, rank, tag, name = side
+    plan = planned(endpoint, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, name, writable=True)
     assert plan is not None
     buffer, stream = plan.buffer, stream_of(endpoint, plan)
     if isinstance(buffer, TypedBuffer):
@@ -111,7 +112,7 @@ def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
         address = copy.address
         endpoint.device.copy(address, buffer.address, buffer.nbytes, stream)
     own = Buffer(address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, copy)
-    return Side(own, side.rank, side.tag, side.name)
+    return own, rank, tag, name
 
 
 class _Exchange(Work):

@@ -40,9 +40,12 @@ class Incoming(OpenArrival):
 
     def launch_soon(self, outgoing: Outgoing) -> None:
         """Look for the message for as long as a launch takes; if it arrives, launch it with the one to send."""
-        polls = range(POLLS if self.postbox.receives.claim(self) else 0)
-        if any(self.poll() for _ in polls):
-            self.launch(outgoing)
+        if not self.postbox.receives.claim(self):
+            return
+        for _ in range(POLLS):
+            if self.poll():
+                self.launch(outgoing)
+                return
 
     def await_message(self) -> None:
         """Wait on the host until the message has arrived and its kernel is launched."""

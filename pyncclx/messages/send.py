@@ -113,15 +113,12 @@ class Outgoing(Departure):
 
     def _leave_to_mpi(self) -> None:
         """Wait until MPI has the message; what is free at once is kept instead."""
-        ring = self.endpoint.ring
         if self._is_open:
             self._close()
         if self._is_free_at_once:
             message, self._message = self._message, None
             if message is not None:
                 self.postbox.receives.unsent.keep(self._request, message)
-                if ring is not None:
-                    ring.end(self._entry)
             return
         try:
             self.postbox.receives.wait(self._request, self._hopeless)
@@ -131,8 +128,8 @@ class Outgoing(Departure):
                 raise
             raise self.endpoint.explained(error, self.operation) from error
         self.endpoint.check_peer(self.operation, self.peer)
-        if ring is not None:
-            ring.end(self._entry)
+        if self.endpoint.ring is not None:
+            self.endpoint.ring.end(self._entry)
 
     def _hopeless(self, waited_s: float) -> Exception | None:
         """Return why the receiver will not come, after a wait for it in MPI."""

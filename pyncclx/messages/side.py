@@ -55,8 +55,3 @@ class Plan:
     room_nbytes: int
     facts: bytes
     of_current: bool | None = None
-
-
-def array_of(buf: Any) -> Any:
-    """Return what keeps the memory of an argument: of a list its array, which the program may take out meanwhile."""
-    return buf[0] if type(buf) is list else buf

@@ -24,6 +24,7 @@ from .layout import CAPACITY, ENTRY, FACTS, Facts, Header, Live
 
 now = time.monotonic_ns
 _ROUND = 64
+_ENDED_NBYTES = 8  # of `Facts.ended_ns`, the last
 # Of entries, by sequence numbers from 1 on
 _OFFSETS = [layout.HEADER_NBYTES + (sequence % CAPACITY) * ENTRY.size for sequence in range(1, CAPACITY + 1)]
 
@@ -158,6 +159,13 @@ class Ring:
         offset, sequence = self._next()
         ENTRY.pack_into(self.memory, offset, now(), number, facts, sequence)
         return sequence
+
+    def add_over(self, facts: bytes) -> None:
+        """Write the entry of a call without a number that is over at once."""
+        offset, sequence = self._next()
+        at = now()
+        facts = facts[:-_ENDED_NBYTES] + at.to_bytes(_ENDED_NBYTES, "little")
+        ENTRY.pack_into(self.memory, offset, at, 0, facts, sequence)
 
     def number(self, sequence: int, number: int) -> None:
         """Give an entry its number, unless a later one has its place."""
