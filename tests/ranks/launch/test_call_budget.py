@@ -15,10 +15,10 @@ COUNT, REPEATS = 256, 30  # where processors are busy, few of them wait for noth
 # By call: the most that it may enter, and what it enters today on busy processors, where that is more.
 BUDGETS = {
     "Allreduce": (14, None),
-    "Iallreduce, Wait": (33, None),
-    "Send": (15, 32),
-    "Recv": (22, 42),
-    "Sendrecv": (30, 76),
+    "Iallreduce, Wait": (31, None),
+    "Send": (15, 28),
+    "Recv": (22, 40),
+    "Sendrecv": (30, 64),
     "Irecv, Isend, Waitall": (45, 91),
     "halo of 4": (100, 172),
     "Startall, Waitall of 4": (50, 140),
