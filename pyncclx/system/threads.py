@@ -57,13 +57,13 @@ class Worker:
 
         def do() -> None:
             work()
-            with self._alone_or_locked():
-                self._done += 1
+            with self._locked():
+                self._done = number  # with those before it, of which an interrupt may have kept one from the queue
 
-        with self._alone_or_locked():
-            self.given += 1
+        with self._locked():
+            self.given = number = self.given + 1
             self._queue.put(do)
-            return self.given
+            return number
 
     def has_done(self, number: int) -> bool:
         """Return whether the first `number` things are done."""
@@ -93,9 +93,9 @@ class Worker:
         return self._thread is None or sys.is_finalizing()
 
     @contextmanager
-    def _alone_or_locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Change what the waits for this worker look at; a thread that has ended may have the lock for ever."""
-        if self.is_alone:
+        if sys.is_finalizing():  # and no other thread runs
             yield
             return
         with self._changed:
@@ -103,14 +103,15 @@ class Worker:
             self._changed.notify_all()
 
     def _work(self, number: int) -> None:
-        """Do in this thread what is left."""
-        while self._done < number:
-            try:
-                do = self._queue.get_nowait()
-            except queue.Empty:
-                raise RuntimeError("what the program waits for was under way when the interpreter ended") from None
-            if do is not None:
-                do()
+        """Do in this thread what is left, unless another one does it."""
+        with self._locked():
+            while self._done < number:
+                try:
+                    do = self._queue.get_nowait()
+                except queue.Empty:
+                    raise RuntimeError("what the program waits for was under way when the interpreter ended") from None
+                if do is not None:
+                    do()
 
 
 def _serve(work: queue.SimpleQueue[_Work | None]) -> None:

@@ -5,6 +5,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -41,6 +42,51 @@ def test_who_waits_does_the_work_of_two(monkeypatch):
     assert done == []
     second.wait(second.given)
     assert done == [threading.main_thread(), "second"]
+
+
+def test_two_threads_work(monkeypatch):
+    """One thing is done after the other, whoever does them."""
+    monkeypatch.setattr(threads, "start", lambda *arguments: None)
+    alone = threads.Worker("a test's")
+    done, begun, waited = [], threading.Event(), threading.Event()
+
+    def first():
+        begun.set()
+        waited.wait(0.5)  # in vain where the other has to wait for this one
+        done.append("first")
+
+    def other():
+        begun.wait()
+        alone.wait(2)
+        waited.set()
+
+    alone.give(first)
+    alone.give(partial(done.append, "second"))
+    thread = threading.Thread(target=other)
+    thread.start()
+    alone.wait(1)
+    thread.join()
+    assert done == ["first", "second"]
+
+
+def test_an_interrupt_while_work_is_given(worker, monkeypatch):
+    """What is not given is not waited for."""
+    done = []
+
+    class Interrupted:
+        put = Mock(side_effect=KeyboardInterrupt)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "_queue", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            worker.give(partial(done.append, "lost"))
+    number = worker.give(partial(done.append, "given"))
+    if worker.is_alone:
+        worker.wait(number)
+    else:
+        worker.rest(number, 5.0)
+    assert worker.has_done(number)
+    assert done == ["given"]
 
 
 def test_too_many_threads_is_an_error(monkeypatch):
