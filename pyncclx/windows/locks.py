@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable
 
@@ -36,6 +37,7 @@ class Locks:
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._rank, self._size = comm.rank, comm.size
         self._held: set[int] = set()
+        self._claiming = threading.Lock()
         made = mpi_bootstrap.agree(comm, lambda: os.memfd_create("pyncclx-locks") if comm.rank == 0 else -1)
         try:
             own = os.open(os.devnull, os.O_RDONLY) if made < 0 else made
@@ -61,29 +63,34 @@ class Locks:
         PeerTimeout
             Others have kept it for longer than PYNCCLX_TIMEOUT.
         """
-        if rank in self._held:
-            return False
+        with self._claiming:  # another thread of this rank may ask for it, too
+            if rank in self._held:
+                return False
+            self._held.add(rank)
+        try:
+            self._take(rank, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, check)
+        except BaseException:
+            self.release(rank)
+            raise
+        return True
+
+    def _take(self, rank: int, kind: int, check: Callable[[], None]) -> None:
+        """Wait for the gate, then for the lock."""
         check()
         deadline, gate = time.monotonic() + settings.TIMEOUT.get(), self._size + rank
         try:
             has_waited = self._wait(gate, fcntl.LOCK_EX, deadline, check)
-            has_waited |= self._wait(rank, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, deadline, check)
+            has_waited |= self._wait(rank, kind, deadline, check)
         finally:
             self._unlock(gate)
-        self._held.add(rank)
         if has_waited:  # Linux may have released it because its holder has died, which is noticed here
             blame.look_now()
-            try:
-                check()
-            except BaseException:
-                self.release(rank)
-                raise
-        return True
+            check()
 
     def release(self, rank: int) -> None:
         """Let others have a rank's lock, if this rank has it."""
-        self._held.discard(rank)
         self._unlock(rank)
+        self._held.discard(rank)
 
     def _wait(self, byte: int, kind: int, deadline: float, check: Callable[[], None]) -> bool:
         """Wait for one byte; return whether another rank had it."""
