@@ -150,7 +150,9 @@ class State:
         calls = self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
 
-    def meet(self, comm: MPI.Intracomm, seconds: float | None = None, call: str = "") -> None:
+    def meet(
+        self, comm: MPI.Intracomm, seconds: float | None = None, call: str = "", of_part: ErrorRecord | None = None
+    ) -> None:
         """Wait for all ranks to come here, before they make something together, for a call. Collective.
 
         Raises
@@ -159,14 +161,22 @@ class State:
             Some have not come within three quarters of the time, for they are in a kernel of another call.
         RanksMissing
             Some have not come within PYNCCLX_TIMEOUT, or so many seconds.
-        RankFailed, Revoked
-            Some will never come.
+        RankFailed, Revoked, PeerTimeout, Aborted
+            Some will never come, or the communicator has failed.
         """
         patience = settings.TIMEOUT.get() if seconds is None else seconds
-        goes_on = self.team is not None and not self.team.errors.has_failed
-        check = functools.partial(self.team.errors.check_for_call, call) if self.team is not None and goes_on else None
+        errors = self.team.errors if self.team is not None and not self.team.errors.has_failed else None
+        check = functools.partial(errors.check_for_call, call) if errors is not None else None
+        watched = of_part or errors
+
+        def look() -> None:
+            if self.look is not None:
+                self.look()
+            if watched is not None and watched.has_failed:
+                raise watched.failure()
+
         with self.waiting(comm, "the other ranks", "before something is made together"):
-            missing = self.meeting.missing(comm, patience, check, self.look)
+            missing = self.meeting.missing(comm, patience, check, look)
         if missing:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
 
@@ -181,24 +191,13 @@ class State:
         """
         if errors.has_failed or mpi_bootstrap.has_given_up(comm):
             return False
-        before = self.look
-
-        def look() -> None:
-            if before is not None:
-                before()
-            if errors.has_failed:
-                raise errors.failure()
-
-        self.look = look
         try:
-            self.meet(comm)
+            self.meet(comm, of_part=errors)
             leave()
         except Exception as error:
             if not (errors.has_failed or isinstance(error, (RankFailed, Revoked, RanksMissing))):
                 raise
             return False
-        finally:
-            self.look = before
         return True
 
     def drain(self) -> None:
