@@ -4,8 +4,8 @@
 // if its last 8 bytes have this epoch, the other 120 are of this epoch too. So there is no fence and no signal. NCCL
 // calls the format LL128. PTX does not promise as much: between GPUs without NVLink, ranks that share a GPU, and with
 // PYNCCLX_LINES=0 there are no slots for lines (`slot_rows` is 0), and messages go as packets and chunks. It also takes
-// the lanes of a warp to store and load together. __syncwarp() does not promise that they stay together after it; the code
-// for sm_90 and sm_100 joins them before it, and NCCL relies on the same.
+// the lanes of a warp to store and load together. __syncwarp() does not promise that they stay together after it, though the
+// code for sm_90 and sm_100 joins them before it; lanes that are apart take another way, see st_line_sys().
 //
 // A warp sends a row of four lines at a time, 30 packs. Slots alternate by the epoch's parity, as those of packets do.
 // Nothing else is ever stored there, so payload is never taken for a flag.

@@ -89,14 +89,30 @@ __device__ __forceinline__ void st_packet_sys(Pack* p, Pack v) {
                  ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
 }
 
-// A lane's 16 bytes of a line of 128 bytes (line.cuh). All lanes of the warp store or load by this one instruction.
+// A lane's 16 bytes of a line of 128 bytes (line.cuh), of which every eighth lane's end with the flag. All lanes of the warp
+// store or load by one instruction. If they are not together, flags are released after the rest, and acquired before it.
+__device__ __forceinline__ bool is_whole_warp() { return __activemask() == 0xffffffffu; }
+
 __device__ __forceinline__ void st_line_sys(Pack* p, Pack v) {
     __syncwarp();
-    st_packet_sys(p, v);
+    if (is_whole_warp()) {
+        st_packet_sys(p, v);
+        return;
+    }
+    const bool has_flag = threadIdx.x % 8 == 7;
+    if (has_flag) p->x = v.x;
+    else st_packet_sys(p, v);
+    __syncwarp();
+    if (has_flag) st_release_sys(&p->y, v.y);
 }
 
 __device__ __forceinline__ Pack ld_line_sys(const Pack* p) {
     __syncwarp();
+    if (is_whole_warp()) return ld_packet_sys(p);
+    const bool has_flag = threadIdx.x % 8 == 7;
+    const u64 flag = has_flag ? ld_acquire_sys(&p->y) : 0;
+    __syncwarp();
+    if (has_flag) return Pack{ld_relaxed_sys(&p->x), flag};
     return ld_packet_sys(p);
 }
 
