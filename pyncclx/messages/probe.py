@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..requests.open_receives import LOCK
+from ..requests.sent_to_itself import SentToItself
 from ..system.process import held
 from .envelope import may_be_envelope, unpack
 from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype
@@ -155,4 +156,5 @@ def ireceive_object(probed: ProbedMessage) -> MPI.Request:
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE])
     with LOCK:
-        return _begin_to_send([data, MPI.BYTE]).irecv(bytearray(probed.nbytes), 0)
+        request = _begin_to_send([data, MPI.BYTE]).irecv(bytearray(probed.nbytes), 0)
+    return SentToItself(request, probed.source, probed.tag)

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from .failures import Failures
 from .host_receive import HostReceive, HostReceiveRequest
+from .sent_to_itself import SentToItself
 from .shown import hide
 from .status import copy_status, has_ended
 from .work import NOTHING, Finisher, Wait, Work
@@ -125,9 +126,10 @@ def _complete_mixed(
 ) -> Failures:
     """Complete those of this library, by their indices, for MPI to find null, and let it complete the others.
 
-    If there are receives of host arrays, all are asked, and these come first.
+    If there are receives of host arrays or probed objects, all are asked, and these come first.
     """
-    to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, HostReceive)}
+    own_ways = HostReceive, SentToItself
+    to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, own_ways)}
     if to_check:
         return complete_asking(requests, statuses, list(to_check), lambda index: to_check[index].Test(statuses[index]))
     failures = Failures()

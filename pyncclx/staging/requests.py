@@ -17,6 +17,7 @@ from ..requests.host_receive import HostReceive, HostReceiveRequest
 from ..requests.objects import ObjectRequests
 from ..requests.partitioned import PartitionedRequest
 from ..requests.request import Request as OwnRequest
+from ..requests.sent_to_itself import SentToItself
 from .completion import copy_back_completed
 from .stand_ins import StandIn
 
@@ -32,7 +33,7 @@ def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> An
             return original(requests, *args, **kwargs)
         if kinds <= _NOT_STAGED:
             return with_ours(requests, *args, **kwargs)
-        ours = any(isinstance(request, (ObjectRequests, HostReceive)) for request in requests)
+        ours = any(isinstance(request, (ObjectRequests, HostReceive, SentToItself)) for request in requests)
         result = (with_ours if ours else original)(requests, *args, **kwargs)
         indices = completed(len(requests), result)
         copy_back_completed(requests[index] for index in indices if index >= 0)  # MPI.UNDEFINED is negative
@@ -71,7 +72,7 @@ class Request(StandIn, MPI.Request):
 
 # Requests that have nothing to copy back.
 _OF_HOST_ARRAYS = {MPI.Request, Request}
-_NOT_STAGED = {*_OF_HOST_ARRAYS, HostReceiveRequest, OwnRequest, persistent.Prequest, PartitionedRequest}
+_NOT_STAGED = {*_OF_HOST_ARRAYS, HostReceiveRequest, SentToItself, OwnRequest, persistent.Prequest, PartitionedRequest}
 
 REQUEST_NULL = Request(MPI.REQUEST_NULL)
 Request.constants = {"REQUEST_NULL": REQUEST_NULL}

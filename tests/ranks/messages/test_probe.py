@@ -198,3 +198,43 @@ def test_messages_that_are_no_envelopes(comm, ring, nbytes):
         assert receive() == text
         sending.wait()
     beside.wait()
+
+
+def until(is_over):
+    """Ask until it is over."""
+    while not is_over():
+        pass
+
+
+COMPLETE = {
+    "wait": lambda request, status: request.wait(status),
+    "test": lambda request, status: until(lambda: request.test(status)[0]),
+    "Wait": lambda request, status: request.Wait(status),
+    "Test": lambda request, status: until(lambda: request.Test(status)),
+    "Get_status": lambda request, status: until(lambda: request.Get_status(status)),
+    "waitall": lambda request, status: pyncclx.Request.waitall([request], [status]),
+    "Testsome": lambda request, status: until(lambda: pyncclx.Request.Testsome([request], [status])),
+    "waitany": lambda request, status: pyncclx.Request.waitany([request], status),
+    "the drop-in's Waitall": lambda request, status: completed_by_drop_in("Waitall", request, [status]),
+    "the drop-in's waitany": lambda request, status: completed_by_drop_in("waitany", request, status),
+}
+
+
+def completed_by_drop_in(name, request, status):
+    from pyncclx.staging.requests import Request  # noqa: PLC0415  only here
+
+    getattr(Request, name)([request], status)
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_status_of_an_object_that_came_before_what_was_probed(comm, ring, name):
+    above, below = ring
+    data, status = bytearray(8), MPI.Status()
+    sending = [comm.isend("text", above, 4), comm.Isend(put(labels(comm.rank, 1)), above, 5)]
+    comm.Probe(below, 5)
+    request = comm.irecv(source=MPI.ANY_SOURCE, tag=4)
+    COMPLETE[name](request, status)
+    assert_everywhere(comm, (status.source, status.tag) == (below, 4))
+    request.wait()
+    comm.Recv(put(np.frombuffer(data, "i8")), below, 5)
+    pyncclx.Request.waitall(sending)
