@@ -36,9 +36,11 @@ class Departure:
         The rank that receives it, and its length.
     is_inline : bool
         Whether MPI transfers the data.
+    is_copied : bool
+        Whether a kernel copies it to a slot.
     """
 
-    put, is_inline = b"", False
+    put, is_inline, is_copied = b"", False, False
     _entry = 0
     _offered: int | None = None  # the place of an offered message that is not known to be over
     _place: int | None = None  # that the message holds until its receiver has read it
@@ -98,7 +100,7 @@ class Departure:
         if place is None:
             return None
         ready, slot = bounce.slot_addresses[place]
-        self.put = PUT.pack(self.buffer.address, slot, ready, nbytes, clock)
+        self.put, self.is_copied = PUT.pack(self.buffer.address, slot, ready, nbytes, clock), True
         channel = None if self._channel is None else self._channel.located
         return eager(self.postbox.sender, clock, nbytes, place, self.endpoint.rank, slot - bounce.address, channel)
 

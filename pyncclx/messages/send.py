@@ -99,7 +99,10 @@ class Outgoing(Departure):
 
         A receive whose kernel is launched later on that stream would come after it too, and the peer may wait for
         that one first. So the host stays here until no receive is open, or the message is over.
+        A copy may still be to come on the stream that the message was sent on.
         """
+        if self.is_copied and stream is not self.stream:
+            self.endpoint.device.order(self.stream, stream)
         if self._is_free_at_once and self._message is None:
             return
         receives = self.postbox.receives

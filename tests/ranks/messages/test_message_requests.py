@@ -179,6 +179,38 @@ def test_streams(comm):
 
 
 @gpu_only
+@pytest.mark.parametrize("wait", ["Wait", "Waitall", "Test"])
+@pytest.mark.parametrize("count", [1000, 40 * EAGER])
+def test_a_stream_that_has_waited_may_write_what_another_one_sends(comm, count, wait):
+    right, left = ring(comm)
+    map_peers(comm)
+    first, second = (xp.cuda.Stream(non_blocking=True) for _ in range(2))
+    recv, slow = Output(count, "i8"), xp.zeros(1 << 24)
+    synchronize()
+    with comparing() as compare:
+        for step in range(5):
+            data = put(data_of(comm.rank, step, 0, count))
+            synchronize()
+            with first:
+                for _ in range(200):
+                    slow += 1
+                sending = comm.Isend(data, right, 1)
+            receiving = comm.Irecv(recv.array, left, 1)
+            with second:
+                if wait == "Waitall":
+                    Request.Waitall([sending])
+                elif wait == "Wait":
+                    sending.Wait()
+                else:
+                    while not sending.Test():
+                        pass
+                data[...] = -1
+            receiving.Wait()
+            synchronize()
+            compare(recv, data_of(left, step, 0, count), f"message {step}")
+
+
+@gpu_only
 def test_capture_is_refused(comm):
     map_peers(comm)
     stream, array = xp.cuda.Stream(non_blocking=True), xp.zeros(4)
