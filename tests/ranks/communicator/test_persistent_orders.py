@@ -203,18 +203,6 @@ def test_more_than_have_tracks(own):
     start_in_other_orders(own, [prepared(own, "Allreduce", number) for number in range(MOST_TRACKS + 3)])
 
 
-@pytest.mark.ranks(2, 2)  # for more, the small heap of these tests has no room
-@pytest.mark.one_node
-def test_many_communicators(own):
-    """Their requests have room for that, also in the memory that tracks leave to communicators."""
-    comms = [own.Dup() for _ in range(6)]
-    of_comms = [[prepared(each, "Allreduce", number) for number in range(3)] for each in comms]
-    for each, made in zip(comms, of_comms, strict=True):
-        start_in_other_orders(each, made)
-    for each in comms:
-        each.Free()
-
-
 @pytest.mark.ranks(2)
 def test_orders_that_were_promised():
     """Without tracks another order is found, whatever the operations are."""
