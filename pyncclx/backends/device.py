@@ -45,6 +45,9 @@ class Memory(Protocol):
     def room(self, address: int, nbytes: int) -> int:
         """Return how many of so many bytes at an address kernels can use."""
 
+    def pieces(self, address: int, nbytes: int) -> list[int]:
+        """Return the lengths of these bytes in each allocation: one copy between host and device is of one alone."""
+
 
 class Kernels(Protocol):
     """Kernels from their source to their launch.

@@ -99,11 +99,15 @@ class GpuMemory(GpuStreams):
         return is_device_pointer(address)
 
     def room(self, address: int, nbytes: int) -> int:
-        end = address
-        while end < address + nbytes and is_device_pointer(end):  # pools may map several allocations side by side
-            begin, length = checked(driver.cuMemGetAddressRange(end))
-            end = int(begin) + int(length)
-        return min(end - address, nbytes)
+        return sum(self.pieces(address, nbytes))
+
+    def pieces(self, address: int, nbytes: int) -> list[int]:
+        lengths, at, end = [], address, address + nbytes
+        while at < end and is_device_pointer(at):  # allocations may lie side by side
+            begin, length = checked(driver.cuMemGetAddressRange(at))
+            lengths.append(min(int(begin) + int(length), end) - at)
+            at += lengths[-1]
+        return lengths
 
     def _not_captured(self) -> Any:
         """Return the current stream, or the device's own while that is being captured."""

@@ -115,3 +115,6 @@ class HostMemory:
 
     def room(self, address: int, nbytes: int) -> int:
         return nbytes  # how much there is, only the program can say
+
+    def pieces(self, address: int, nbytes: int) -> list[int]:
+        return [nbytes]
