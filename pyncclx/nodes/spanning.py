@@ -255,6 +255,9 @@ class Spanning(Endings, Attachment):
         self._release()
         with suppress(Exception):  # on the host device, what steps in threads have raised: calls raise it
             self.team.order.finish()
+        for stream in self._asides.values():
+            with suppress(Exception):
+                self.team.device.synchronize(stream)
         if self._short is not None:
             self._short.abandon()
         self.rails.abandon()
