@@ -25,7 +25,7 @@ class OwnRequest(MPI.Request):
     @property
     def is_active(self) -> bool:
         """Whether there is something to wait for."""
-        return self._work.active
+        return self._work.active or self._work.is_asked
 
     def _is_over(self) -> bool:
         """Whether `Wait` would return at once."""
@@ -158,6 +158,8 @@ def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Wo
         if work.active:
             finished[index] = work
             kinds.setdefault(work.finisher or _finish_each, {})[index] = work
+        elif work.is_asked:
+            finished[index] = work
     try:
         for finisher, works in kinds.items():
             finisher(works, failures, waits)

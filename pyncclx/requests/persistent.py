@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import events
 from ..errors import MPIError
 from .request import Request
-from .shown import handle_of, set_handle, show
+from .shown import handle_of, hide, set_handle, show
 from .work import NOTHING, Startable, Starter, check
 
 #: Persistent requests of this library, by their handles; weakly.
@@ -101,7 +101,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         """A handle for `fromhandle` of `pyncclx.MPI.Request`, and while the request is active for that of mpi4py's."""
         if not self:
             return MPI.REQUEST_NULL.handle
-        if not self._work.active:
+        if not self.is_active:
             return self._own_handle
         shown: int = vars(MPI.Request)["handle"].__get__(self)
         BY_HANDLE[shown] = self
@@ -147,9 +147,12 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if it is a collective whose kernel has not ended.
+            Class ERR_REQUEST, if it has been freed, or is a collective whose kernel has not ended.
         """
+        if not self:
+            raise MPIError(MPI.ERR_REQUEST, "Free: the request has been freed")
         super().Free()
+        hide((self,), for_good=True)
         set_handle(self, self._made_of)
         MPI.Prequest.Free(self)
         self._work = cast(Startable, NOTHING)

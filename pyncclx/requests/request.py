@@ -16,7 +16,7 @@ class Request(ObjectRequests):
 
     `Wait` makes the current stream wait. The host waits only until a message is matched.
 
-    mpi4py's own `MPI.Request.Waitall` is right for it, too, and for lists with host arrays' requests: see `Shown`.
+    mpi4py's own `MPI.Request.Waitall` is right for it, too, and for lists with host arrays' requests.
     mpi4py's `Testall`, `Waitany` and the like may take it first and wait; the class methods here do not.
 
     Examples
@@ -36,10 +36,12 @@ class Request(ObjectRequests):
             Errors of the operation. The request is used up.
         """
         work = self._work
-        if not work.active:
+        if not (work.active or work.is_asked):
+            hide((self,))
             return super().Wait(status)
         try:
-            finish(work)
+            if work.active:
+                finish(work)
         except MPI.Exception:
             if status is not None:
                 work.fill(status)
@@ -57,6 +59,7 @@ class Request(ObjectRequests):
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Whether `Wait` would return at once; the request stays. As mpi4py's `Get_status`."""
         if not self.is_active:
+            hide((self,))
             return super().Get_status(status)
         over = self._is_over()
         if over and status is not None:

@@ -19,21 +19,22 @@ _NULL = MPI._addressof(MPI.REQUEST_NULL)
 class Shown:
     """A generalized request of MPI's, complete from the beginning: MPI finishes the work where it asks for the status.
 
-    It is shown for one request after the other: calls of this library complete requests without MPI.
+    Calls of this library complete requests without MPI, so it outlives them. A persistent request keeps its own:
+    programs may keep copies of the handle from one start to the next. Other requests take over each other's.
 
     Attributes
     ----------
     work : Work or None
-        Of the request that it is shown for; as long as MPI has it.
-    is_asked : bool
-        Whether MPI has used it, which may then have freed it.
+        Of the request that it is shown for, while that is active.
+    is_freed : bool
+        Whether MPI has freed it.
     """
 
-    __slots__ = ("_generalized", "address", "is_asked", "work")
+    __slots__ = ("_generalized", "address", "is_freed", "work")
 
     def __init__(self) -> None:
         self.work: Work | None = None
-        self.is_asked = False
+        self.is_freed = False
         self._generalized = MPI.Grequest.Start(_query, _free, None, (self,))
         self._generalized.Complete()
         self.address = _address_of(self._generalized)
@@ -46,25 +47,30 @@ def show(requests: Iterable[Any]) -> None:
     """Show mpi4py those of some requests whose work is under way, and that it does not see."""
     for request in requests:
         work = request._work
-        if work.active and (work.shown is None or work.shown.is_asked):
-            try:
-                shown = _HIDDEN.pop()
-            except IndexError:
-                shown = Shown()
+        if work.active:
+            shown = work.shown
+            while shown is None or shown.is_freed:
+                try:
+                    shown = _HIDDEN.pop()
+                except IndexError:
+                    shown = Shown()
             shown.work, work.shown = work, shown
             _copy(_address_of(request), shown.address, _NBYTES)
 
 
-def hide(requests: Iterable[Any]) -> None:
-    """Show mpi4py null requests, which are for MPI inactive ones, too, where the work is no longer under way."""
+def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
+    """Show mpi4py null requests, which are for MPI inactive ones, too, where the work is no longer under way.
+
+    With `for_good` persistent requests leave what they showed to others.
+    """
     for request in requests:
         work = request._work
         shown = work.shown
         if shown is not None and not work.active:
-            work.shown = None
             _copy(_address_of(request), _NULL, _NBYTES)
-            if not shown.is_asked:
-                shown.work = None
+            work.is_asked, shown.work = False, None
+            if for_good or not work.is_persistent:
+                work.shown = None
                 _HIDDEN.append(shown)
 
 
@@ -79,16 +85,19 @@ def set_handle(request: MPI.Request, handle: bytes) -> None:
 
 
 def _query(status: MPI.Status, shown: Shown) -> None:
-    """MPI calls this when the program waits for the request by mpi4py's own methods."""
-    shown.is_asked, work = True, shown.work
+    """MPI calls this when the program waits for the request, or asks for its status, by mpi4py's own methods."""
+    work = shown.work
     if work is None:
         fill_empty(status)
     else:
         if work.active:
+            work.is_asked = True
             finish(work)
         work.fill(status)
 
 
-def _free(shown: Any) -> None:
-    """MPI calls this when it frees the request."""
-    shown.is_asked = True
+def _free(shown: Shown) -> None:
+    """MPI calls this when it frees the request, to which one completed by a copy of its handle still refers."""
+    shown.is_freed, shown.work, work = True, None, shown.work
+    if work is not None:
+        work.is_asked = False

@@ -24,6 +24,10 @@ class Work:
     ----------
     active : bool
         From its begin to `finish`.
+    is_asked : bool
+        Whether MPI has finished it where it was asked for the status; then the request has still to be completed.
+    is_persistent : bool
+        Whether its request can be started again.
     shown : Shown or None
         What mpi4py's own calls find in the request.
     finisher : callable or None
@@ -32,6 +36,7 @@ class Work:
     """
 
     active = True
+    is_asked = is_persistent = False
     shown: Any = None
     finisher: Finisher | None = None
 
@@ -43,7 +48,7 @@ class Work:
         raise NotImplementedError
 
     def is_over(self) -> bool:
-        """Whether `finish` would return at once, and the host wait for nothing."""
+        """Whether `finish` would return at once. What it returns may still let the host wait for the stream."""
         raise NotImplementedError
 
     def fill(self, status: MPI.Status) -> None:
@@ -96,7 +101,7 @@ class Startable(Work):
         Raises what kernels or other ranks have recorded.
     """
 
-    active = False
+    active, is_persistent = False, True
     name: str
     starter: Starter
     places: Sequence[tuple[Callable[[], int], int]] = ()
@@ -114,7 +119,7 @@ class Startable(Work):
 def check(works: Iterable[Startable]) -> None:
     """Raise if some cannot be started."""
     for work in works:
-        if work.active:
+        if work.active or work.is_asked:
             raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request has been started; Wait for it first")
         if work.is_freed():
             raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request's communicator has been freed")

@@ -6,10 +6,10 @@ import random
 import pytest
 from mpi4py import MPI
 
-from pyncclx import Request
+from pyncclx import Prequest, Request
 from pyncclx.requests import shown
 from pyncclx.requests.request import request_of
-from pyncclx.requests.work import Work
+from pyncclx.requests.work import Startable, Work
 
 SOURCE = 5
 
@@ -36,6 +36,20 @@ class Made(Work):
 
     def drop(self):
         self.dropped += 1
+
+
+class Again(Made, Startable):
+    """One that is started again and again."""
+
+    name, active = "Again_init", False
+
+    @staticmethod
+    def starter(works):
+        for work in works:
+            work.active = True
+
+    def is_freed(self):
+        return False
 
 
 # Each completes a list of requests; by a copy of a handle, MPI frees what the request still refers to.
@@ -137,3 +151,113 @@ def test_ctrl_c_leaves_the_others_to_a_later_call():
     assert list(map(bool, requests)) == [False, False, True]
     Request.Waitall(requests)
     assert [work.finished for work in works] == [1, 1, 1]
+
+
+# The calls that complete one request, whose status they set; MPI may have asked for it before.
+SOME = {
+    "Wait": Request.Wait,
+    "Test": Request.Test,
+    "Waitall": lambda request, status: Request.Waitall([request], [status]),
+    "Testall": lambda request, status: Request.Testall([request], [status]),
+    "Waitany": lambda request, status: Request.Waitany([request], status) == 0,
+    "Testany": lambda request, status: Request.Testany([request], status) == (0, True),
+    "Waitsome": lambda request, status: Request.Waitsome([request], [status]) == [0],
+    "Testsome": lambda request, status: Request.Testsome([request], [status]) == [0],
+    "waitall": lambda request, status: Request.waitall([request], [status]) == [None],
+    "waitany": lambda request, status: Request.waitany([request], status) == (0, None),
+    "with mpi4py's": lambda request, status: Request.Waitall([request, MPI.REQUEST_NULL], [status]),
+    "mpi4py's Waitany": lambda request, status: MPI.Request.Waitany([request], status) == 0,
+}
+
+
+def started():
+    """A persistent request that is under way."""
+    request = Prequest(Again())
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("make", [lambda: request_of(Made()), started])
+@pytest.mark.parametrize("name", SOME)
+def test_mpi4py_s_get_status_leaves_the_request_to_the_next_call(made, make, name):
+    """For MPI it is active until a call completes it; its status is that of the work all the time."""
+    for _ in range(2):
+        request, status = make(), MPI.Status()
+        for ask in (MPI.Request.Get_status, MPI.Request.Get_status, Request.Get_status):
+            assert ask(request, status)
+            assert (status.source, request.is_active, bool(request)) == (SOURCE, True, True)
+            status = MPI.Status()
+        assert SOME[name](request, status)
+        assert (status.source, request.is_active, request._work.finished) == (SOURCE, False, 1)
+        request.Free()
+        assert not request
+    assert len(made) == 1 or name.startswith("mpi4py's")
+
+
+def test_a_request_that_mpi_has_asked_is_not_started():
+    request = started()
+    MPI.Request.Get_status(request)
+    for start in (request.Start, lambda: Prequest.Startall([request])):
+        with pytest.raises(MPI.Exception) as raised:
+            start()
+        assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+    request.Wait()
+    request.Start()
+    request.Wait()
+    assert request._work.finished == 2
+
+
+@pytest.mark.parametrize("call", [Request.Wait, Request.Test, Request.Get_status])
+def test_a_persistent_request_is_inactive_when_a_copy_of_its_handle_was_completed(call):
+    """MPI has freed what the request still refers to."""
+    request, status = Prequest(Again()), MPI.Status()
+    for number in range(3):
+        request.Start()
+        MPI.Request.Wait(MPI.Request(request), status)
+        assert (status.source, request.is_active) == (SOURCE, False)
+        assert call(request, status)
+        assert (status.source, request._work.finished) == (MPI.ANY_SOURCE, number + 1)
+    request.Start()
+    MPI.Request.Wait(MPI.Request(request))
+    request.Free()
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+@pytest.mark.parametrize("make", [lambda: request_of(Made()), started])
+def test_a_copy_of_an_inactive_request_completes_no_other(make, is_asked):
+    request, status = started(), MPI.Status()
+    copies = [MPI.Request(request) for _ in range(2)]
+    if is_asked:
+        MPI.Request.Get_status(copies[0])
+    request.Wait()
+    other = make()
+    assert MPI.Request.Get_status(copies[0], status)
+    assert MPI.Request.Wait(copies[1], status)
+    assert (status.source, other.is_active, other._work.finished) == (MPI.ANY_SOURCE, True, 0)
+    request.Start()
+    Request.Waitall([request, other])
+    assert (request._work.finished, other._work.finished) == (2, 1)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_copy_that_was_kept_completes_a_later_start(is_asked):
+    request, status = started(), MPI.Status()
+    copy = MPI.Request(request)
+    if is_asked:
+        MPI.Request.Get_status(copy)
+    request.Wait()
+    request.Start()
+    MPI.Request.Wait(copy, status)
+    assert (status.source, request.is_active, request._work.finished) == (SOURCE, False, 2)
+
+
+def test_a_persistent_request_is_freed_once(made):
+    for _ in range(3):
+        request = started()
+        request.Wait()
+        request.Free()
+        with pytest.raises(MPI.Exception) as raised:
+            request.Free()
+        assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+        request.free()  # of a freed one, nothing
+    assert len(made) == 1

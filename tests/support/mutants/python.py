@@ -104,8 +104,8 @@ PYTHON = {
     ),
     "a generalized request that MPI has freed is shown again": Mutant(
         "pyncclx/requests/shown.py",
-        "            if not shown.is_asked:\n",
-        "            if shown:\n",
+        "while shown is None or shown.is_freed:",
+        "while shown is None:",
         "host/requests",
     ),
     "many requests: the host does not wait": Mutant(
