@@ -69,10 +69,9 @@ class Meeting:
                 end.error = error
         self.launched = True
 
-    def launch_with(self, others: Sequence[Any]) -> None:
+    def launch_first(self, _: Sequence[Any], first: int) -> int:
         self.launch()
-        if others:
-            others[0].launch_with(others[1:])
+        return first + 1
 
 
 class PartitionedSend(PartitionedMessage):

@@ -118,7 +118,9 @@ class ReceiveProgress:
                 OPEN_RECEIVES.remove(receive)
                 if not receive.is_awaited:
                     receive.leave_stream()
-            arrived[0].launch_with(arrived[1:])
+            first = 0
+            while first < len(arrived):
+                first = arrived[first].launch_first(arrived, first)
         finally:
             self._leaving = before
 
@@ -127,9 +129,9 @@ class ReceiveProgress:
         deadline, left = time.perf_counter() + GATHER_S, list(receives)
         for receive in left:
             receive.is_awaited = True
-        if self.watcher.failure is not None:
-            self.check()
         while left:
+            if self.watcher.failure is not None:
+                self.check()
             with LOCK:
                 self._turn += 1
                 arrived, has_come = self._arrived(), True

@@ -94,20 +94,16 @@ class Incoming(OpenArrival):
         release(self._message, self._copied)
         del self._message
 
-    def launch_with(self, others: Sequence[Any]) -> None:
-        """Launch several receives in this order; one launch fetches those of one endpoint and stream."""
-        together = [self]
-        for each in others:
-            if not (isinstance(each, Incoming) and self._goes_with(each)):
-                break
-            together.append(each)
-        rest = others[len(together) - 1 :]
-        if len(together) == 1:
+    def launch_first(self, receives: Sequence[Any], first: int) -> int:
+        """Launch this one, which is at `first`, with those after it of its endpoint and stream; return their end."""
+        end = first + 1
+        while end < len(receives) and isinstance(receives[end], Incoming) and self._goes_with(receives[end]):
+            end += 1
+        if end == first + 1:
             self.launch()
         else:
-            _launch_together(together)
-        if rest:
-            rest[0].launch_with(rest[1:])
+            _launch_together(receives[first:end])
+        return end
 
     def _goes_with(self, other: Incoming) -> bool:
         """Whether one kernel may do both."""
@@ -233,6 +229,7 @@ class Incoming(OpenArrival):
     def peer(self) -> int:
         """The rank that sent it; MPI.ANY_SOURCE before it has arrived."""
         return self.status.source
+
 
 def _launch_together(receives: Sequence[Incoming]) -> None:
     """Launch receives of one endpoint and stream: one kernel fetches what kernels have to fetch."""

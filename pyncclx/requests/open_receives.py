@@ -51,8 +51,11 @@ class OpenReceive(Protocol):
     def launch(self) -> None:
         """Launch the kernel that moves the data."""
 
-    def launch_with(self, others: Sequence[Any]) -> None:
-        """Do so for this one and others of its kind after it, by as few launches as possible."""
+    def launch_first(self, receives: Sequence[Any], first: int) -> int:
+        """Launch this one, which is at `first`, with those after it that one launch may do; return how far that goes.
+
+        The number returned is the index of the first receive that has still to be launched.
+        """
 
 
 OPEN_RECEIVES: list[OpenReceive] = held([])

@@ -13,6 +13,7 @@ from pyncclx.messages import postbox as postbox_module
 from pyncclx.messages import progress, sender_memory, watcher
 from pyncclx.messages.bounce import CLOCK, words_of
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
+from pyncclx.messages.partitioned_send import Meeting
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.side import Plan
 from pyncclx.messages.typed import TypedBuffer
@@ -128,6 +129,32 @@ def test_a_receive_that_no_call_waits_for_leaves_its_stream(monkeypatch, endpoin
     receives.launch_arrived()
     assert receives.idle
     assert device.done == ([("pull", OWN)] if is_awaited else ASIDE)
+
+
+@pytest.mark.parametrize("kind", ["of two endpoints", "of letters"])
+def test_many_receives_that_no_launch_does_together(monkeypatch, endpoint, device, kind):
+    """More than Python has frames."""
+    number = 2 * sys.getrecursionlimit()
+    end = LetterEnd()
+    if kind == "of letters":
+        open_ones = [Meeting(end, None) for _ in range(number)]
+    else:
+        ends = endpoint, SimpleNamespace(**vars(endpoint))
+        open_ones = [receive_of(ends[index % 2]) for index in range(number)]
+    for each in open_ones:
+        each.has_arrived = each.is_awaited = True
+    monkeypatch.setattr(progress, "OPEN_RECEIVES", open_ones[:])
+    receives = progress.ReceiveProgress(device)
+    receives.launch_arrived()
+    assert receives.idle
+    assert all(each.launched and not getattr(each, "_error", None) for each in open_ones)
+    assert device.done == ([] if kind == "of letters" else [("pull", OWN)] * number)
+
+
+class LetterEnd:
+    """The sender's end of a partitioned message, for which no letter has come."""
+
+    endpoint = SimpleNamespace(partitioned=SimpleNamespace(letters=None))
 
 
 def test_a_receive_leaves_once(endpoint, device):
@@ -363,3 +390,24 @@ def test_calls_check_the_watcher(monkeypatch):
         with pytest.raises(OSError, match="no device"):
             call()
     receives.check()
+
+
+def test_a_call_that_waits_for_several_receives_sees_the_watcher_fail(monkeypatch):
+    receives = progress.ReceiveProgress(host.Device())
+
+    class Silent:
+        """Its message never comes; the watcher fails at the third look."""
+
+        clock, has_arrived, launched, is_awaited, looks = 0, False, False, False, 0
+
+        def poll(self):
+            self.looks += 1
+            if self.looks == 3:
+                receives.watcher.failure = OSError("no device")
+            assert self.looks < 1000, "the call goes on"
+            return False
+
+    silent = Silent()
+    monkeypatch.setattr(progress, "OPEN_RECEIVES", [silent])
+    with pytest.raises(OSError, match="no device"):
+        receives.launch_all([silent])
