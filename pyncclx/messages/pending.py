@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..requests.failures import Failures
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, fill_empty, status_of_no_source
-from ..requests.work import Wait, Work
+from ..requests.work import Wait, Work, together
 from ..team.streams import current_stream
 from .call_end import StreamWait
 from .receive import Incoming
@@ -124,7 +124,7 @@ class MessageWork(Work):
         error = failures.of_call or failures.of_requests.get(0)
         if error is not None:
             raise error
-        return next(iter(waits), None)
+        return together(waits)
 
     def stream_of(self, message: Any) -> Any:
         """Return the stream that waits for a message whose array names one; with PyTorch's tensors, theirs."""

@@ -12,7 +12,7 @@ from .host_receive import HostReceive, HostReceiveRequest
 from .sent_to_itself import SentToItself
 from .shown import hide
 from .status import copy_status, has_ended
-from .work import NOTHING, Finisher, Wait, Work
+from .work import NOTHING, Finisher, Wait, Work, wait_for
 
 Statuses = list[MPI.Status] | None
 
@@ -163,11 +163,8 @@ def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Wo
     try:
         for finisher, works in kinds.items():
             finisher(works, failures, waits)
-        for wait in waits:
-            try:
-                wait()
-            except Exception as error:
-                failures.add_of_call(error)
+        if waits:
+            wait_for(waits, failures)
     finally:
         hide(requests.values())
     return finished

@@ -74,6 +74,30 @@ def finish(work: Work) -> None:
         wait()
 
 
+def wait_for(waits: Iterable[Wait], failures: Failures) -> None:
+    """Let the host wait for all, each whatever the others raise."""
+    for wait in waits:
+        try:
+            wait()
+        except Exception as error:
+            failures.add_of_call(error)
+
+
+def together(waits: Iterable[Wait]) -> Wait | None:
+    """Return what waits for all, and then raises the first error; None if there is nothing to wait for."""
+    every = tuple(waits)
+    if len(every) < 2:
+        return every[0] if every else None
+
+    def wait() -> None:
+        failures = Failures()
+        wait_for(every, failures)
+        if failures.of_call is not None:
+            raise failures.of_call
+
+    return wait
+
+
 class Over(Work):
     """The work of a request that has none."""
 
