@@ -20,7 +20,8 @@ from ..arrays.buffers import resolve
 from ..arrays.readers import places_of
 from ..backends import Event
 from ..errors import MPIError, NotSupported, PeerTimeout
-from ..requests.work import Startable, Wait
+from ..requests.partitioned import Partitioned
+from ..requests.work import Wait
 from ..team.streams import current_stream, stream_for
 from .arena import Piece, Pieces
 from .call_end import StreamWait
@@ -68,7 +69,7 @@ def _begin(messages: Sequence[PartitionedMessage], stream: Any) -> None:
         message.activate(began)
 
 
-class PartitionedMessage(Startable):
+class PartitionedMessage(Partitioned):
     """What a partitioned request stands for. It is active from its start to `finish`.
 
     Attributes

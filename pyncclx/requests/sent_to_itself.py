@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 
 class SentToItself(MPI.Request):
-    """Such a request: each way to complete it sets the source and tag that the message had when it was found."""
+    """The request of such an object. Each way to complete it sets the source and tag of the message that was found."""
 
     def __new__(cls, request: MPI.Request, *_: Any) -> SentToItself:
         """As mpi4py's, which takes the request alone."""
