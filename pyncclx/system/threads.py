@@ -7,6 +7,7 @@ interpreter stops for ever once those functions have returned, while destructors
 from __future__ import annotations
 
 import atexit
+import functools
 import queue
 import sys
 import threading
@@ -57,13 +58,21 @@ class Worker:
 
         def do() -> None:
             work()
-            with self._locked():
-                self._done = number  # with those before it, of which an interrupt may have kept one from the queue
+            self._count(number)
 
         with self._locked():
-            self.given = number = self.given + 1
-            self._queue.put(do)
+            try:
+                self.given = number = self.given + 1
+                self._queue.put(do)
+            except BaseException:  # an interrupt: `do` may be in the queue, or not
+                self._queue.put(functools.partial(self._count, self.given))
+                raise
             return number
+
+    def _count(self, number: int) -> None:
+        """Let the first `number` things be done."""
+        with self._locked():
+            self._done = number
 
     def has_done(self, number: int) -> bool:
         """Return whether the first `number` things are done."""

@@ -5,7 +5,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,24 +69,31 @@ def test_two_threads_work(monkeypatch):
     assert done == ["first", "second"]
 
 
-def test_an_interrupt_while_work_is_given(worker, monkeypatch):
-    """What is not given is not waited for."""
-    done = []
+@pytest.mark.parametrize("is_put", [False, True])
+def test_an_interrupt_while_work_is_given(worker, monkeypatch, is_put):
+    """No later wait hangs, whether the work was in the queue already or not."""
+    done, queue = [], worker._queue
 
-    class Interrupted:
-        put = Mock(side_effect=KeyboardInterrupt)
+    def put(work):
+        monkeypatch.setattr(worker, "_queue", queue)
+        if is_put:
+            queue.put(work)
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(worker, "_queue", Interrupted())
-        with pytest.raises(KeyboardInterrupt):
-            worker.give(partial(done.append, "lost"))
-    number = worker.give(partial(done.append, "given"))
+    monkeypatch.setattr(worker, "_queue", SimpleNamespace(put=put))
+    with pytest.raises(KeyboardInterrupt):
+        worker.give(partial(done.append, "first"))
+    _wait(worker, worker.given)
+    _wait(worker, worker.give(partial(done.append, "second")))
+    assert done == ["first"] * is_put + ["second"]
+
+
+def _wait(worker, number):
     if worker.is_alone:
         worker.wait(number)
     else:
         worker.rest(number, 5.0)
     assert worker.has_done(number)
-    assert done == ["given"]
 
 
 def test_too_many_threads_is_an_error(monkeypatch):
