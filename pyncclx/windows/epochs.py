@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import PeerTimeout, RankFailed, Revoked
+from ..errors import MPIError, PeerTimeout, RankFailed, Revoked
 from ..recording.layout import ANY
 from ..system import settings
 from .exposed import Attached
@@ -120,8 +120,10 @@ class Epochs(Separate):
         with ExitStack() as undo:
             if self._locks is not None and not assertion & MPI.MODE_NOCHECK:
                 for each in self._ranks(*rank):
-                    if self._locks.acquire(each, shared=shared, check=self._check):
-                        undo.callback(self._locks.release, each)
+                    if not self._locks.acquire(each, shared=shared, check=self._check):
+                        text = f"this process holds the lock of rank {each}, or another of its threads waits for it"
+                        raise MPIError(MPI.ERR_RMA_SYNC, f"{'Lock' if rank else 'Lock_all'}: {text}")
+                    undo.callback(self._locks.release, each)
             begin()
             undo.callback(end, *rank)
             if self._reach is not None and self._reach.in_use:

@@ -48,7 +48,7 @@ class Locks:
         self._ranks = {pid: rank for rank, pid in enumerate(pids)}
 
     def acquire(self, rank: int, *, shared: bool, check: Callable[[], None]) -> bool:
-        """Wait for a rank's lock; return False if this rank has it already, which MPI is to refuse.
+        """Wait for a rank's lock; return False if this rank has it already, or another thread waits for it.
 
         Parameters
         ----------
@@ -89,8 +89,9 @@ class Locks:
 
     def release(self, rank: int) -> None:
         """Let others have a rank's lock, if this rank has it."""
-        self._unlock(rank)
-        self._held.discard(rank)
+        with self._claiming:  # a thread that asks for it now has it after this, or not at all
+            self._unlock(rank)
+            self._held.discard(rank)
 
     def _wait(self, byte: int, kind: int, deadline: float, check: Callable[[], None]) -> bool:
         """Wait for one byte; return whether another rank had it."""
