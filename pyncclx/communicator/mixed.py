@@ -19,11 +19,14 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.checks import not_contiguous
 from ..arrays.places import where
+from ..arrays.readers import read_torch, reader_of
 from ..backends import Upload
 from ..requests.request import request_of
 from ..requests.work import Work
 from ..staging.operations import OPERATIONS, PAIR, Argument, argument, is_nonblocking, is_persistent
-from ..team.base import Base
+from ..team.base import Base, wait_for_calls
+from ..team.plans import Producer
+from ..team.streams import LEGACY_DEFAULT_STREAM
 
 #: The buffers of operations with a root that every rank has; the other one matters at root only.
 _OF_ALL = {"Gather": "sendbuf", "Gatherv": "sendbuf", "Scatter": "recvbuf", "Scatterv": "recvbuf", "Reduce": "sendbuf"}
@@ -54,9 +57,14 @@ def with_copy(
     result = native(comm, *args, **kwargs)
     if isinstance(result, MPI.Request):
         return request_of(_Finishing(result, copy))
-    comm.state.drain()
+    arrays = map(_array_of, (argument(each, args, kwargs) for each in PAIR))
+    wait_for_calls(comm, [Producer(LEGACY_DEFAULT_STREAM, reader_of(array) is read_torch) for array in arrays])
     copy.bring_back()
     return result
+
+
+def _array_of(spec: Any) -> Any:
+    return spec[0] if isinstance(spec, (list, tuple)) else spec
 
 
 class _Copy:
@@ -64,7 +72,7 @@ class _Copy:
 
     def __init__(self, spec: Any, which: Argument) -> None:
         self._device = backends.select()
-        array = spec[0] if isinstance(spec, (list, tuple)) else spec
+        array = _array_of(spec)
         host = np.asarray(array if isinstance(array, np.ndarray) else memoryview(array))
         if not host.flags.forc:
             raise not_contiguous(which.name, host.shape, host.strides)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -12,7 +12,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from .. import backends
-from ..arrays.buffers import resolve
+from ..arrays.buffers import Buffer, resolve
 from ..backends import Device
 from ..errors import NotSupported
 from ..memory.heap import HEAP
@@ -22,6 +22,7 @@ from ..recording.dump import PROGRESSING
 from . import dropped
 from .compare import compare
 from .options import Options
+from .plans import Producer
 from .registration import Registration
 from .scratch import Scratch
 from .state import State, state_of
@@ -245,13 +246,15 @@ class Base(Options):
             return Registration(comm, team, team.register(comm, buffer))
 
 
-def wait_for_calls(comm: Base) -> None:
+def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> None:
     """Wait on the host for the stream on which the program continues, and raise what kernels have recorded.
+
+    `buffers` are those of the call, if it was on the stream of their library.
 
     Nonblocking calls under way are on other streams: a peer may begin its part only after this rank's next call.
     """
     state, device = state_of(comm), backends.select()
-    stream = current_stream(device, (), state)
+    stream = current_stream(device, buffers, state)
     if not device.is_capturing(stream):
         device.synchronize(stream)
     for attachment in state.attachments.values():

@@ -108,6 +108,25 @@ def test_a_request_waits_for_its_own_operation_alone(comm):
     np.testing.assert_array_equal(get(total), gathered.reshape(-1, 5).sum(0))
 
 
+def test_a_call_waits_for_no_persistent_collective(comm):
+    """The others start it only when they have heard that the call is over at root."""
+    x, total, there = put(labels(comm, 5)), put(np.zeros(5)), bytearray(40 * comm.size)
+    persistent, here = comm.Allreduce_init(x, total), there if comm.rank == 0 else None
+    comm.Gather(x, [here, 5, MPI.DOUBLE] if comm.rank == 0 else None, 0)
+    if comm.rank == 0:
+        persistent.Start()
+    comm.Gather(x, [here, 5, MPI.DOUBLE] if comm.rank == 0 else None, 0)
+    MPI.Comm.bcast(comm, "over", 0)
+    if comm.rank != 0:
+        persistent.Start()
+    persistent.Wait()
+    gathered = np.concatenate([np.arange(5) + 100.0 * rank for rank in range(comm.size)])
+    np.testing.assert_array_equal(get(total), gathered.reshape(-1, 5).sum(0))
+    if comm.rank == 0:
+        np.testing.assert_array_equal(np.frombuffer(there), gathered)
+    persistent.Free()
+
+
 def test_refused_without_staging(comm):
     comm.staging = False
     with pytest.raises(pyncclx.NotSupported, match=r"Allreduce: sendbuf is in host memory.*copy one of them"):
