@@ -110,7 +110,7 @@ def installed():
         return fake.library if name == "libcuda.so.1" else real(name, *args, **options)
 
     names = ("cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddEventRecordNode", "cuGraphAddEventWaitNode")
-    names += ("cuGraphInstantiate", "cuMemcpyAsync")
+    names += ("cuGraphInstantiate", "cuMemcpyAsync", "cuStreamQuery")
     names += ("cuGraphDestroy", "cuGraphExecDestroy", "cuThreadExchangeStreamCaptureMode")
     answers = {name: MagicMock(return_value=(SUCCESS, *_values(name))) for name in names}
     answers["cuStreamGetCaptureInfo"] = fake.capture_info

@@ -71,6 +71,11 @@ def capture_of(stream: Any) -> int:
     return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
 
 
+def query(stream: Any) -> int:
+    """Return the status of a CuPy stream that is not being captured: 0 if it is idle, 600 if not, or an error."""
+    return int(driver.cuStreamQuery(handle_of(stream))[0])
+
+
 @contextmanager
 def beside_captures() -> Iterator[None]:
     """Allow calls that the driver forbids while the thread captures a stream; they are no part of the graph."""

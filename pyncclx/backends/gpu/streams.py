@@ -109,8 +109,8 @@ class GpuStreams(GpuProperties):
         function()
 
     def is_idle(self, stream: Any) -> bool:
-        with self.attached():
-            return is_capturing(stream) or cupy.cuda.runtime.streamQuery(stream.ptr) in (_SUCCESS, *_DESTROYED)
+        with self.attached():  # by the driver: CUDA's runtime would keep the error as its last one
+            return self.is_capturing(stream) or driver.query(stream) in (_SUCCESS, *_DESTROYED)
 
     def event(self) -> Event:
         return Event()
@@ -122,7 +122,12 @@ class GpuStreams(GpuProperties):
             return False
 
     def is_capturing(self, stream: Any) -> bool:
-        return is_capturing(stream)
+        try:
+            return is_capturing(stream)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status not in _DESTROYED:
+                raise
+            return False
 
     def is_per_thread(self, stream: Any) -> bool:
         return bool(stream.ptr == PER_THREAD_DEFAULT)

@@ -1,8 +1,10 @@
 """What a start of a persistent collective asks of the CUDA driver, on a driver that does nothing."""
 
 import ctypes
+from unittest.mock import MagicMock
 
 import pytest
+from cuda.bindings import driver
 
 from pyncclx.team.launch_order import LaunchOrder
 from support import fake_driver
@@ -95,3 +97,37 @@ def test_a_start_in_a_capture_launches_kernels(fake, device):
     assert order.repeat_aside(repeated, stream) is joined is not eager
     assert launched == [joined, joined]
     assert "graphLaunch" not in [name for name, *_ in fake.library.taken()]
+
+
+@pytest.mark.parametrize("status", [400, 709])
+def test_a_stream_that_the_program_has_destroyed(fake, device, monkeypatch, status):
+    """What was on it is over for whoever asks; a wait is one for the device."""
+
+    class CUDARuntimeError(RuntimeError):
+        def __init__(self, status):
+            self.status = status
+
+    def fail():
+        raise CUDARuntimeError(failing)
+
+    fake.runtime.CUDARuntimeError = CUDARuntimeError
+    stream, failing, device._gpu = fake.Stream(), status, MagicMock()
+    stream.is_capturing = stream.synchronize = fail
+    fake.driver["cuStreamQuery"].return_value = (driver.CUresult(status),)
+    assert device.is_idle(stream)
+    assert not device.is_capturing(stream)
+    order = LaunchOrder(device)
+    order.note(stream)
+    assert not order.is_busy()
+    order.finish()
+    device._gpu.synchronize.assert_called_once_with()
+    failing = 999
+    with pytest.raises(CUDARuntimeError):
+        device.is_idle(stream)
+
+
+@pytest.mark.parametrize(("status", "is_idle"), [(0, True), (600, False)])
+def test_a_stream_with_work_and_one_without(fake, device, status, is_idle):
+    device._gpu = MagicMock()
+    fake.driver["cuStreamQuery"].return_value = (driver.CUresult(status),)
+    assert device.is_idle(fake.Stream()) == is_idle
