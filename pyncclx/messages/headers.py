@@ -29,7 +29,7 @@ class Headers:
 
     Attributes
     ----------
-    retired : deque of Used
+    gone : deque of Used
         Of endpoints that are gone. Late kernels may still use it.
     """
 
@@ -38,7 +38,7 @@ class Headers:
         self._free = deque(_headers_at(base))
         self._more: list[Exported] = []  # keeps the memory
         self._ending: list[tuple[list[Event], Used]] = []  # with the ends of the kernels
-        self.retired: deque[Used] = deque()
+        self.gone: deque[Used] = deque()
 
     def take(self) -> int:
         """Return the address of a cleared header."""
@@ -56,14 +56,14 @@ class Headers:
 
     def take_back_after(self, endpoint: object, used: Used) -> None:
         """Take back what an endpoint has used, when that is gone and its kernels have ended."""
-        weakref.finalize(endpoint, self.retired.append, used).atexit = False
+        weakref.finalize(endpoint, self.gone.append, used).atexit = False
 
     def reclaim(self) -> None:
         """Take back what endpoints had that are gone, once their kernels have ended. Waits for nothing."""
         with LOCK:
-            retired = [self.retired.popleft() for _ in range(len(self.retired))]
+            gone = [self.gone.popleft() for _ in range(len(self.gone))]
             ending, self._ending = self._ending, []
-        for used in retired:
+        for used in gone:
             ends = self._ends(used.streams.values())
             if ends is None:
                 RETIRED.get().add(partial(self._take_back, used))
@@ -73,7 +73,8 @@ class Headers:
             if all(end.is_over() for end in ends):
                 self._take_back(used)
             else:
-                self._ending.append((ends, used))
+                with LOCK:
+                    self._ending.append((ends, used))
 
     def _ends(self, streams: Iterable[Any]) -> list[Event] | None:
         """Return events at the ends of streams; None if one is captured, another thread's, or destroyed."""
@@ -89,7 +90,8 @@ class Headers:
         return ends
 
     def _take_back(self, used: Used) -> None:
-        self._free.append(used.header)
+        with LOCK:
+            self._free.append(used.header)
         used.watch.close()
 
 

@@ -58,7 +58,7 @@ def all_taken(quiet):
 
 def retire(made, header, *streams):
     watch = SimpleNamespace(close=lambda: made.closed.append(header))
-    made.retired.append(Used(header, watch, dict(enumerate(streams))))
+    made.gone.append(Used(header, watch, dict(enumerate(streams))))
 
 
 def test_its_kernels_have_ended(all_taken):
