@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from .. import backends
 from ..backends import Device
 from ..recovery.detector import DETECTOR
+from ..recovery.watched import Watched
 from ..requests.open_receives import OPEN_RECEIVES
 from ..system.process import PerProcess
 
@@ -28,22 +30,34 @@ class Retired:
         """Let functions that free memory be called later, by `free`; by any thread."""
         self._waiting.extend(frees)
 
-    def free(self, *, at_once: bool = False) -> None:
-        """Free what can be freed now, or with `at_once` all, since there is no memory left."""
+    def free(self, *, at_once: bool = False, after: Watched | None = None) -> None:
+        """Free what can be freed now, or with `at_once` all, since there is no memory left; by any thread.
+
+        `after` is a communicator of which the caller has waited for all kernels, also those that the program launches.
+        What another thread adds meanwhile is freed by a later call: its kernels may have begun after the wait here.
+        """
+        taken: deque[Callable[[], object]] = deque()
+        try:
+            with suppress(IndexError):
+                while True:
+                    taken.append(self._waiting.popleft())
+            if taken and self._may_free(at_once, after):
+                if self._device.name != "host":  # whose streams keep errors for those who wait for them
+                    self._device.synchronize()
+                while taken:
+                    taken.popleft()()
+        finally:
+            self._waiting.extendleft(reversed(taken))
+
+    def _may_free(self, at_once: bool, after: Watched | None) -> bool:
         device = self._device
-        if not self._waiting or not (at_once or _nothing_is_under_way()):
-            return
-        if device.is_capturing(device.current_stream()):
-            return
-        if device.name != "host":  # whose streams keep errors for those who wait for them
-            device.synchronize()
-        while self._waiting:
-            self._waiting.popleft()()
+        at_once &= device.name != "host"  # where no wait for all streams ends the use of the memory
+        return (at_once or _nothing_is_under_way(after)) and not device.is_capturing(device.current_stream())
 
 
-def _nothing_is_under_way() -> bool:
-    """Return whether no receive is open, and no kernel here, graphs apart, may be waiting for a peer."""
-    return not OPEN_RECEIVES and not (DETECTOR.made is not None and DETECTOR.made.is_busy())
+def _nothing_is_under_way(after: Watched | None) -> bool:
+    """Return whether no receive is open, and no kernel here, in a graph or the program's, may be waiting for a peer."""
+    return not OPEN_RECEIVES and not (DETECTOR.made is not None and DETECTOR.made.is_busy(after))
 
 
 RETIRED = PerProcess(lambda: Retired(backends.select()))

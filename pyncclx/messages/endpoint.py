@@ -31,6 +31,7 @@ from ..system.bounded import BoundedCache
 from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
+from ..team.used_streams import UsedStreams
 from .arguments import teams_of
 from .envelope import Sender, inline_nbytes
 from .headers import Used
@@ -113,8 +114,7 @@ class Endpoint:
         self.failure: Exception | None = None
         self.teams = teams_of(OPERATIONS, header=header, watch=self.watch.address, timeout_s=self.timeout_s)
         self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
-        self._streams: dict[int, Any] = {}  # used since the last `drain`; two threads launch: see watcher.py
-        self._stream: Any = None  # the last of them
+        self._streams = UsedStreams(device)  # since the last `drain`; two threads launch: see watcher.py
         self.plans: BoundedCache[Hashable, Plan] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds(self)
@@ -132,24 +132,20 @@ class Endpoint:
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
-        if stream is not self._stream:
-            self._use(stream)
+        if stream is not self._streams.last:
+            self._streams.add(stream)
         function, parameters = self.postbox.functions[kernel], self.teams[operation] + arguments
         self.device.launch(function, grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
         """Launch a kernel on `stream`, given all bytes of its parameter."""
-        self._use(stream)
+        self._streams.add(stream)
         self.device.launch(function, grid, threads, parameters, stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         """Enqueue a copy on `stream`."""
-        self._use(stream)
+        self._streams.add(stream)
         self.device.copy(to, source, nbytes, stream)
-
-    def _use(self, stream: Any) -> None:
-        if stream is not self._stream:
-            self._streams[getattr(stream, "ptr", 0)] = self._stream = stream
 
     def plan(self, operation: str, buffer: Buffer, peer: int, tag: int) -> Plan:
         """Make the plan of a side that has been checked."""
@@ -162,7 +158,7 @@ class Endpoint:
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""
         with LOCK:
-            used, self._stream = list(self._streams.values()), None
+            used = list(self._streams.values())
             self._streams.clear()
         for stream in itertools.filterfalse(self.device.is_capturing, used):  # what a graph holds does not run now
             self.device.synchronize(stream)
@@ -207,7 +203,11 @@ class Endpoint:
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
 
-    def is_busy(self, graphs: bool = True) -> bool:
+    def may_launch(self) -> bool:
+        """Return whether graphs have messages."""
+        return "order" in vars(self) and self.order.has_graphs
+
+    def is_busy(self) -> bool:
         """Return whether a kernel is under way; what graphs hold counts as over."""
         streams = {0: None, **self._streams} if self.device.name == "host" else dict(self._streams)
         return any(not self.device.is_idle(stream) for stream in streams.values())

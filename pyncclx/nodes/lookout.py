@@ -34,7 +34,7 @@ class Lookout:
     uids: Sequence[bytes] = ()
     is_of_messages = False
 
-    def __init__(self, comm: MPI.Intracomm, lost: Callable[[Loss], None], is_busy: Callable[..., bool]) -> None:
+    def __init__(self, comm: MPI.Intracomm, lost: Callable[[Loss], None], is_busy: Callable[[], bool]) -> None:
         self.rank, self._lost, self.is_busy = comm.rank, lost, is_busy
         self.loss: Loss | None = None
         self.world_ranks: tuple[int, ...] = ()
@@ -48,6 +48,10 @@ class Lookout:
     def comm(self) -> MPI.Comm | None:
         """The communicator, as mpi4py's."""
         return self._comm
+
+    def may_launch(self) -> bool:
+        """Return False: no graph holds what MPI moves, and the node's Team is looked after by itself."""
+        return False
 
     def lose(self, loss: Loss) -> None:
         """Take note of ranks that have failed, or that the communicator was revoked."""

@@ -234,10 +234,13 @@ class Detector:
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)
 
-    def is_busy(self) -> bool:
-        """Return whether a kernel of this process is under way; what graphs hold counts as over."""
+    def is_busy(self, ended: Watched | None = None) -> bool:
+        """Return whether a kernel of this process is under way, or may be since the program launches it itself.
+
+        Kernels of `ended` do not count.
+        """
         with self._lock:
-            return any(watched.is_busy(graphs=False) for watched in self._watched)
+            return any(each.may_launch() or each.is_busy() for each in self._watched if each is not ended)
 
     def waits_in_collectives(self) -> bool:
         """Return whether a kernel of this process may be waiting for calls of other ranks."""

@@ -43,8 +43,11 @@ class Watched(Protocol):
     def lose(self, loss: Loss) -> None:
         """Let its kernels leave their waits, and its calls raise; called again when more is known."""
 
-    def is_busy(self, graphs: bool = True) -> bool:
-        """Return whether a kernel is under way, or with `graphs` may be in one that is replayed; by any thread."""
+    def is_busy(self) -> bool:
+        """Return whether a kernel is under way, or may be in a graph that is replayed; by any thread."""
+
+    def may_launch(self) -> bool:
+        """Return whether the program may launch kernels that nobody here sees: a graph's, or its own; by any thread."""
 
     def give_up(self, kind: str) -> None:
         """Let kernels leave their waits here and on all other ranks, for a reason that is no rank's failure."""

@@ -53,6 +53,10 @@ class Ending:
         """The names of the ranks' heaps."""
         raise NotImplementedError
 
+    def may_launch(self) -> bool:
+        """Return whether the program may launch kernels that use the communicator: its own, or those of graphs."""
+        return self.order.has_graphs or any(each.for_program for each in self.device_teams)
+
     def finish(self) -> None:
         """Wait on the host until nothing of this communicator runs: a kernel of another one may wait for a peer.
 

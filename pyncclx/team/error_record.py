@@ -56,7 +56,7 @@ class ErrorRecord:
         Why the communicator cannot go on, if not for what a kernel here has found.
     disagreement : Disagreement or None
         Of the ranks' calls; None before they have their leases.
-    id, rank, comm, uids, world_ranks, is_busy, is_of_messages
+    id, rank, comm, uids, world_ranks, is_busy, may_launch, is_of_messages
         As of `recovery.watched.Watched`.
     """
 
@@ -75,7 +75,8 @@ class ErrorRecord:
         self.loss: Loss | None = None
         self.disagreement: Disagreement | None = None
         self._mismatch = ""  # its text, once it has been raised: the leases may change
-        self.is_busy: Callable[..., bool] = lambda graphs=True: False
+        self.is_busy: Callable[[], bool] = lambda: False
+        self.may_launch: Callable[[], bool] = lambda: False
         self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations that each rank has begun, as seen here
         self._gave_up: Note | None = None  # what the others have been given to read
         _OPEN.get().add(self)

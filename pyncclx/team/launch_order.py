@@ -9,6 +9,7 @@ from typing import Any
 from ..backends import Device, Event, Function, Repeated
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from .kept import Kept
+from .used_streams import UsedStreams
 
 _NO_STREAM, _ABSENT = object(), object()
 
@@ -33,7 +34,8 @@ class LaunchOrder:
         self.kept = Kept()
         self._ready: Any = _NO_STREAM  # the next launch on it needs nothing before
         self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
-        self.beside: dict[int, Any] = {}  # streams of work that is in no order with launches, by their handles
+        self._beside = UsedStreams(device)  # of work that is in no order with launches
+        self._captured_beside = False  # whether a graph has such work
         self._end: Event | None = None  # of the last launch, if its stream is another one in each thread
         self._captured: Any = _NO_STREAM  # of the last captured launch
         self._is_captured = False  # what `follow` was called for last
@@ -132,13 +134,22 @@ class LaunchOrder:
         """Whether nothing has been launched."""
         return self._end is None and self._stream is _NO_STREAM and self._captured is _NO_STREAM
 
-    def is_busy(self, graphs: bool = True) -> bool:
-        """Return whether something launched is not over, or with `graphs` may be in a replay; by any thread."""
-        return not self._are_over([self._stream, *list(self.beside.values()), *self._asides.values()], graphs)
+    @property
+    def has_graphs(self) -> bool:
+        """Whether graphs have captured something, so that it may run at any time."""
+        return self._captured_beside or self._captured is not _NO_STREAM
+
+    def is_busy(self) -> bool:
+        """Return whether something launched is not over, or may be in a replay; by any thread."""
+        streams = [self._stream, *list(self._beside.values()), *self._asides.values()]
+        return self.has_graphs or not self._are_over(streams)
 
     def note(self, stream: Any) -> None:
         """Note that work which is in no order with launches, such as a wait for a signal, is on a stream next."""
-        self.beside[getattr(stream, "ptr", 0)] = stream
+        if stream is not None and self._device.is_capturing(stream):
+            self._captured_beside = True
+        elif stream is not self._beside.last:
+            self._beside.add(stream)
 
     def is_over(self) -> bool:
         """Return whether what was launched is over, to the thread that launches; in graphs it never is.
@@ -149,12 +160,12 @@ class LaunchOrder:
         if self._may_be_captured:
             return False
         # On None a call returns when its kernel has ended: what runs there is another thread's.
-        return self._are_over([stream for stream in (self._stream, *self._asides.values()) if stream is not None])
+        streams = [stream for stream in (self._stream, *self._asides.values()) if stream is not None]
+        return not self.has_graphs and self._are_over(streams)
 
-    def _are_over(self, streams: list[Any], graphs: bool = True) -> bool:
+    def _are_over(self, streams: list[Any]) -> bool:
         running = any(not self._device.is_idle(stream) for stream in streams if stream is not _NO_STREAM)
-        may_run = graphs and self._captured is not _NO_STREAM
-        return not (running or may_run) and (self._end is None or self._end.is_over())
+        return not running and (self._end is None or self._end.is_over())
 
     def synchronize(self) -> None:
         """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""
@@ -170,8 +181,8 @@ class LaunchOrder:
 
         A graph may be replayed on any stream, and some handles name another stream in each thread: then for the device.
         """
-        beside = list(self.beside.values())
-        if self._captured is not _NO_STREAM or any(map(self._device.is_per_thread, beside)):
+        beside = list(self._beside.values())
+        if self.has_graphs or any(map(self._device.is_per_thread, beside)):
             self._device.synchronize()
             return
         self.synchronize()

@@ -27,6 +27,9 @@ class Registration:
     def Free(self) -> None:
         """Unmap the memory, once every rank's operations are over. Collective.
 
+        A peer that has other work under way, graphs or a `device_team` unmaps it later. Do not return the memory to
+        CUDA (cudaFree) at once; the pools of CuPy and PyTorch keep it.
+
         Graphs and persistent requests that were made with the array must not be used any more, as if it were deleted.
         """
         if self._window in self._team.windows:  # else it was freed, or the communicator was

@@ -24,6 +24,7 @@ from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.quarantine import Lease
+from ..memory.retired import RETIRED
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..system.bounded import BoundedCache
@@ -59,7 +60,8 @@ class Team(Ending):
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
-        self.errors.is_busy, self.errors.entered = self.order.is_busy, lambda: self.progress()["entered"]
+        self.errors.is_busy, self.errors.may_launch = self.order.is_busy, self.may_launch
+        self.errors.entered = lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # by what they depend on
         self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # by the keys of their arguments
@@ -197,6 +199,7 @@ class Team(Ending):
         """Unmap what was registered, when no rank uses it any more. Collective."""
         mpi_bootstrap.agree(comm, self.finish)
         mpi_bootstrap.agree(comm, lambda: self._remove(window))
+        mpi_bootstrap.agree(comm, lambda: RETIRED.get().free(after=self.errors))
 
     def _add(self, comm: MPI.Intracomm, window: Window, array: object, make: Callable[[], T]) -> T:
         """Give kernels a window from the next launch on, and return what `make` does; if a rank cannot, none has it."""

@@ -58,7 +58,8 @@ class Reach:
         """Return the stream for an operation, which comes after the producers of its buffers."""
         team = self.team
         stream = stream_for(team.device, buffers, team.caller, of_current)
-        self._used[id(stream)] = team.order.beside[getattr(stream, "ptr", 0)] = stream
+        self._used[id(stream)] = stream
+        team.order.note(stream)
         return stream
 
     def stream_for_change(self, *buffers: Buffer) -> Any:

@@ -72,12 +72,13 @@ class Signals:
             signal=number,
         )
         let_receives_leave()
-        stream = self._stream()
-        self._of.order.note(stream)
-        self.device.launch(self._wait, 1, 1, arguments.pack(), stream, early=True)
+        self.device.launch(self._wait, 1, 1, arguments.pack(), self._stream(), early=True)
 
     def _stream(self, *buffers: Buffer) -> Any:
-        return stream_for(self.device, buffers, Enqueuing(self._of.caller))
+        """Return the stream to launch on, which `Free` then waits for."""
+        stream = stream_for(self.device, buffers, Enqueuing(self._of.caller))
+        self._of.order.note(stream)
+        return stream
 
     def close(self) -> None:
         """Release the memory, if the communicator has not been freed."""

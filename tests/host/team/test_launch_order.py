@@ -262,6 +262,20 @@ def test_streams_that_nobody_can_wait_for(device, launch):
     captured.capture = 0
     other.finish()
     assert device.synchronized == [None, None]
-    assert other.is_busy()
     device.is_idle = lambda stream: True
-    assert not other.is_busy(graphs=False)
+    assert other.is_busy()
+
+
+def test_copies_and_signals_that_a_graph_holds(device, launch):
+    """They may run at any time, on any stream: the host waits for the whole device."""
+    stream = Stream()
+    device.is_capturing = lambda stream: stream.capture > 0
+    device.is_idle = lambda stream: True
+    launch.order.note(stream)
+    assert not launch.order.is_busy()
+    stream.capture = 1
+    launch.order.note(stream)
+    stream.capture = 0
+    assert launch.order.is_busy()
+    launch.order.finish()
+    assert device.synchronized == [None]

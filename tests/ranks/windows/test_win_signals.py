@@ -1,5 +1,6 @@
 """Signals of windows: after a wait the data that was put with the signal is there, and no host takes part."""
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +8,10 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import NotSupported, PeerTimeout
+from pyncclx import NotSupported, PeerTimeout, backends
 from pyncclx.launch import kernels
-from support.arrays import get, gpu_only, put, synchronize, xp
-from support.everywhere import raises_everywhere
+from support.arrays import get, gpu_only, host_only, put, synchronize, xp
+from support.everywhere import assert_everywhere, raises_everywhere
 from support.impatient import impatient
 from support.reference import comparing, labels
 from support.window_memory import COUNT, opened
@@ -148,3 +149,21 @@ def test_signal_that_no_rank_puts(comm):
         with raises_everywhere(comm, PeerTimeout, match=r"Wait_signal \(signal 7\)"):
             win.Wait_signal(7)
         win.Free()
+
+
+@host_only
+@pytest.mark.parametrize("comm", ["world"], indirect=True)
+def test_a_signal_is_under_way(comm, memory):
+    """Until the stream has come to it: `Free` waits for it, and so do looks for work that is under way."""
+    begin, stream = threading.Event(), backends.select().new_stream()
+    synchronize()
+    comm.stream = stream
+    stream.enqueue(lambda: begin.wait(20))
+    memory.win.Put_signal(put(labels(comm.rank, 1)), comm.rank)
+    busy = comm.team.order.is_busy()
+    begin.set()
+    memory.win.Wait_signal()
+    comm.synchronize()
+    comm.team.order.finish()
+    assert_everywhere(comm, busy and not comm.team.order.is_busy())
+    comm.stream = None

@@ -1,0 +1,49 @@
+"""Streams that have had work of a communicator, for those who wait for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backends import Device
+
+FEW = 8  # are kept, whether they are idle or not
+_NO_STREAM = object()
+
+
+class UsedStreams(dict[int, Any]):
+    """Streams by their handles. Beyond a few, idle ones are dropped, since a program may make a stream for each step.
+
+    The last few are kept: another thread may be about to launch on them.
+
+    Attributes
+    ----------
+    last : stream
+        The one that was added last.
+    """
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device, self._most = device, FEW
+        self.last: Any = _NO_STREAM
+
+    def add(self, stream: Any) -> None:
+        """Add a stream on which something is launched next."""
+        if stream is self.last:
+            return
+        pointer = getattr(stream, "ptr", 0)
+        self.pop(pointer, None)
+        self[pointer] = self.last = stream
+        if len(self) > self._most:
+            self._drop_idle()
+            self._most = max(FEW, 2 * len(self))
+
+    def clear(self) -> None:
+        """Remove all."""
+        self.last = _NO_STREAM
+        super().clear()
+
+    def _drop_idle(self) -> None:
+        device = self._device
+        for pointer, stream in list(self.items())[:-FEW]:
+            if not device.is_per_thread(stream) and device.is_idle(stream):  # else other threads' may be at work
+                self.pop(pointer, None)
