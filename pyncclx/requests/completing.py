@@ -12,7 +12,7 @@ from .host_receive import HostReceive, HostReceiveRequest
 from .sent_to_itself import SentToItself
 from .shown import hide
 from .status import copy_status, has_ended
-from .work import NOTHING, Finisher, Wait, Work, wait_for
+from .work import NOTHING, Finisher, Wait, Work, finish, wait_for
 
 Statuses = list[MPI.Status] | None
 
@@ -160,6 +160,8 @@ def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Wo
             kinds.setdefault(work.finisher or _finish_each, {})[index] = work
         elif work.is_asked:
             finished[index] = work
+            with failures.keeping(index):
+                finish(work)
     try:
         for finisher, works in kinds.items():
             finisher(works, failures, waits)

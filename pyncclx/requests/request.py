@@ -40,8 +40,7 @@ class Request(ObjectRequests):
             hide((self,))
             return super().Wait(status)
         try:
-            if work.active:
-                finish(work)
+            finish(work)
         except MPI.Exception:
             if status is not None:
                 work.fill(status)

@@ -90,9 +90,12 @@ def _query(status: MPI.Status, shown: Shown) -> None:
     if work is None:
         fill_empty(status)
     else:
-        if work.active:
-            work.is_asked = True
+        work.is_asked = True
+        try:
             finish(work)
+        except Exception as error:
+            work.asked_error = error
+            raise
         work.fill(status)
 
 
@@ -100,4 +103,4 @@ def _free(shown: Shown) -> None:
     """MPI calls this when it frees the request, to which one completed by a copy of its handle still refers."""
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:
-        work.is_asked = False
+        work.is_asked, work.asked_error = False, None

@@ -26,6 +26,8 @@ class Work:
         From its begin to `finish`.
     is_asked : bool
         Whether MPI has finished it where it was asked for the status; then the request has still to be completed.
+    asked_error : Exception or None
+        What it raised then: Open MPI does not pass it on.
     is_persistent : bool
         Whether its request can be started again.
     shown : Shown or None
@@ -37,6 +39,7 @@ class Work:
 
     active = True
     is_asked = is_persistent = False
+    asked_error: Exception | None = None
     shown: Any = None
     finisher: Finisher | None = None
 
@@ -68,10 +71,14 @@ class Work:
 
 
 def finish(work: Work) -> None:
-    """Finish an operation, and let the host wait if it has to."""
-    wait = work.finish()
-    if wait is not None:
-        wait()
+    """Finish an operation, and let the host wait if it has to; raise the error of one that MPI has finished."""
+    if work.active:
+        wait = work.finish()
+        if wait is not None:
+            wait()
+    elif work.asked_error is not None:
+        error, work.asked_error = work.asked_error, None
+        raise error
 
 
 def wait_for(waits: Iterable[Wait], failures: Failures) -> None:
