@@ -115,8 +115,11 @@ class HostReceivePrequest(HostReceive, Prequest):
             super().Free()
 
     def __del__(self) -> None:
-        self.landing.is_active = False
-        if self and not MPI.Is_finalized() and self.landing.is_plain and self.landing.has_envelope():
+        landing = getattr(self, "landing", None)
+        if landing is None:  # made by the class alone
+            return
+        landing.is_active = False
+        if self and not MPI.Is_finalized() and landing.is_plain and landing.has_envelope():
             raise NotSupported(_LATE)  # which Python prints
 
 
@@ -165,7 +168,7 @@ class _LastingLanding(HostLanding):
 
     def has_envelope(self) -> bool:
         """Whether the memory begins with an envelope."""
-        if not isinstance(self._comm, Base):
+        if self._buf is None or not isinstance(self._comm, Base):  # from MPI.PROC_NULL, or mpi4py's
             return False
         if self._memory is None:
             self._memory = memory_of(self._buf)

@@ -144,3 +144,14 @@ def test_host_arrays_messages_are_mpi4pys(comm):
         for name in NEXT.keys() - STARTS.keys():
             NEXT[name](request)
     request.Free()
+
+
+def test_from_nobody_into_nothing(comm):
+    """As mpi4py's own tests do."""
+    request = comm.Recv_init(None, MPI.PROC_NULL)
+    for _ in range(2):
+        status = MPI.Status()
+        request.Start()
+        request.Wait(status)
+        assert (status.source, status.Get_count(MPI.BYTE)) == (MPI.PROC_NULL, 0)
+    request.Free()

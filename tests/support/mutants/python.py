@@ -158,7 +158,7 @@ PYTHON = {
     ),
     "an active request can be started": Mutant(
         "pyncclx/requests/work.py",
-        "        if work.active:\n            raise",
+        "        if work.active or work.is_asked:\n            raise",
         "        if False:\n            raise",
         "ranks/communicator/test_persistent.py",
     ),
