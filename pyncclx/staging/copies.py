@@ -89,7 +89,8 @@ class Copy:
         self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
         self._begin = min(span[0], 0)  # of `host`, from the array's first byte on
-        if self._begin < 0 or span[1] > self.nbytes:
+        self._reaches = self._begin < 0 or span[1] > self.nbytes  # beyond the array, perhaps into other allocations
+        if self._reaches:
             self._reach(array, name, span[1])
         else:
             self._memory = self.host = self._mover.allocate(self.nbytes)
@@ -113,7 +114,10 @@ class Copy:
         host = self.host[part]
         if host.nbytes:
             stream = stream_for(self._device, (self._source,), self._caller)
-            self._mover.download(self.address + (part.start or 0), host, stream)
+            address = self.address + (part.start or 0)
+            for nbytes in self._device.pieces(address, host.nbytes) if self._reaches else [host.nbytes]:
+                self._mover.download(address, host[:nbytes], stream)
+                host, address = host[nbytes:], address + nbytes
         self._before = self.host.copy() if self.written and not self._whole else None
 
     def upload(self) -> None:

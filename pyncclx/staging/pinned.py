@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from .. import backends
 from ..errors import NotSupported
 
 Bytes = npt.NDArray[np.uint8]
@@ -24,10 +23,9 @@ def download(address: int, host: Bytes, stream: Any) -> None:
     """Copy from the GPU, after what is on `stream`."""
     if stream.is_capturing():
         raise NotSupported("an operation that MPI does on host memory cannot be captured in a graph; call it outside")
-    to = MPI.Get_address(host)
-    for nbytes in backends.select().pieces(address, host.nbytes):
-        cupy.cuda.runtime.memcpyAsync(to, address, nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr)
-        to, address = to + nbytes, address + nbytes
+    cupy.cuda.runtime.memcpyAsync(
+        MPI.Get_address(host), address, host.nbytes, cupy.cuda.runtime.memcpyDeviceToHost, stream.ptr
+    )
     stream.synchronize()
 
 

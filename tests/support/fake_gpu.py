@@ -81,6 +81,10 @@ class FakeGpu:
         is_there = any(key <= address < key + part.nbytes for key, part in memory.items())
         return self._part(address, nbytes).nbytes if is_there else 0
 
+    def pieces(self, address, nbytes):
+        """As if an allocation ended behind the first byte."""
+        return [1, nbytes - 1] if nbytes > 1 else [nbytes]
+
     def allocate(self, nbytes):
         return np.full(nbytes, 0xA5, np.uint8)
 
