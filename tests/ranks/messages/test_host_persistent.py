@@ -89,13 +89,20 @@ def test_memory_with_gaps(comm):
     column.Free()
 
 
-def test_start_of_a_receive_whose_message_has_come(comm):
-    """It is active, so it cannot be started."""
+def started(comm):
+    """Return a persistent receive that is under way, its memory, and the request of its message."""
     right, left = ring(comm)
     memory = bytearray(ROOM)
     request = comm.Recv_init([memory, MPI.BYTE], left, 3)
     request.Start()
-    comm.Isend(put(data_of(comm.rank, 3, 0, 63)), right, 3).Wait()
+    return request, memory, comm.Isend(put(data_of(comm.rank, 3, 0, 63)), right, 3)
+
+
+def test_start_of_a_receive_whose_message_has_come(comm):
+    """It is active, so it cannot be started."""
+    right, left = ring(comm)
+    request, memory, sending = started(comm)
+    sending.Wait()
     behind = comm.Isend([b"", MPI.BYTE], right, 4)
     MPI.Comm.Probe(comm, left, 4)
     with pytest.raises(MPI.Exception) as raised:
@@ -109,16 +116,12 @@ def test_start_of_a_receive_whose_message_has_come(comm):
 
 
 def test_free_of_a_receive_whose_message_has_come_brings_the_data(comm):
-    right, left = ring(comm)
-    memory = bytearray(ROOM)
-    request = comm.Recv_init([memory, MPI.BYTE], left, 3)
-    request.Start()
-    sending = comm.Isend(put(data_of(comm.rank, 3, 0, 63)), right, 3)
+    request, memory, sending = started(comm)
     while not request.Get_status():
         pass
     request.Free()
     sending.Wait()
-    np.testing.assert_array_equal(np.frombuffer(memory, "i8", 63), data_of(left, 3, 0, 63))
+    np.testing.assert_array_equal(np.frombuffer(memory, "i8", 63), data_of(ring(comm)[1], 3, 0, 63))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
