@@ -110,9 +110,8 @@ def _varying(arguments: type[CStruct], first: str, count: int) -> Varying:
     return Varying(begin, begin + 8 * count, struct.Struct(f"={count}Q").pack)
 
 
-#: By operation: where a dispatch writes; the routing that a combine or collect follows, and where it writes.
+#: By operation: where a dispatch writes; the routing that a combine follows, and where it writes.
 VARYING = {
     "Dispatch": _varying(DispatchArgs, "routes", 9),
     "Combine": _varying(CombineArgs, "ways", 5),
-    "Collect": _varying(CollectArgs, "ways", 4),
 }
