@@ -46,7 +46,7 @@ class Memory(Protocol):
         """Return how many of so many bytes at an address kernels can use."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return the lengths of these bytes in each allocation: one copy between host and device is of one alone."""
+        """Return how many of these bytes each allocation has; CUDA copies from one allocation at a time."""
 
 
 class Kernels(Protocol):

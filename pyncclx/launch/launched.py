@@ -64,7 +64,7 @@ def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
 
 
 def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[Any]) -> Launched | None:
-    """Launch a call that came before; return None if none with this key did."""
+    """Launch the cached call with this key; return None if there is none."""
     remembered = team.remembered.get(key)
     if remembered is None:
         return None

@@ -59,7 +59,7 @@ class Window:
         return self.memory.address <= address < self.memory.address + self.memory.nbytes
 
     def close(self) -> None:
-        """Unmap the peers' memory, some time. This rank's own goes with the window and the last array over it."""
+        """Let the peers' memory be unmapped. This rank's own is freed with the window and the last array over it."""
         retired = RETIRED.get()
         retired.add(*(peer.close for peer in self.peers))
         retired.free()
@@ -97,7 +97,7 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
 
 
 def _allocate(device: Device, nbytes: int) -> Shared:
-    """Allocate memory, of what was given up if there is no other."""
+    """Allocate memory; if there is none left, free retired memory first."""
     RETIRED.get().free()
     try:
         return device.allocate_shared(nbytes)

@@ -1,8 +1,8 @@
-"""Memory that this process has given up: it is freed when no kernel here may be waiting for a peer.
+"""Retired memory: this process uses it no more, and frees it when no kernel here may be waiting for a peer.
 
 The driver may wait for all that the process has on the GPU before it frees or unmaps memory. A collective of another
-communicator may be there, which a peer begins only after its next meeting with this rank. So what is given up waits for
-a moment at which nothing is under way; then a wait for the device is short, and kernels of the program have ended, too.
+communicator may be there, which a peer begins only after its next meeting with this rank. So retired memory is freed
+while nothing is under way: then a wait for the device is short, and kernels of the program have ended, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..system.process import PerProcess
 
 
 class Retired:
-    """What waits to be freed."""
+    """The retired memory of this process."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -42,7 +42,7 @@ class Retired:
                 while True:
                     taken.append(self._waiting.popleft())
             if taken and self._may_free(at_once, after):
-                if self._device.name != "host":  # whose streams keep errors for those who wait for them
+                if self._device.name != "host":  # a wait for its streams would raise other calls' errors here
                     self._device.synchronize()
                 while taken:
                     taken.popleft()()
@@ -51,7 +51,7 @@ class Retired:
 
     def _may_free(self, at_once: bool, after: Watched | None) -> bool:
         device = self._device
-        at_once &= device.name != "host"  # where no wait for all streams ends the use of the memory
+        at_once &= device.name != "host"  # it has no wait after which no kernel uses the memory
         return (at_once or _nothing_is_under_way(after)) and not device.is_capturing(device.current_stream())
 
 

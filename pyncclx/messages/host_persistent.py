@@ -29,8 +29,8 @@ class HostReceivePrequest(HostReceive, Prequest):
     MPICH completes a persistent request where it is asked for its status. So this one has MPI complete it, keeps the
     status and the error, and is active until the program completes it.
 
-    mpi4py's own calls, such as its `Waitall`, tell a persistent request nothing. They leave the envelope of a device
-    array's message in the memory, where the next method of an inactive request finds it.
+    mpi4py's own calls, such as its `Waitall`, call no method of a persistent request. They leave the envelope of a
+    device array's message in the memory. The next method of the inactive request finds it there.
     """
 
     landing: _LastingLanding
@@ -38,7 +38,7 @@ class HostReceivePrequest(HostReceive, Prequest):
     _error: MPI.Exception | None = None  # of that message
 
     def prepare(self) -> None:
-        """Look at what came before, just before the receive is started.
+        """Look whether the last message was completed, just before the receive is started.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class HostReceivePrequest(HostReceive, Prequest):
         return come
 
     def _look(self, status: MPI.Status) -> bool | None:
-        """Do so, whatever the memory has."""
+        """Ask MPI whether it has received the message; set the status if so. None if nothing is active."""
         if self._received is not None:
             copy_status(status, self._received)
             status.Set_error(self._received.Get_error())
@@ -152,12 +152,12 @@ class _LastingLanding(HostLanding):
 
     @property
     def is_under_way(self) -> bool:
-        """As `Follows.is_under_way`."""
+        """Whether a receive has been started and is not over."""
         self._is_followed = self.is_active
         return self.is_active
 
     def go_on(self) -> None:
-        """As `HostLanding.go_on`."""
+        """Fetch the data of a long message, if the receive is under way."""
         if self.is_active:
             super().go_on()
 
@@ -182,7 +182,7 @@ class _LastingLanding(HostLanding):
             self.is_active = False
 
     def end_inactive(self) -> None:
-        """Do what `end_late` does if the memory of an inactive request has an envelope."""
+        """If the memory of an inactive request has an envelope, bring the data, and raise NotSupported."""
         if (self.is_plain or self.is_active) and self.has_envelope():
             self.end_late()
         self.is_active = False

@@ -31,7 +31,7 @@ _IN_GRAPHS: list[PersistentMessage] = held([])  # freed while under way: the gra
 
 
 class _Group:
-    """Works of one endpoint that start on one stream."""
+    """Persistent messages of one endpoint that start on one stream."""
 
     def __init__(self, endpoint: Endpoint, stream: Any) -> None:
         self._endpoint, self.stream = endpoint, stream
@@ -40,7 +40,7 @@ class _Group:
         self.captured: list[PersistentMessage] = []
 
     def launch(self) -> None:
-        """Launch what those that have begun need."""
+        """Launch the batch of the messages that have begun, or end their capture."""
         if not self.is_captured:
             self.batch.launch(self.stream)
             return

@@ -20,7 +20,7 @@ from .rows import Handle, Rows
 def dispatch(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> tuple[Rows, Handle]:
-    """Dispatch; launch a dispatch that came before at once.
+    """Dispatch; launch a cached dispatch at once.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def dispatch(
 
 
 def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Any:
-    """Combine; launch a combine that came before at once.
+    """Combine; launch a cached combine at once.
 
     Raises
     ------

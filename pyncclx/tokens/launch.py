@@ -34,7 +34,7 @@ _Self = TypeVar("_Self", bound="Launching")
 
 
 class RememberedMove(NamedTuple):
-    """A whole move that came before: what it takes to launch it once more, with other arrays for its results."""
+    """A cached whole move, to be launched again with other arrays for its results."""
 
     operation: str
     function: Function
@@ -111,14 +111,14 @@ class Launching(Settings):
         return move.result
 
     def key_of(self, *arguments: Any) -> Hashable:
-        """Return the key of a whole move; None if it has none, or is not just launched."""
+        """Return the key of a whole move; None if it cannot be cached."""
         state = self.comm._state
         if events.listeners or self._begun is not None or state is None or state.checking:
             return None
         return key_of_call(None, arguments, {})
 
     def launch_again(self, move: RememberedMove, *addresses: int) -> None:
-        """Launch a move that came before, with this call's addresses of what differs."""
+        """Launch a cached move with the addresses that this call has instead."""
         memory, state = self.memory(), state_of(self.comm)
         team = memory.team
         team.errors.check()

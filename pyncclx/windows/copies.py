@@ -21,7 +21,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class RememberedCopy(NamedTuple):
-    """A copy that came before: what it takes to enqueue it once more. It keeps no array."""
+    """A cached copy, to be enqueued again. It keeps no array."""
 
     to: int
     source: int
@@ -32,7 +32,7 @@ class RememberedCopy(NamedTuple):
 
 
 def remembering(method: _Method) -> _Method:
-    """Make a method `on_device`, and let it enqueue a copy at once whose arguments came before."""
+    """Make a method `on_device` that enqueues a cached copy at once."""
     name, general = method.__name__, on_device(method)
     has_request = name.startswith("R")
 
@@ -131,7 +131,7 @@ class Copies(Accesses):
         return None if calls is None else calls.facts_of_one(operation, ACCESS, peer=rank, nbytes=nbytes)
 
     def _copy_again(self, copy: RememberedCopy, origin: Any) -> Enqueued:
-        """Enqueue a copy that came before, from or to an array in the place of the one of then."""
+        """Enqueue a cached copy, from or to this call's array."""
         if copy.facts is not None and self._recording is not None:
             self._recording.ring.add_packed(0, copy.facts)
         reach = self._reach_now()

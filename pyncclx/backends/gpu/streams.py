@@ -109,7 +109,8 @@ class GpuStreams(GpuProperties):
         function()
 
     def is_idle(self, stream: Any) -> bool:
-        with self.attached():  # by the driver: CUDA's runtime would keep the error as its last one
+        with self.attached():
+            # Ask the driver: CUDA's runtime would keep an error of the query for its next caller.
             return self.is_capturing(stream) or driver.query(stream) in (_SUCCESS, *_DESTROYED)
 
     def event(self) -> Event:
