@@ -150,11 +150,13 @@ def test_host_arrays_messages_are_mpi4pys(comm):
 
 
 def test_from_nobody_into_nothing(comm):
-    """As mpi4py's own tests do."""
-    request = comm.Recv_init(None, MPI.PROC_NULL)
-    for _ in range(2):
-        status = MPI.Status()
-        request.Start()
-        request.Wait(status)
-        assert (status.source, status.Get_count(MPI.BYTE)) == (MPI.PROC_NULL, 0)
-    request.Free()
+    """As mpi4py's own tests do. What the status says differs between MPI libraries, so theirs is the measure."""
+    seen = []
+    for request in (MPI.COMM_WORLD.Recv_init(None, MPI.PROC_NULL), comm.Recv_init(None, MPI.PROC_NULL)):
+        for _ in range(2):
+            status = MPI.Status()
+            request.Start()
+            request.Wait(status)
+            seen.append((status.source, status.tag, status.Get_count(MPI.BYTE)))
+        request.Free()
+    assert seen[:2] == seen[2:]
