@@ -26,10 +26,10 @@ heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they f
 `python -m pyncclx run --gpu-aware` lets them give MPI device arrays: it sets heat's `GPU_AWARE_MPI`, which heat leaves
 off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
 
-The runner gives each rank a GPU of its own. With the import the GPU of a program's first device array is the rank's:
-heat and PyFR choose one for each rank. pylops-mpi does not, so both ranks are on GPU 0, where without MPS processes
-take turns, and [collectives go through host memory](howto/mps.md); `comm.select_device()` before the first array gives
-each its own.
+The runner gives each rank a GPU of its own. With the import the GPU of a program's first device array is the rank's.
+heat and PyFR choose one for each rank. pylops-mpi does not, so both ranks are on GPU 0. There, without MPS, processes
+take turns, and [collectives go through host memory](howto/mps.md). `comm.select_device()` before the first array gives
+each rank its own GPU.
 
 Slower than mpi4py are heat's `SVD` and PyFR with 4 ranks on one GPU. `SVD` splits communicators in each call, whose
 ranks meet to take over the memory of those before: with 4 ranks on an H200 communication took 4.3 of 6.8 ms, and 0.9 of
