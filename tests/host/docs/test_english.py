@@ -1,0 +1,111 @@
+"""What a machine can see of plain English: short summaries, whole comments, sentences and code lines that fit.
+
+`UNREAD` names the packages whose texts have not been gone through yet.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SUMMARY, SENTENCE, CODE, PAGE = 80, 40, 76, 150  # characters, words, characters, lines
+POINTERS = re.compile(r"(Do so|Do the same|Do it|As |The same)")  # a docstring that begins so does not stand alone
+HALVES = re.compile(r"#\s*(of|that|by|which|whose|else)\b")  # a comment that begins so is half a clause
+UNREAD = (
+    "arrays", "backends", "bench", "cli", "collectives", "communicator", "derived", "device", "events",
+    "launch", "memory", "messages", "nodes", "numba_kernels", "objects", "observe", "operators", "recording",
+    "recovery", "requests", "simulation", "staging", "system", "team", "tokens", "tokens_over_nodes",
+    "tuning", "windows",
+)
+
+FOLDERS = sorted(path for path in (ROOT / "pyncclx").iterdir() if path.is_dir() and (path / "__init__.py").exists())
+SOURCES = [path for folder in FOLDERS if folder.name not in UNREAD for path in sorted(folder.rglob("*.py"))]
+
+SECTIONS = ("guide", "howto", "reference", "tutorial")
+FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOR_USERS += [page for folder in SECTIONS for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+FOR_USERS.remove(ROOT / "docs" / "design_notes.md")
+GUIDES = [page for page in FOR_USERS if page.parent.name in ("guide", "howto")]
+FENCED = re.compile(r"^```(?P<kind>.*)\n(?P<code>(?:.*\n)*?)^```", re.MULTILINE)
+INDENTED = re.compile(r"^(?: {4}|\||#|:|<!--).*$", re.MULTILINE)  # commands, tables, headings
+
+
+def name_of(path: Path) -> str:
+    """The path from the root, as the name of a test."""
+    return str(path.relative_to(ROOT))
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and the text of every docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text
+
+
+def faults_of_docstrings(source: str) -> list[str]:
+    """Docstrings whose summary is too long, or that do not stand alone."""
+    faults = []
+    for line, text in docstrings(ast.parse(source)):
+        summary = text.splitlines()[0]
+        if len(summary) > SUMMARY:
+            faults.append(f"{line}: {len(summary)} characters: {summary}")
+        if POINTERS.match(summary):
+            faults.append(f"{line}: does not stand alone: {summary}")
+    return faults
+
+
+def faults_of_comments(source: str) -> list[str]:
+    """Comments behind code that are half a clause."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [token for token in tokens if token.type == tokenize.COMMENT and token.line[: token.start[1]].strip()]
+    return [f"{token.start[0]}: {token.string}" for token in comments if HALVES.match(token.string)]
+
+
+def long_sentences(page: str) -> list[str]:
+    """Sentences of a page's prose that have too many words."""
+    prose = INDENTED.sub("", FENCED.sub("", page))
+    paragraphs = re.split(r"\n\s*\n|\n\s*[*-] |\n\s*\d+\. ", prose)
+    parts = (re.split(r"(?<=[.!?:;])\s+(?=[A-Z`*\[(])", " ".join(paragraph.split())) for paragraph in paragraphs)
+    return [sentence for some in parts for sentence in some if len(sentence.split()) > SENTENCE]
+
+
+def wide_lines(page: str) -> list[str]:
+    """Lines of a page's code that need a scroll bar."""
+    blocks = (found["code"] for found in FENCED.finditer(page) if not found["kind"].startswith("{"))
+    return [line for code in blocks for line in code.splitlines() if len(line) > CODE]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_docstrings_and_comments(path):
+    source = path.read_text()
+    assert faults_of_docstrings(source) + faults_of_comments(source) == []
+
+
+@pytest.mark.parametrize("page", FOR_USERS, ids=name_of)
+def test_sentences_and_code_fit(page):
+    text = page.read_text()
+    assert long_sentences(text) + wide_lines(text) == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_guides_are_short(page):
+    assert len(page.read_text().splitlines()) <= PAGE
+
+
+def test_faults_are_found():
+    """Each rule finds what breaks it."""
+    long = "word " * 41
+    assert faults_of_docstrings(f'"""{long}"""\n') != []
+    assert faults_of_docstrings('def f():\n    """As `g`, but later."""\n') != []
+    assert faults_of_comments("x = 1  # of the peer\n") != []
+    assert faults_of_comments("# of the peer\nx = 1  # bytes\n") == []
+    assert long_sentences(f"# Page\n\n{long}.\n\n* {long}\n") != []
+    assert long_sentences(f"# Page\n\n    {long}\n") == []
+    assert wide_lines(f"```python\n{long}\n```\n") != []
