@@ -1,1 +1,1 @@
-"""mpi4py's tree of communicator classes, with device arrays: a family of methods in each file."""
+"""mpi4py's communicator classes with device arrays: a file per family of methods."""

@@ -1,4 +1,4 @@
-"""`Communicator`: a communicator of mpi4py's, of whatever kind, as one of ours."""
+"""`Communicator`: makes a pyncclx communicator of any communicator of mpi4py's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .communicator import COMM_WORLD, Comm, CommType, Intracomm, adopt
 
 
 class _CommunicatorType(CommType):
-    """The class of `Communicator`, of which all our communicators are instances."""
+    """Metaclass of `Communicator`: every communicator of pyncclx is its instance."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return type.__instancecheck__(Comm if cls is Communicator else cls, instance)
@@ -21,10 +21,11 @@ class _CommunicatorType(CommType):
 
 
 class Communicator(Intracomm, metaclass=_CommunicatorType):
-    """Return a communicator whose operations also take device arrays, with the handle and group of one of mpi4py's.
+    """Return a communicator whose operations also take device arrays.
 
-    The result has the class of pyncclx that fits `comm`: `Intracomm`, `Cartcomm`, `Intercomm` and so on. All
-    communicators of pyncclx are instances of this class. A subclass returns intracommunicators of that subclass.
+    The result has the handle and group of `comm`, and the class of pyncclx that fits it: `Intracomm`, `Cartcomm`,
+    `Intercomm` and so on. All communicators of pyncclx are instances of this class. A subclass returns
+    intracommunicators of that subclass.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The collectives that move data, and Barrier: on device arrays by a kernel, else mpi4py's."""
+"""Collectives that move data, and Barrier: by kernels, or mpi4py on host arrays."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from .methods import nonblocking, or_staged, persistent
 
 
 class Collectives(IntraBase):
-    """Collectives that move data, each in its three forms."""
+    """Collectives that move data: blocking, nonblocking and persistent."""
 
     def Barrier(self, *, device: bool = False, algorithm: str | None = None) -> None:
-        """Synchronise the ranks: on the host as MPI does, or with `device=True` the ranks' current streams.
+        """Synchronise the ranks, on the host or on their current streams.
 
         Parameters
         ----------
         device : bool
+            False: the host waits for all ranks, as in MPI. True: the current stream waits for those of all ranks.
         algorithm : {"numba"}, optional
             The kernel written in Python.
         """
@@ -40,14 +41,14 @@ class Collectives(IntraBase):
 
     @or_staged
     def Bcast(self, buf: Any, root: int = 0, *, algorithm: str | None = None) -> None:
-        """Give every rank root's data.
+        """Send root's data to every rank.
 
         Parameters
         ----------
         buf : array or buffer spec, any datatype, as many bytes on every rank
         root : int
         algorithm : {"direct", "two_shot_lines", "chain", "copy_engine"}, optional
-            By length if left out. "copy_engine" is for buffers in windows; see `sm_free`.
+            Chosen by length if left out. "copy_engine" is for buffers in windows; see `sm_free`.
         """
         if not by_kernel(self, bcast, buf, root, algorithm=algorithm):
             super().Bcast(buf, root)
@@ -57,7 +58,7 @@ class Collectives(IntraBase):
 
     @or_staged
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Give root all ranks' data, in rank order.
+        """Gather all ranks' data at root, in rank order.
 
         Parameters
         ----------
@@ -73,14 +74,14 @@ class Collectives(IntraBase):
 
     @or_staged
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Give root all ranks' data, blocks of any length.
+        """Gather all ranks' data at root, in blocks of any length.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, any datatype; MPI.IN_PLACE at root leaves root's block alone
         recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, … at root; not used elsewhere
-            Counts and displacements in elements, on the host. What no block covers stays as it is. A rank that sends
-            more than its count is an error, which root's next call raises (MPI.Exception, class ERR_TRUNCATE).
+            Counts and displacements in elements, on the host. Elements that no block covers keep their values. If a
+            rank sends more than its count, root's next call raises MPI.Exception of class ERR_TRUNCATE.
         root : int
         """
         if not by_kernel(self, gatherv, sendbuf, recvbuf, root):
@@ -91,7 +92,7 @@ class Collectives(IntraBase):
 
     @or_staged
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Give rank r block r of root's data.
+        """Send block r of root's data to rank r, for all ranks.
 
         Parameters
         ----------
@@ -107,14 +108,14 @@ class Collectives(IntraBase):
 
     @or_staged
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Give each rank a block of root's data, of any length.
+        """Send each rank a block of root's data, of any length.
 
         Parameters
         ----------
         sendbuf : ``[array, counts]``, ``[array, (counts, displs)]``, … at root; not used elsewhere
             Any datatype; counts and displacements in elements, on the host.
         recvbuf : array or buffer spec; MPI.IN_PLACE at root leaves root's block where it is
-            If the block is longer than this, a later call on this rank raises MPI.Exception of class ERR_TRUNCATE.
+            If the block is longer than recvbuf, a later call on this rank raises MPI.Exception of class ERR_TRUNCATE.
         root : int
         """
         if not by_kernel(self, scatterv, sendbuf, recvbuf, root):
@@ -125,7 +126,7 @@ class Collectives(IntraBase):
 
     @or_staged
     def Allgather(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
-        """Give every rank all ranks' data, in rank order.
+        """Gather all ranks' data at every rank, in rank order.
 
         Parameters
         ----------
@@ -134,7 +135,7 @@ class Collectives(IntraBase):
         algorithm : {"copy_engine", "numba"}, optional
             "copy_engine": for a recvbuf in a window; see `sm_free`. "numba": the kernel written in Python.
         transform : pyncclx.Transform, optional
-            What is sent of each element; the arrays may be of different types then, with as many elements.
+            Applied to each element before it is sent. The arrays may then differ in type, but not in length.
         """
         if not by_kernel(self, allgather, sendbuf, recvbuf, algorithm=algorithm, transform=transform):
             super().Allgather(sendbuf, recvbuf)
@@ -144,14 +145,14 @@ class Collectives(IntraBase):
 
     @or_staged
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Give every rank all ranks' data, blocks of any length.
+        """Gather all ranks' data at every rank, in blocks of any length.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, any datatype; MPI.IN_PLACE reads this rank's block of recvbuf
         recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, …
-            Counts and displacements in elements, on the host; the counts are the same on all ranks. What no block
-            covers stays as it is.
+            Counts and displacements in elements, on the host. All ranks pass the same counts. Elements that no block
+            covers keep their values.
         """
         if not by_kernel(self, allgatherv, sendbuf, recvbuf):
             super().Allgatherv(sendbuf, recvbuf)
@@ -161,7 +162,7 @@ class Collectives(IntraBase):
 
     @or_staged
     def Alltoall(self, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None) -> None:
-        """Send block r of sendbuf to rank r; block s of recvbuf comes from rank s.
+        """Send block r of sendbuf to rank r, and receive block s of recvbuf from rank s.
 
         Parameters
         ----------
@@ -170,7 +171,7 @@ class Collectives(IntraBase):
         algorithm : {"copy_engine", "numba"}, optional
             "copy_engine": for a recvbuf in a window, and not in place; see `sm_free`. "numba": the kernel in Python.
         transform : pyncclx.Transform, optional
-            What is sent of each element; the arrays may be of different types then, with as many elements.
+            Applied to each element before it is sent. The arrays may then differ in type, but not in length.
         """
         if not by_kernel(self, alltoall, sendbuf, recvbuf, algorithm=algorithm, transform=transform):
             super().Alltoall(sendbuf, recvbuf)
@@ -192,45 +193,47 @@ class Collectives(IntraBase):
         segments: Any = None,
         algorithm: str | None = None,
     ) -> None:
-        """Send each rank some rows; as MPI's when the counts are on the host, dynamic when they are on the device.
+        """Send each rank a block of rows, with counts on the host or on the device.
 
-        MPI's form takes ``[array, counts]``, ``[array, (counts, displs)]`` and so on, in elements.
+        With counts on the host the call takes MPI's ``[array, counts]``, ``[array, (counts, displs)]`` and so on, in
+        elements.
 
-        The dynamic form reads counts when the kernel runs, and stores the counts of what has come:
-        ``comm.Alltoallv([sendbuf, counts], [recvbuf, recv_counts])``. It is used when counts are device arrays, or
-        `layout` is given (on the host device, where NumPy arrays could be either, give it). Collective: a rank
-        with nothing to send takes part all the same.
+        The dynamic form reads counts when the kernel runs, and stores the counts of the received rows:
+        ``comm.Alltoallv([sendbuf, counts], [recvbuf, recv_counts])``. It is used when counts are device arrays or
+        `layout` is given. On the host device NumPy arrays could be either, so give `layout` there. Collective: a rank
+        with nothing to send must call it too. All parameters below are those of the dynamic form.
 
         Parameters
         ----------
         sendbuf : ``[array, counts]`` or ``[array, (counts, displs)]``
-            A row is what one index of the array's first dimension holds. counts and displs: device arrays, shape
+            A row is what one index of the array's first dimension selects. counts and displs: device arrays, shape
             (size,), int64, in rows; without displs the rows for rank 0, 1, … follow each other.
         recvbuf : array, ``[array, counts]`` or ``[array, (counts, displs)]``
-            Its rows are the capacity; nothing is written past it, and the rows that do not fit are dropped. counts
-            and displs are outputs: how many rows of each rank were stored, and where they begin.
+            Its number of rows is the capacity; rows that do not fit are dropped. counts and displs are outputs: how
+            many rows of each rank were stored, and where they begin.
         layout : {"packed", "slots", "sender", "placed"}, default "packed"
             "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
-            the rows of rank s begin at recvbuf[s]. "sender": the same shape, and in recvbuf[s] the rows have the
-            place that they had in the sendbuf of rank s. "placed": displs of recvbuf are an input, the places
+            the rows of rank s begin at recvbuf[s]. "sender": the shape is that of "slots", and each row of rank s has
+            the index in recvbuf[s] that it had in the sendbuf of rank s. "placed": displs of recvbuf are an input,
             where each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier
-            sendbuf, rows come back to where they were.
+            sendbuf, rows return to their first positions.
         capacity : int, optional
-            Use only so many rows of recvbuf, or of each slot.
+            Number of rows of recvbuf, or of each slot, that may be used.
         total : device array, shape (1,), int64, optional
             Output: how many rows were stored.
         status : device array, shape (size,), int64, optional
             Output: how many rows of each rank were dropped.
         overflow : {"raise", "drop"}, optional
-            Rows that do not fit are dropped. "raise": the next call on this communicator raises CapacityExceeded.
+            "raise": after rows were dropped, the next call on this communicator raises CapacityExceeded.
             "drop": no error. Default: "drop" if `status` is given, else "raise".
         segments : (lengths, ids) or (lengths, ids, all_lengths), optional
-            sendbuf is divided into segments of `lengths` rows, as many on all ranks, and each goes to any number of
-            ranks, or to none: counts[r] segments go to rank r, by their numbers in `ids`, those for rank 0 first. They
-            arrive in ascending order of their numbers, or with ``layout="sender"`` where they were. Device arrays,
-            int64; `all_lengths` is an output, shape (size, segments): the lengths on all ranks.
+            sendbuf is divided into segments of `lengths` rows. All ranks have the same number of segments, and each
+            segment goes to any number of ranks, or to none. counts[r] segments go to rank r: `ids` lists their
+            numbers, those for rank 0 first. They arrive in ascending order of their numbers, or with
+            ``layout="sender"`` where they were. Device arrays, int64; `all_lengths` is an output, shape
+            (size, segments): the lengths on all ranks.
         algorithm : {"numba"}, optional
-            Of the dynamic form: the kernel written in Python.
+            The kernel written in Python.
 
         Examples
         --------
@@ -261,16 +264,15 @@ class Collectives(IntraBase):
 
     @or_staged
     def Alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send each rank a block and receive one from it, each of a datatype of its own.
+        """Exchange a block with each rank, each block with its own datatype.
 
         Parameters
         ----------
         sendbuf : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
-            A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE replaces
-            recvbuf, whose blocks must then be as long on both sides.
-        recvbuf : the same
-            A rank that sends more than the block for it is an error, which a later call raises (MPI.Exception, class
-            ERR_TRUNCATE).
+            A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE replaces the
+            blocks of recvbuf; two ranks' blocks for each other must then have the same length.
+        recvbuf : the same forms
+            If a rank sends more than its block here holds, a later call raises MPI.Exception of class ERR_TRUNCATE.
         """
         if not by_kernel(self, alltoallw, sendbuf, recvbuf):
             super().Alltoallw(sendbuf, recvbuf)

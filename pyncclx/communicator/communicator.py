@@ -1,8 +1,8 @@
-"""Communicators: mpi4py's whole tree of classes, with device arrays moved by GPU kernels.
+"""Communicators: mpi4py's whole class tree, with device arrays moved by kernels.
 
-Ours are subclasses of mpi4py's, class by class, and every method that makes a communicator returns one of ours. The
-operations are in families of methods, classes that the communicators inherit. In the order of resolution a family
-comes before mpi4py's class, so that its ``super()`` is mpi4py.
+Each class is a subclass of mpi4py's, and every method that makes a communicator returns one of pyncclx. The
+operations are in mixin classes, one for each family of methods. In the method resolution order a family comes before
+mpi4py's class, so its ``super()`` is mpi4py.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _makes_ours(method: _Method) -> _Method:
-    """A method of mpi4py's that makes a communicator from another, as one that makes one of ours."""
+    """Wrap a method of mpi4py's to return a communicator of pyncclx."""
     of_mpi = explains_failures(method)
 
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         made = of_mpi(self, *args, **kwargs)
-        if isinstance(made, tuple):  # with the request that completes it: no attribute can be set before
+        if isinstance(made, tuple):  # a request completes it; no attribute can be set before
             return adopt(made[0]), made[1]
         return adopt(made, self)
 
@@ -69,20 +69,20 @@ def _makes_ours(method: _Method) -> _Method:
 
 
 def _makes_graph(method: _Method) -> _Method:
-    """A method of mpi4py's that makes a distributed graph, as one that makes one of ours."""
+    """Wrap a method of mpi4py's to return a distributed graph of pyncclx."""
     of_ours = _makes_ours(method)
 
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         graph = of_ours(self, *args, **kwargs)
-        meet_neighbors(graph)  # while all ranks are here: one without neighbours need not come again
+        meet_neighbors(graph)  # All ranks are here; one without neighbours may never call again.
         return graph
 
     return cast(_Method, make)
 
 
 def _class_makes_ours(method: _Method) -> _Method:
-    """A class method of mpi4py's that makes a communicator, as one that makes one of ours."""
+    """Wrap a class method of mpi4py's to return a communicator of pyncclx."""
 
     @functools.wraps(method)
     def make(cls: type[MPI.Comm], *args: Any, **kwargs: Any) -> Any:
@@ -92,14 +92,14 @@ def _class_makes_ours(method: _Method) -> _Method:
 
 
 def _given_ours(callback: Any) -> Any:
-    """A callback of MPI's, as one whose first argument is a communicator of ours."""
+    """Wrap a callback for MPI so that its first argument is a communicator of pyncclx."""
     if not callable(callback):
         return callback
     return lambda comm, *rest: callback(adopt(comm), *rest)
 
 
 class CommType(StandInType):
-    """The class of our classes: with `pyncclx.MPI` imported, objects of mpi4py's classes are their instances, too."""
+    """Metaclass; with `pyncclx.MPI`, `isinstance(mpi4py_comm, pyncclx.Comm)` is true."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         if STAGES_BY_DEFAULT.get():
@@ -118,11 +118,11 @@ class Comm(
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
-    DLPack or `__cuda_array_interface__`) launch one GPU kernel on the current stream and return; what the stream
-    does next comes after the result.
+    DLPack or `__cuda_array_interface__`) launch one GPU kernel on the current stream and return. Work enqueued on the
+    stream afterwards sees the result.
 
-    Making one costs nothing: memory is allocated and kernels are compiled at the first operation on device
-    arrays, which is collective over the communicator even for operations that need not be.
+    Making a communicator costs nothing: memory is allocated and kernels are compiled at the first operation on device
+    arrays. That operation is collective over the communicator, even if it is not collective in MPI.
 
     Raises
     ------
@@ -131,10 +131,11 @@ class Comm(
     NotSupported
         From every operation: host and device arrays in one call, ranks on several nodes.
     PeerTimeout, Aborted
-        From the first call after a kernel has given up waiting, and from all later ones.
+        From the first call after the wait of a kernel timed out or was aborted, and from all later ones.
     """
 
-    like: ClassVar[type] = MPI.Comm  # whose objects are instances of this class, too
+    # Instances of this class of mpi4py's count as instances of ours; see `CommType`.
+    like: ClassVar[type] = MPI.Comm
 
     Dup = _makes_ours(MPI.Comm.Dup)
     Create = _makes_ours(MPI.Comm.Create)
@@ -147,13 +148,13 @@ class Comm(
     f2py = _class_makes_ours(MPI.Comm.f2py)
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Any, MPI.Request]:
-        """As mpi4py's."""
+        """Begin to duplicate the communicator; return the copy and its request."""
         made, request = super().Idup(info)
         note_duplication(self, request)
         return made, going_on(request)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Any, MPI.Request]:
-        """As mpi4py's."""
+        """Begin to duplicate the communicator with other info; see `Idup`."""
         return self.Idup(info)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -170,7 +171,7 @@ class Comm(
         return adopt(made, self)
 
     def Get_info(self) -> MPI.Info:
-        """As mpi4py's; where there is a GPU, MPI 4.1's key `mpi_memory_alloc_kinds` has its memory, too."""
+        """Return the info; with a GPU MPI 4.1's `mpi_memory_alloc_kinds` includes CUDA."""
         info = super().Get_info()
         if settings.DEVICE.get() != "host" and driver.count():
             info.Set(MEMORY_KINDS, with_cuda(info.Get(MEMORY_KINDS)))
@@ -178,12 +179,12 @@ class Comm(
 
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
-        """As mpi4py's; the callbacks get communicators of ours."""
+        """Create an attribute key; its callbacks receive communicators of pyncclx."""
         return super().Create_keyval(_given_ours(copy_fn), _given_ours(delete_fn), nopython)
 
     @classmethod
     def Create_errhandler(cls, errhandler_fn: Callable[[MPI.Comm, int], None]) -> MPI.Errhandler:
-        """As mpi4py's; the callback gets communicators of ours."""
+        """Create an error handler; its callback receives communicators of pyncclx."""
         return super().Create_errhandler(_given_ours(errhandler_fn))
 
 
@@ -205,12 +206,15 @@ class Intracomm(
     Connect = _makes_ours(MPI.Intracomm.Connect)
 
     def Spawn(self, command: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Intercomm:
-        """As mpi4py's; under ``python -m pyncclx run`` programs of Python's start under it, too."""
+        """Start processes, and return an intercommunicator to them. Collective.
+
+        Takes the arguments of mpi4py's `Spawn`. Under ``python -m pyncclx run``, Python programs also start under it.
+        """
         made = super().Spawn(command, arguments_under_runner(command, args), *rest, **kwargs)
         return cast(Intercomm, adopt(made, self))
 
     def Spawn_multiple(self, command: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Intercomm:
-        """As mpi4py's; see `Spawn`."""
+        """Start processes of several programs; see `Spawn` and mpi4py's `Spawn_multiple`."""
         made = super().Spawn_multiple(command, each_under_runner(command, args), *rest, **kwargs)
         return cast(Intercomm, adopt(made, self))
 
@@ -236,7 +240,7 @@ class Graphcomm(MPI.Graphcomm, Topocomm):
 
 
 class Distgraphcomm(MPI.Distgraphcomm, Topocomm):
-    """An `mpi4py.MPI.Distgraphcomm` whose operations also take device arrays; see `Comm`."""
+    """An `mpi4py.MPI.Distgraphcomm` with operations on device arrays; see `Comm`."""
 
     like = MPI.Distgraphcomm
 
@@ -262,7 +266,8 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (  # derived classes befo
 
 
 def _predefined(comm: MPI.Intracomm) -> Intracomm:
-    """A constant of mpi4py's as one of ours, with its handle; the class would ask MPI, which may not be initialised."""
+    """Return the pyncclx communicator of a constant of mpi4py's."""
+    # The handle is copied because the constructor would call MPI, which may not be initialised yet.
     own = Intracomm()
     ctypes.memmove(MPI._addressof(own), MPI._addressof(comm), MPI._sizeof(comm))
     return own
@@ -283,7 +288,7 @@ def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
 
 
 def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
-    """A communicator of mpi4py's as one of ours of the same kind; a new one begins with the settings of `parent`."""
+    """Return a pyncclx communicator for one of mpi4py's, with `parent`'s settings."""
     if not isinstance(comm, Base):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
         constants = [constant for constant in _CONSTANTS.values() if type(constant) is cls and constant == comm]

@@ -1,4 +1,4 @@
-"""How a method would run on device arrays, and why (`explain`); for what memory is held (`memory_report`)."""
+"""How a method would run on device arrays (`explain`), and memory held by purpose."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ from ..team.state import state_of
 
 
 class Explained(MessageBase):
-    """The methods that describe how a communicator works."""
+    """Methods that describe how a communicator works."""
 
     def explain(self, operation: str, nbytes: int = 0) -> str:
-        """Describe in a sentence how a method would run on device arrays. Collective at the first use.
+        """Describe in a sentence how a method would run on device arrays.
+
+        Collective at the first use.
 
         Parameters
         ----------
         operation : str
             Name of the method, such as "Allreduce".
         nbytes : int
-            Bytes of the message; where there is a block for each rank, of the longest.
+            Bytes of the message, or of the longest block if each rank has one.
 
         Returns
         -------
         str
-            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (a method of
-            mpi4py's and nothing else) or "refused".
+            Begins with "native" (a kernel), "staged" (MPI on copies in pinned host memory), "host" (mpi4py's method
+            alone) or "refused".
 
         Raises
         ------
         ValueError
             There is no such method.
         NotSupported
-            Kernels refuse it, and `staging` is False.
+            Kernels refuse the method, and `staging` is False.
 
         Examples
         --------
@@ -114,7 +116,7 @@ class Explained(MessageBase):
         return f"host: {operation} is mpi4py's; MPI {'takes' if aware else 'may or may not take'} device arrays"
 
     def memory_report(self) -> dict[str, int]:
-        """Bytes of device memory that this process holds for communication, by purpose.
+        """Return the bytes of device memory that this process holds, by purpose.
 
         Returns
         -------
@@ -123,11 +125,11 @@ class Explained(MessageBase):
 
             * "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
             * "abandoned": leases and windows of communicators that were freed through handles of mpi4py's. They are
-              given back at the next meeting of their ranks: when these make or free a communicator of pyncclx;
+              released when their ranks next make or free a communicator of pyncclx together;
             * "this communicator": its lease of the heap;
             * "windows": arrays of `Alloc`;
-            * "packed": copies of what derived datatypes describe, and results that are moved once more;
-            * "messages": what short messages are copied to, shared by all communicators;
+            * "packed": packed copies of derived datatypes, and results that are copied once more;
+            * "messages": slots that short messages are copied to, shared by all communicators;
             * "shuffles": rows and workspaces of token shuffles;
             * "device teams": signals and barriers of the program's own kernels, and the workspace of collectives in
               Python.

@@ -1,4 +1,4 @@
-"""What intracommunicators have beyond MPI's methods: token shuffles, and teams for a program's own kernels."""
+"""Methods beyond MPI's: token shuffles, `Grow`, and teams for a program's kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..tokens_over_nodes.shuffle import SpanningShuffle
 
 
 class Extensions(IntraBase):
-    """Methods that make what a program uses for more than one operation."""
+    """Methods that create objects and communicators for later operations."""
 
     def Create_token_shuffle(
         self,
@@ -34,12 +34,14 @@ class Extensions(IntraBase):
         placement: Any = None,
         blocks: int | None = None,
     ) -> TokenShuffle:
-        """Make what moves tokens to the ranks of their experts, and the results back. Collective.
+        """Create a token shuffle, which moves tokens to their experts and results back.
+
+        Collective.
 
         Parameters
         ----------
         num_experts, capacity, hidden, dtype, k, max_tokens, rows_dtype, layout, overflow, placement, blocks
-            As of `pyncclx.TokenShuffle`; the same on all ranks.
+            See `pyncclx.TokenShuffle`; equal on all ranks.
 
         Returns
         -------
@@ -79,14 +81,15 @@ class Extensions(IntraBase):
     def Grow(
         self, maxprocs: int, command: Any, args: Any = None, info: MPI.Info = MPI.INFO_NULL, root: int = 0
     ) -> Any:
-        """Start processes, and return a communicator of these ranks and the new ones, behind them. Collective.
+        """Start processes, and return a communicator of these ranks and the new ones.
 
-        The new processes get it by ``pyncclx.Communicator(MPI.Comm.Get_parent().Merge(True))``.
+        The new ranks follow the old ones. The new processes get the communicator by
+        ``pyncclx.Communicator(MPI.Comm.Get_parent().Merge(True))``. Collective.
 
         Parameters
         ----------
         maxprocs, command, args, info, root
-            As of `Spawn`.
+            The parameters of mpi4py's `Spawn`.
 
         Returns
         -------
@@ -104,30 +107,30 @@ class Extensions(IntraBase):
             MPI.Comm.Free(spawned)
 
     def device_team(self, signals: int = 64, blocks: int = 64, counters: int = 8) -> DeviceTeam:
-        """Make what a program's own kernels need to communicate: the first argument of the device functions.
+        """Create the device team with which a program's own kernels communicate.
 
-        They are in the header ``pyncclx.cuh`` (see `include_path`), and for Numba in `pyncclx.device`. Collective,
-        with the same numbers on all ranks.
+        The team is the first argument of the device functions in the header ``pyncclx.cuh`` (see `include_path`), and
+        in `pyncclx.device` for Numba. Collective, with the same numbers on all ranks.
 
         Parameters
         ----------
         signals : int
-            64-bit words of each rank that its peers can set, and that its kernels can wait for; 0 at first.
+            Number of 64-bit words of each rank that peers can set and kernels can wait for; all begin at 0.
         blocks : int
-            The largest grid whose blocks use barriers between ranks.
+            Number of blocks of the largest grid that uses barriers between ranks.
         counters : int
-            Of the blocks of a grid that meet in one kernel.
+            Number of counters for barriers among the blocks of one kernel.
 
         Returns
         -------
         DeviceTeam
-            Its `pointer` is for kernels. It lasts until the communicator is freed. Kernels can reach all arrays that
-            `Alloc` returned before they are launched.
+            Pass its `pointer` to kernels. It lasts until the communicator is freed. Kernels can reach all arrays that
+            `Alloc` returned before their launch.
 
         Raises
         ------
         TypeError, ValueError
-            On all ranks: a number is no integer, negative, or not the same everywhere.
+            On all ranks: a number is no integer, or negative, or differs between ranks.
 
         Examples
         --------

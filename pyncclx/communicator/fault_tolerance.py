@@ -1,4 +1,4 @@
-"""What is left to do when ranks have failed: MPI's methods for that, on communicators with device memory."""
+"""MPI's methods for failed ranks, on communicators with device memory."""
 
 from __future__ import annotations
 
@@ -21,27 +21,32 @@ from ..team.base import IntraBase
 from ..team.state import state_of
 from .lifetime import Lifetime
 
-_FOR_MPI_S = 1.0  # until MPI has found the failures that the detector has, of processes that may be alive
-_FOR_DEAD_S = 30.0  # the same, of processes that are gone: MPI finds those for certain, late on a busy machine
+# How long MPI may take to find failures that the detector has found. Processes may still be alive, or they are gone:
+# MPI certainly finds those, but late on a busy machine.
+_FOR_MPI_S = 1.0
+_FOR_DEAD_S = 30.0
 
 
 class FaultTolerance(Lifetime):
-    """Methods for failed ranks. They take an MPI that goes on when ranks fail, as Open MPI does with ULFM."""
+    """Methods for failed ranks.
+
+    They need an MPI that continues when ranks fail, such as Open MPI with ULFM.
+    """
 
     def _adopted(self, made: MPI.Comm) -> Any:
-        """Return a communicator of mpi4py's that was made from this one as one of ours."""
+        """Return the pyncclx communicator for one of mpi4py's made from this one."""
         raise NotImplementedError
 
     def Revoke(self) -> None:
-        """End all that goes on in this communicator, on all ranks. Local. As mpi4py's Revoke.
+        """End all operations of this communicator, on all ranks. Local.
 
-        Kernels that wait leave within milliseconds, those of captured graphs too. From then on calls raise `Revoked`
-        on all ranks, but for `Shrink`, `Agree` and `Free`.
+        Waiting kernels end within milliseconds, also those of captured graphs. From then on calls raise `Revoked` on
+        all ranks, except `Shrink`, `Agree` and `Free`.
 
         Raises
         ------
         NotSupported
-            MPI has no such thing.
+            The MPI library cannot revoke communicators.
 
         Examples
         --------
@@ -60,13 +65,13 @@ class FaultTolerance(Lifetime):
             state.loss = loss
 
     def Is_revoked(self) -> bool:
-        """Return whether a rank has revoked this communicator. Local. As mpi4py's Is_revoked."""
+        """Return whether any rank has revoked this communicator. Local."""
         return ulfm.is_possible() and super().Is_revoked()
 
     def Get_failed(self) -> MPI.Group:
-        """Return the group of the ranks that are known to have failed. Local. As mpi4py's Get_failed.
+        """Return the group of the ranks known to have failed. Local.
 
-        It has all those that exceptions have named.
+        It includes every rank that exceptions have named.
         """
         if not ulfm.is_possible():
             own = self.Get_group()
@@ -75,12 +80,18 @@ class FaultTolerance(Lifetime):
         return super().Get_failed()
 
     def Ack_failed(self, num_to_ack: int | None = None) -> int:
-        """Acknowledge failed ranks: receives from any rank go on without them. Local. As mpi4py's Ack_failed."""
+        """Acknowledge failed ranks, so that receives from any rank exclude them. Local.
+
+        `num_to_ack` limits how many are acknowledged. Returns the number of acknowledged failures.
+        """
         ulfm.require("Ack_failed")
         return super().Ack_failed(num_to_ack)
 
     def Agree(self, flag: int) -> int:
-        """Return the bitwise AND of the living ranks' flags, the same on all of them. Collective. As mpi4py's Agree."""
+        """Return the bitwise AND of the living ranks' flags, equal on all of them.
+
+        Collective over the living ranks.
+        """
         ulfm.require("Agree")
         try:
             return super().Agree(flag)
@@ -88,26 +99,31 @@ class FaultTolerance(Lifetime):
             raise explained(self, error, "Agree") from error
 
     def Iagree(self, flag: Any) -> MPI.Request:
-        """Begin what `Agree` does, and return a request. As mpi4py's Iagree."""
+        """Begin to compute the bitwise AND of the living ranks' flags; return a request.
+
+        When it completes, the buffer `flag` holds the result; see `Agree`.
+        """
         ulfm.require("Iagree")
         return super().Iagree(flag)
 
     def Shrink(self) -> Any:
-        """Make a communicator of the ranks that have not failed. Collective over them. As mpi4py's Shrink.
+        """Create a communicator of the ranks that have not failed. Collective over them.
 
-        What this communicator has on the device is released, if ranks have failed: the new one can have all of it at
-        once. Arrays from its `Alloc` become ordinary arrays; windows, shuffles and persistent requests are to be made
-        anew. Messages between living ranks may go on here; `Free` it when they are over.
+        If ranks have failed, this communicator's device memory is released, and the new one can use it at once. Arrays
+        from this one's `Alloc` become ordinary arrays. Create windows, shuffles and persistent requests again on the
+        new communicator. Messages between living ranks may continue on this one; `Free` it when they are over.
 
         Returns
         -------
         Comm
-            With the settings of this one.
+            It has the settings of this communicator.
 
         Raises
         ------
         NotSupported
-            MPI does not go on when ranks fail.
+            The MPI library does not continue when ranks fail.
+        RankFailed
+            The program of a rank has failed, but its process still lives, and `Shrink` would wait for it.
 
         Examples
         --------
@@ -118,7 +134,8 @@ class FaultTolerance(Lifetime):
         made, spanning = self._adopted(super().Shrink()), spanning_of(cast(IntraBase, self))
         self._give_up(self._ranks_outside(made))
         heap = HEAP.made
-        with suppress(RankFailed, Revoked, PeerTimeout):  # else the memory goes back at the next meeting
+        # If the ranks cannot meet here, the memory is released when they meet next.
+        with suppress(RankFailed, Revoked, PeerTimeout):
             there = mpi_bootstrap.allgather_objects(made, heap.present() if heap is not None else None)
             if heap is not None:
                 heap.meet([each for each in there if each is not None])
@@ -127,7 +144,10 @@ class FaultTolerance(Lifetime):
         return made
 
     def Ishrink(self) -> tuple[Any, MPI.Request]:
-        """Begin what `Shrink` does; return the communicator, and the request after which it can be used."""
+        """Begin to create a communicator of the ranks that have not failed.
+
+        Returns the communicator and a request; use the communicator after the request completes. See `Shrink`.
+        """
         self._check_shrinkable("Ishrink")
         failed = ulfm.failed_ranks(self)
         made, request = super().Ishrink()
@@ -135,7 +155,7 @@ class FaultTolerance(Lifetime):
         return self._adopted(made), request
 
     def _check_shrinkable(self, operation: str) -> None:
-        """Raise if a rank has failed that MPI takes for a living one, and would wait for."""
+        """Raise RankFailed if MPI would wait for a failed rank that it takes for alive."""
         ulfm.require(operation)
         left = self._failures_unknown_to_mpi()
         if left:
@@ -145,7 +165,7 @@ class FaultTolerance(Lifetime):
             raise RankFailed(ranks, tuple(worlds[rank] for rank in ranks), text, operation=operation)
 
     def _failures_unknown_to_mpi(self) -> set[int]:
-        """Wait until MPI has found the failures that the detector has; return those that it has not in time."""
+        """Return the failures found by the detector that MPI does not find in time."""
         known, began = self._known_failures(), time.monotonic()
         while left := known.difference(ulfm.failed_ranks(self)):
             waited = time.monotonic() - began
@@ -172,7 +192,10 @@ class FaultTolerance(Lifetime):
         return tuple(rank for rank, new in enumerate(ranks) if new == MPI.UNDEFINED)
 
     def _give_up(self, failed: tuple[int, ...]) -> None:
-        """Release the memory on the device, once nothing of the failed ranks writes to it; calls raise from now on."""
+        """Release the device memory after ranks failed; later calls raise.
+
+        Then waits until the failed ranks' processes have ended: until then they may write to that memory.
+        """
         state = state_of(self)
         worlds = ulfm.world_ranks(self)
         failed_worlds = tuple(worlds[rank] for rank in failed)

@@ -1,6 +1,6 @@
-"""Fault injection: methods in which a rank is killed, stopped, delayed, or errs, by PYNCCLX_FAULT.
+"""Fault injection: PYNCCLX_FAULT kills, stops or delays a rank, or raises.
 
-Nothing is changed, and no call pays anything, while the variable is not set.
+While the variable is not set, no method is changed and no call takes longer.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ..team.base import Base
 from ..team.state import state_of
 
 _PATTERN = 0x5A
-_calls: dict[str, int] = held({})  # by name: how many there were on this rank
+_calls: dict[str, int] = held({})  # number of calls of each method on this rank
 
 
 class InjectedFault(RuntimeError):
-    """What ``do=raise`` of PYNCCLX_FAULT raises."""
+    """The exception that ``do=raise`` of PYNCCLX_FAULT raises."""
 
 
 def arm(classes: Iterable[type]) -> None:
-    """Let methods of these classes have the faults that PYNCCLX_FAULT sets, if it is set.
+    """Wrap the methods that PYNCCLX_FAULT names, if it is set, with their faults.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def _with_faults(method: Callable[..., Any], name: str, faults: list[Fault]) -> 
 
 
 def _commit(fault: Fault, owner: Any) -> None:
-    """Let a fault happen, now or some time after."""
+    """Cause a fault, now or after its delay."""
     if fault.after_s > 0:
         timer = threading.Timer(fault.after_s, _act, [fault, owner])
         timer.daemon = True
@@ -94,7 +94,8 @@ def _act(fault: Fault, owner: Any) -> None:
     elif fault.do == "interrupt":
         os.kill(pid, signal.SIGINT)
     elif fault.do == "stop":
-        if fault.seconds < math.inf:  # of a process that stands still, another one must let it go on
+        # A stopped process cannot continue itself; a child does it.
+        if fault.seconds < math.inf:
             subprocess.Popen(["/bin/sh", "-c", f"sleep {fault.seconds}; kill -CONT {pid}"], start_new_session=True)
         os.kill(pid, signal.SIGSTOP)
     elif fault.do == "delay":
@@ -106,7 +107,7 @@ def _act(fault: Fault, owner: Any) -> None:
 
 
 def _corrupt(owner: Any) -> None:
-    """Write nonsense over the epochs in this rank's lease, as a stray pointer might."""
+    """Overwrite the epochs in this rank's lease, as a stray pointer might."""
     team = state_of(owner).team if isinstance(owner, Base) else None
     if team is None:
         raise NotSupported(f"{settings.FAULT.name}: do=corrupt-header needs a communicator that uses the device")

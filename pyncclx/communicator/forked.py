@@ -1,4 +1,4 @@
-"""Forked children of ranks: no communicator, window or request of the parent's can be used there, so calls raise."""
+"""Forked children: calls on the parent's communicators and requests raise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from .faults import is_ours
 
 
 def refuse_in_children(classes: Iterable[type]) -> None:
-    """Let all methods of these classes raise NotSupported in the children that this process forks while MPI is used."""
+    """Make all public methods of some classes raise NotSupported in forked children.
+
+    This holds for children that this process forks after MPI was initialized.
+    """
     bases = {base for cls in classes for base in cls.__mro__ if is_ours(base)}
     in_children(lambda: _refuse(bases) if MPI.Is_initialized() else None)
 

@@ -1,4 +1,4 @@
-"""The end of a communicator: what releases it, and what it holds on the device."""
+"""The end of a communicator: methods that free it and its device memory."""
 
 from __future__ import annotations
 
@@ -18,32 +18,36 @@ _Self = TypeVar("_Self", bound="Lifetime")
 
 
 class Lifetime(Base):
-    """Methods that end communicators."""
+    """Methods that free communicators."""
 
     @property
     def _is_constant(self) -> bool:
-        """Whether it is an object that exists once, as COMM_WORLD does."""
+        """Whether this is a predefined object such as COMM_WORLD."""
         raise NotImplementedError
 
     def Free(self) -> None:
-        """Release the communicator, and the device memory it holds. Collective.
+        """Free the communicator and its device memory. Collective.
 
-        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their memory.
+        MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their device memory.
 
         Raises
         ------
         CapacityExceeded, ValueError, MPI.Exception
-            After it is freed: what a kernel of an earlier call has refused, and no call has raised.
+            A kernel of an earlier call has recorded the error, and no call has raised it. The communicator is free.
         """
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            super().Free()  # which raises
+            super().Free()  # raises
             return
         refusal = self._leave(super().Free)
         if refusal is not None:
             raise refusal
 
     def free(self) -> None:
-        """As `Free`, if there is something to free. Of COMM_WORLD and COMM_SELF only the memory; they stay usable."""
+        """Free the communicator and its device memory, unless already freed. Collective.
+
+        On MPI.COMM_WORLD and MPI.COMM_SELF it releases only the device memory; they stay usable. Raises what `Free`
+        raises.
+        """
         refusal = self._leave() if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else None
         if not self._is_constant:
             super().free()
@@ -51,16 +55,19 @@ class Lifetime(Base):
             raise refusal
 
     def Disconnect(self) -> None:
-        """As `Free`, once pending communication is over. Collective."""
+        """Wait for pending communication, then free the communicator. Collective.
+
+        Its device memory is released too. Raises what `Free` raises.
+        """
         refusal = self._leave(super().Disconnect)
         if refusal is not None:
             raise refusal
 
     def _leave(self, free: Callable[[], None] | None = None) -> Exception | None:
-        """Release the memory on the device, after all ranks' kernels; return what one here has refused.
+        """Release the device memory after all ranks' kernels; return an unraised refusal.
 
-        `free` frees the communicator then. MPI keeps one that has failed, unless it was revoked: late ranks may call
-        it.
+        The refusal is what a kernel of this rank recorded. `free` then frees the communicator. A failed communicator
+        is not freed in MPI unless it was revoked, because late ranks may still call it.
         """
         state, comm, spanning = state_of(self), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
         team, refusal = state.team, None
@@ -72,7 +79,8 @@ class Lifetime(Base):
             refusal = team.errors.refusal() if have_met else None
         if team is None or have_met:
             state.close()
-        else:  # some rank will never come: what it may write to stays
+        else:
+            # Some rank will never come; memory that it may write to is kept.
             state.abandon()
         if free is not None:
             if have_met or (ulfm.is_possible() and ulfm.is_revoked(comm)):
@@ -86,6 +94,6 @@ class Lifetime(Base):
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        # Freeing waits for all ranks. A rank that raises must not: the others may never come here.
+        # Freeing waits for all ranks. After an exception the other ranks may never come here.
         if kind is None:
             self.free()

@@ -1,4 +1,4 @@
-"""The neighbourhood collectives of communicators with a topology, in all forms."""
+"""Neighbourhood collectives of communicators with a topology."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .methods import nonblocking, or_staged, persistent
 if TYPE_CHECKING:
 
     class _TopoBase(MPI.Topocomm, IntraBase):
-        """What `Neighbors` becomes a part of."""
+        """The classes that `Neighbors` is combined with."""
 else:
     _TopoBase = IntraBase
 
@@ -28,14 +28,20 @@ else:
 class Neighbors(_TopoBase):
     """Neighbourhood collectives that have kernels.
 
-    On a Cartesian communicator block 2 * d of a buffer belongs to the neighbour below in dimension d, block 2 * d + 1
-    to the one above. What is sent to the one below arrives there as from the one above. Blocks for MPI.PROC_NULL stay
-    as they are. On a graph there is a block for each edge; edges between the same two ranks are taken in order.
+    On a Cartesian communicator block 2 * d of a buffer belongs to the lower neighbour in dimension d, block 2 * d + 1
+    to the upper one. The lower neighbour receives a block as from its upper neighbour. Blocks for MPI.PROC_NULL keep
+    their values. On a graph there is a block for each edge; edges between the same two ranks are matched in order.
     """
 
     @or_staged
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send all neighbours the same data; recvbuf has a block for each. Any datatype."""
+        """Send the same data to all neighbours, and receive a block from each.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, shape (count,), any datatype
+        recvbuf : array or buffer spec, shape (number of neighbours * count,)
+        """
         if not by_kernel(self, neighbor_allgather, sendbuf, recvbuf):
             super().Neighbor_allgather(sendbuf, recvbuf)
 
@@ -44,7 +50,14 @@ class Neighbors(_TopoBase):
 
     @or_staged
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """As `Neighbor_allgather`; the blocks have counts and displacements, in elements and on the host."""
+        """Send the same data to all neighbours; receive blocks of any length.
+
+        Parameters
+        ----------
+        sendbuf : array or buffer spec, any datatype
+        recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, …
+            Counts and displacements in elements, on the host.
+        """
         if not by_kernel(self, neighbor_allgatherv, sendbuf, recvbuf):
             super().Neighbor_allgatherv(sendbuf, recvbuf)
 
@@ -53,7 +66,12 @@ class Neighbors(_TopoBase):
 
     @or_staged
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send each neighbour a block of its own, all of the same length. Any datatype."""
+        """Exchange a block with each neighbour, all blocks of the same length.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : array or buffer spec, shape (number of neighbours * count,), any datatype
+        """
         if not by_kernel(self, neighbor_alltoall, sendbuf, recvbuf):
             super().Neighbor_alltoall(sendbuf, recvbuf)
 
@@ -62,7 +80,13 @@ class Neighbors(_TopoBase):
 
     @or_staged
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """As `Neighbor_alltoall`; the blocks have counts and displacements, in elements and on the host."""
+        """Exchange a block of any length with each neighbour.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, …
+            Any datatype; counts and displacements in elements, on the host.
+        """
         if not by_kernel(self, neighbor_alltoallv, sendbuf, recvbuf):
             super().Neighbor_alltoallv(sendbuf, recvbuf)
 
@@ -71,7 +95,13 @@ class Neighbors(_TopoBase):
 
     @or_staged
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """As `Neighbor_alltoallv`; each block has a datatype of its own, and displacements are in bytes."""
+        """Exchange a block with each neighbour, each block with its own datatype.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : ``[array, types]``, ``[array, (counts, displs), types]``, …
+            A datatype for each block; displacements in bytes, on the host.
+        """
         if not by_kernel(self, neighbor_alltoallw, sendbuf, recvbuf):
             super().Neighbor_alltoallw(sendbuf, recvbuf)
 

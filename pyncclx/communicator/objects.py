@@ -1,4 +1,4 @@
-"""mpi4py's methods with a lower-case name: Python objects, whose device arrays are moved by kernels."""
+"""mpi4py's lower-case methods: Python objects whose device arrays kernels move."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _sendrecv, _recv = MPI.Comm.sendrecv, MPI.Comm.recv
 
 
 def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
-    """Return what is to be pickled for a rank in the object's place."""
+    """Return what is pickled in place of an object for one rank."""
     if is_plain(obj) or dest == MPI.PROC_NULL:
         return obj
     contents = take_apart(obj)
@@ -31,9 +31,10 @@ def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
 
 
 def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[Any]:
-    """Return what is to be pickled for some ranks in the objects' place; all are pickled before any is offered.
+    """Return what is pickled in place of several objects, each for one rank.
 
-    The receiver of several objects opens them itself: one that raises must not keep the others from being declined.
+    All objects are pickled before any is offered to its receiver. The receiver opens each one apart: if one raises,
+    the others can still be declined.
     """
     contents = [None if is_plain(item) else pickled(item) for item in items]
     messages: list[Any] = []
@@ -47,17 +48,18 @@ def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[A
 
 
 class ObjectMessages(MessageBase):
-    """Messages with Python objects, as mpi4py's. What device arrays in them hold does not go through the pickle.
+    """Messages with Python objects: mpi4py's methods, and device arrays too.
 
-    A receiver gets new arrays of the same library, type, shape and order, which the current stream fills. The sender's
-    arrays may be written again at once by what its stream does next: what is sent is a copy. An object without device
-    arrays is mpi4py's alone, and so is every object while `MPI.pickle` pickles in a way of the program's own.
+    The data of device arrays is not pickled: kernels move it. A receiver gets new arrays of the same library, type,
+    shape and order, which the current stream fills. A copy is sent, so later work on the sender's stream may write its
+    arrays at once. mpi4py alone moves objects without device arrays, and all objects while the program has replaced
+    the functions of `MPI.pickle`.
     """
 
     @of_any
     @explains_failures
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """As mpi4py's `send`; the data of device arrays is moved by kernels.
+        """Send a Python object to a rank; kernels move the data of its device arrays.
 
         Parameters
         ----------
@@ -79,7 +81,7 @@ class ObjectMessages(MessageBase):
     @of_any
     @explains_failures
     def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """As `send`, and return when the message has been matched."""
+        """Send a Python object, and return when a receive has matched it; see `send`."""
         message = _sealed(self, obj, dest, tag)
         with Exchange(self, (message,)):
             super().ssend(message, dest, tag)
@@ -87,7 +89,10 @@ class ObjectMessages(MessageBase):
     @of_any
     @explains_failures
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """As mpi4py's `isend`: the object, its device arrays too, may be changed at once."""
+        """Begin to send a Python object, and return a request; see `send`.
+
+        The object and its device arrays may be changed at once.
+        """
         message = _sealed(self, obj, dest, tag)
         with Exchange(self, (message,)):
             return going_on(super().isend(message, dest, tag))
@@ -95,7 +100,7 @@ class ObjectMessages(MessageBase):
     @of_any
     @explains_failures
     def issend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """As `isend`; the request is over when the message has been matched."""
+        """Begin to send a Python object; its request completes when a receive matches it."""
         message = _sealed(self, obj, dest, tag)
         with Exchange(self, (message,)):
             return going_on(super().issend(message, dest, tag))
@@ -103,14 +108,14 @@ class ObjectMessages(MessageBase):
     @of_any
     @explains_failures
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """As mpi4py's `bsend`."""
+        """Send a Python object through mpi4py's buffer."""
         super().bsend(obj, dest, tag)
         note_buffered()
 
     @of_any
     @explains_failures
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """As mpi4py's `ibsend`."""
+        """Begin to send a Python object through mpi4py's buffer; return a request."""
         return going_on(super().ibsend(obj, dest, tag))
 
     @explains_failures
@@ -121,7 +126,15 @@ class ObjectMessages(MessageBase):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """As mpi4py's `recv`; the stream waits for the data of device arrays, the host does not."""
+        """Receive a Python object; the stream, not the host, waits for its device arrays.
+
+        Parameters
+        ----------
+        buf : buffer, optional
+            Memory for the pickle.
+        source, tag : int
+        status : MPI.Status, optional
+        """
         if not isinstance(self, MessageBase):  # MPI.Comm.recv(comm), where comm is mpi4py's
             return type(self).recv(self, buf, source, tag, status)
         with Exchange(self):
@@ -138,12 +151,13 @@ class ObjectMessages(MessageBase):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """As mpi4py's `sendrecv`: `send` and `recv` at once."""
+        """Send a Python object while receiving another; see `send` and `recv`."""
         if not isinstance(self, MessageBase):  # MPI.Comm.sendrecv(comm, ...), where comm is mpi4py's
             return type(self).sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         message = _sealed(self, sendobj, dest, sendtag)
         with Exchange(self, (message,)):
-            if message is not sendobj:  # which mpi4py would send before it refuses these
+            # mpi4py would send the message before it refuses a source or tag; then nobody could withdraw it.
+            if message is not sendobj:
                 self.endpoint.check_receive("sendrecv", source, recvtag)
             if HOLDING:
                 return super().sendrecv(message, dest, sendtag, recvbuf, source, recvtag, status)
@@ -153,7 +167,7 @@ class ObjectMessages(MessageBase):
 if TYPE_CHECKING:
 
     class _IntraBase(IntraBase, MessageBase):
-        """What `ObjectCollectives` becomes a part of."""
+        """The classes that `ObjectCollectives` is combined with."""
 else:
     _IntraBase = MessageBase
 
@@ -163,7 +177,7 @@ class ObjectCollectives(_IntraBase):
 
     @explains_failures
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """As mpi4py's `bcast`; root gets a copy of its object, too."""
+        """Broadcast root's object, and return a copy on every rank, also on root."""
         own = None
         if self.rank == root and not is_plain(obj) and (contents := take_apart(obj)) is not None:
             obj, own = Share.of(self, contents, "bcast")
@@ -172,7 +186,7 @@ class ObjectCollectives(_IntraBase):
 
     @explains_failures
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        """As mpi4py's `gather`."""
+        """Return all ranks' objects at root, in rank order; None on other ranks."""
         messages = _listed(self, [sendobj], [root]) if 0 <= root < self.size else [sendobj]
         with Exchange(self, messages, defers=True):
             items = super().gather(messages[0], root)
@@ -180,26 +194,26 @@ class ObjectCollectives(_IntraBase):
 
     @explains_failures
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        """As mpi4py's `scatter`."""
+        """Send each rank its object from root's sequence; return this rank's object."""
         messages = self._each_listed(sendobj) if self.rank == root and not is_plain(sendobj) else []
         with Exchange(self, messages):
             return super().scatter(messages or sendobj, root)
 
     @explains_failures
     def alltoall(self, sendobj: Any) -> list[Any]:
-        """As mpi4py's `alltoall`."""
+        """Send an object to each rank; return the objects received, in rank order."""
         messages = [] if is_plain(sendobj) else self._each_listed(sendobj)
         with Exchange(self, messages, defers=True):
             return open_all(super().alltoall(messages or sendobj))
 
     def _each_listed(self, sendobj: Any) -> list[Any]:
-        """Return what is to be pickled of a sequence with one object for each rank."""
+        """Return what is pickled in place of each object of a sequence, one for each rank."""
         items = list(sendobj)
         return _listed(self, items, range(self.size)) if len(items) == self.size else items
 
     @explains_failures
     def allgather(self, sendobj: Any) -> list[Any]:
-        """As mpi4py's `allgather`."""
+        """Return all ranks' objects on every rank, in rank order."""
         own, contents = None, None if is_plain(sendobj) else pickled(sendobj)
         if contents is not None:
             sendobj, own = Share.of(self, contents, "allgather") if contents.arrays else (Packed(contents), None)
@@ -211,10 +225,10 @@ class ObjectCollectives(_IntraBase):
 
     @explains_failures
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
-        """As mpi4py's `allreduce`.
+        """Reduce all ranks' objects, and return the result on every rank.
 
-        Of device arrays alike on all ranks, the operators SUM, PROD, BAND, BOR and BXOR are applied by `Allreduce`. All
-        else is mpi4py's: pickled, and reduced by the operators of Python.
+        `Allreduce` reduces device arrays with SUM, PROD, BAND, BOR and BXOR if they have the same form on all ranks.
+        mpi4py reduces everything else: it pickles the objects and applies Python's operators.
         """
         if not is_reduced(sendobj, op):
             result = super().allreduce(sendobj, listing(op))
@@ -225,7 +239,10 @@ class ObjectCollectives(_IntraBase):
 
     @explains_failures
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
-        """As mpi4py's `reduce`; root applies SUM, PROD, BAND, BOR and BXOR to device arrays that kernels bring."""
+        """Reduce all ranks' objects, and return the result at root; None on other ranks.
+
+        For device arrays with SUM, PROD, BAND, BOR or BXOR, kernels move the data, and root applies the operator.
+        """
         messages: tuple[Any, ...] = ()
         if 0 <= root < self.size and is_reduced(sendobj, op):
             sendobj, message = sealed_operand(self, sendobj, root)

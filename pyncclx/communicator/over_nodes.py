@@ -1,4 +1,4 @@
-"""Communicators over several nodes: whether one is, and the way of its calls."""
+"""Communicators over several nodes: how their calls are made, cached and launched."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ from ..team.state import State, state_of
 
 
 class OverNodes(IntraBase):
-    """What communicators over several nodes do instead of launching one kernel."""
+    """Methods that replace the launch of one kernel where ranks are on several nodes."""
 
     @property
     def spanning(self) -> Spanning | None:
-        """What a communicator over several nodes has; None if one Team has all ranks. Collective at the first use."""
+        """State of a communicator over several nodes; None if one Team has all ranks.
+
+        Collective at the first use.
+        """
         state = state_of(self)
         if state.team is not None or self.is_inter:
             return None
@@ -47,13 +50,13 @@ class OverNodes(IntraBase):
     def spanning_for(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> Spanning | None:
-        """Return the same for a call with these arguments; None if its arrays are on the host. Collective.
+        """Return `spanning` for a call; None if its arrays are on the host. Collective.
 
         `make` is the function that makes the call inside a node.
         """
         if state_of(self).team is not None or self.is_inter:
             return None
-        if make in NEIGHBORS and edges_of(self) is None:  # some rank has no neighbours, and no array
+        if make in NEIGHBORS and edges_of(self) is None:  # some rank has no neighbours and no array
             return None
         if on_host(*args, *options.values()) and not options.get("device"):
             return None
@@ -61,7 +64,7 @@ class OverNodes(IntraBase):
         return self.spanning
 
     def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Compare a call, if calls are compared, before the ranks that make it meet for the first time."""
+        """Compare the ranks' first call, if `checking` is on, before the ranks meet."""
         state = state_of(self)
         if state.checking and state.topology is None:
             call = make(self, *args, **options)
@@ -71,14 +74,19 @@ class OverNodes(IntraBase):
     def by_nodes(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
     ) -> bool | None:
-        """As `Base.by_nodes`."""
+        """Run a call over several nodes.
+
+        Returns None if all ranks are on one node, False if the arrays are on the host, and True otherwise. `begun` is
+        the call's entry in the flight recorder. Collective.
+        """
         spanning = self.spanning_for(make, args, options)
         if spanning is None:
             return None
         state = state_of(self)
         try:
             if not state.checking:
-                spanning.look()  # before the call has a number: it may be made again
+                # This may raise. The call has no number yet, so the program may make it again.
+                spanning.look()
             call = OVER_NODES[make](self, *args, **options)
             if begun is not None:
                 _describe(begun, make.__name__.capitalize(), call)
@@ -97,7 +105,7 @@ class OverNodes(IntraBase):
         return True
 
     def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """As `Base.by_nodes_again`."""
+        """Run an equal call's cached program over several nodes; False if there is none."""
         state, spanning = state_of(self), spanning_of(self)
         if spanning is None or state.checking:
             return False
@@ -105,7 +113,8 @@ class OverNodes(IntraBase):
         program = None if key is None else spanning.known(key)
         if program is None:
             return False
-        spanning.look()  # before the call has a number: it may be made again
+        # This may raise. The call has no number yet, so the program may make it again.
+        spanning.look()
         _start(self, program.operation)
         calls, facts = state.calls(self), program.facts
         if calls is None or facts is None:
@@ -122,7 +131,7 @@ class OverNodes(IntraBase):
     def key_over_nodes(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> Hashable | None:
-        """Return the key of a nonblocking call over nodes; None if it cannot be a call that came before."""
+        """Return the key of a nonblocking call over nodes; None if it cannot be cached."""
         state = state_of(self)
         if spanning_of(self) is None or state.checking:
             return None
@@ -131,7 +140,7 @@ class OverNodes(IntraBase):
     def launched_over_nodes(
         self, key: Hashable | None, args: tuple[Any, ...], options: dict[str, Any]
     ) -> SpanningWork | None:
-        """Begin a nonblocking call that came before; None if none with this key did."""
+        """Begin a nonblocking call by its cached program; None if none has this key."""
         spanning = spanning_of(self)
         program = None if spanning is None or key is None else spanning.known(key)
         if spanning is None or program is None:
@@ -139,7 +148,10 @@ class OverNodes(IntraBase):
         return launched_again(self, spanning, program, arrays_of(*args, *options.values()))
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
-        """As on one node; over several, every rank of the node has mapped the array. Collective."""
+        """Allocate an array that all ranks of this node have mapped. Collective.
+
+        See `Base.Alloc` for the parameters and for what raises.
+        """
         spanning = self.spanning
         if spanning is None:
             return super().Alloc(shape, dtype)
@@ -152,7 +164,10 @@ class OverNodes(IntraBase):
         return mpi_bootstrap.agree(cast(MPI.Intracomm, self), lambda: local.Alloc(shape, dtype), undo=undo)
 
     def Register(self, array: Any) -> Registration:
-        """As on one node; over several, every rank of the node maps the memory. Collective."""
+        """Map an array's memory into all ranks of this node. Collective.
+
+        See `Base.Register` for the parameters and for what raises.
+        """
         spanning = self.spanning
         if spanning is None:
             return super().Register(array)
@@ -162,32 +177,32 @@ class OverNodes(IntraBase):
 
     @property
     def scratch(self) -> Scratch:
-        """As `Base.scratch`: over nodes that of the node's Team."""
+        """Memory for copies of arguments; over nodes, that of the node's Team."""
         spanning = self.spanning
         return self.team.scratch if spanning is None else spanning.team.scratch
 
 
 def _keep(state: State, spanning: Spanning, args: tuple[Any, ...]) -> None:
-    """Keep the arrays of a call on a named stream until what that stream has now is over; see `Kept`."""
+    """Keep a call's arrays while the communicator's `stream` may use them; see `Kept`."""
     if state.stream is not None and state.blocking != "host":
         order = spanning.team.order
         order.kept.keep(order.mark(state.stream), arrays_of(*args))
 
 
 def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """Return the key of the program of a call of some kind, None if it has none."""
+    """Return the cache key of a call's program; None if the call cannot be cached."""
     key = key_of_call(kind, args, options)
     return None if key is None else (key, state.deterministic)
 
 
 def _start(comm: OverNodes, operation: str) -> None:
-    """Give hooks the event of a call that starts."""
+    """Emit the start event of a call to the listeners."""
     if events.listeners:
         events.start(operation, events.now(), comm)
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:
-    """Write what a call is into its entry of the flight recorder; None: its arrays are on the host."""
+    """Describe a call in its flight recorder entry; None: its arrays are on the host."""
     if call is None:
         begun.of_host_arrays(operation)
     else:

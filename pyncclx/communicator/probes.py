@@ -1,4 +1,4 @@
-"""Probes of a communicator: their status has the length of a device array, not of the envelope that MPI matched."""
+"""Probes: their status has the length of a device array, not of MPI's envelope."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
-    """The message that an earlier probe has taken from MPI, if the receive matches it."""
+    """Take the message held by a probe that a receive matches; None if there is none."""
     found = comm.probed.take(source, tag) if HOLDING else None
     return None if found is None else Message(found.message, comm, found)
 
 
 def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
-    """Whether there is such a message; it stays."""
+    """Whether an earlier probe holds a message that a receive matches."""
     return bool(HOLDING) and comm.probed.find(source, tag) is not None
 
 
 @contextmanager
 def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message | None]:
-    """Provide such a message to a block that receives it; it stays if the block raises before it is received."""
+    """Provide the message held by an earlier probe to a block that receives it.
+
+    Provides None if none matches. The message stays held if the block raises before it is received.
+    """
     found = comm.probed.find(source, tag) if HOLDING else None
     if found is None:
         yield None
@@ -45,7 +48,7 @@ def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message
     try:
         yield message
     except BaseException as error:
-        # MPI's own errors come after the receive, but for those of arguments; mpi4py leaves the message then.
+        # MPI raises errors after the receive, except those about arguments. mpi4py keeps the message after those.
         is_received = not message or (isinstance(error, MPI.Exception) and error.Get_error_class() not in _OF_ARGUMENTS)
         raise
     finally:
@@ -54,7 +57,10 @@ def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message
 
 
 def of_any(method: _Method) -> _Method:
-    """A method that may be called with a communicator of mpi4py's: ``MPI.Comm.Mprobe(comm)``, as its pkl5 does."""
+    """Allow calls such as ``MPI.Comm.Mprobe(comm)`` with mpi4py's communicators.
+
+    mpi4py's pkl5 makes such calls.
+    """
 
     @functools.wraps(method)
     def either(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,11 +71,11 @@ def of_any(method: _Method) -> _Method:
 
 
 class Probes(MessageBase):
-    """Probes of messages with device arrays, and of others.
+    """Probes of all messages, also of those with device arrays.
 
     A message that `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, all forms of
-    `Sendrecv`, `recv`, `irecv` and `sendrecv`, or by a matched probe. If it holds a device array, this is also true of
-    messages that the same rank sent before it with other tags; a persistent receive of those into a host array must
+    `Sendrecv`, `recv`, `irecv` and `sendrecv`, or by a matched probe. If it holds a device array, the same rule holds
+    for messages that the same rank sent before it with other tags. A persistent receive of those into a host array must
     have been started before the probe.
     """
 
@@ -77,29 +83,35 @@ class Probes(MessageBase):
     def Probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        """Wait for a message; the status has its source, tag and length. As mpi4py's `Probe`."""
+        """Wait for a message, and set the status to its source, tag and length."""
         self._look(super().Probe, source, tag, status)
         return True
 
     @of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """Whether a message has come; the status has its source, tag and length. As mpi4py's `Iprobe`."""
+        """Return whether a message has come; set the status to its source, tag and length."""
         return self._look(super().Iprobe, source, tag, status)
 
     @of_any
     def Mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
-        """As `Probe`; only the returned message can receive it, into a host or device array."""
+        """Wait for a message, take it, and return it.
+
+        Only the returned message can receive it, into a host or device array. See `Probe`.
+        """
         return cast(Message, self._match(super().Mprobe, source, tag, status))
 
     @of_any
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
-        """As `Iprobe`; only the returned message can receive it, into a host or device array. None if none has come."""
+        """Take a message and return it; None if none has come.
+
+        Only the returned message can receive it, into a host or device array. See `Iprobe`.
+        """
         return self._match(super().Improbe, source, tag, status)
 
     def _look(self, probe: Callable[..., bool], source: int, tag: int, status: MPI.Status | None) -> bool:
-        """Look for a message among those that earlier probes have taken, then by mpi4py's method."""
+        """Probe the messages held by earlier probes, then by mpi4py's method."""
         found = self.probed.find_and_read(source, tag)
         if found is None:
             status = MPI.Status() if status is None else status
@@ -113,7 +125,7 @@ class Probes(MessageBase):
     def _match(
         self, probe: Callable[..., MPI.Message | None], source: int, tag: int, status: MPI.Status | None
     ) -> Message | None:
-        """The same, and take the message."""
+        """Take a message held by an earlier probe, or else one found by mpi4py's method."""
         found = self.probed.take(source, tag)
         if found is not None:
             found = found.read()
@@ -123,13 +135,16 @@ class Probes(MessageBase):
             if message is None:
                 return None
             found = ProbedMessage.of(message, status).read()
-            if not found.is_read:  # of a host array
+            if not found.is_read:  # a host array's message
                 return Message(message, self)
         found.fill(status)
         return Message(found.message, self, found)
 
     def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
-        """Probe by mpi4py's method; what it finds is a message of the program's."""
+        """Probe by mpi4py's method, for messages of the program only.
+
+        Handshake messages of the library that match any tag are received on the way.
+        """
         try:
             while (found := probe(source, tag, status)) and tag == MPI.ANY_TAG and status.tag == letter_tag():
                 is_matched = isinstance(found, MPI.Message)
@@ -143,20 +158,20 @@ class Probes(MessageBase):
     def _receive_letter(self, letter: MPI.Message, source: int) -> None:
         self.endpoint.partitioned.letters.receive(letter, source)
 
-    # Of Python objects: mpi4py's own, but for messages that a probe above has found
+    # The methods for Python objects are mpi4py's own, except for messages held by a probe above.
 
     @of_any
     def probe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Literal[True]:
-        """As mpi4py's `probe`."""
+        """Wait for a message with a Python object, and set the status."""
         if self.probed.find(source, tag):
             return self.Probe(source, tag, status)
         return self._by_mpi(super().probe, source, tag, MPI.Status() if status is None else status)
 
     @of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """As mpi4py's `iprobe`."""
+        """Return whether a message with a Python object has come, and set the status."""
         if self.probed.find(source, tag):
             return self.Iprobe(source, tag, status)
         return self._by_mpi(super().iprobe, source, tag, MPI.Status() if status is None else status)
@@ -165,7 +180,7 @@ class Probes(MessageBase):
     def mprobe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message:
-        """As mpi4py's `mprobe`."""
+        """Wait for a message with a Python object, take it, and return it."""
         if self.probed.find(source, tag):
             return self.Mprobe(source, tag, status)
         return self._by_mpi(super().mprobe, source, tag, MPI.Status() if status is None else status)
@@ -174,7 +189,7 @@ class Probes(MessageBase):
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
-        """As mpi4py's `improbe`."""
+        """Take a message with a Python object and return it; None if none has come."""
         if self.probed.find(source, tag):
             return self.Improbe(source, tag, status)
         return self._by_mpi(super().improbe, source, tag, MPI.Status() if status is None else status)
@@ -186,13 +201,13 @@ class Probes(MessageBase):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """As mpi4py's `recv`."""
+        """Receive a Python object, also one that an earlier probe holds."""
         found = take_probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
     @of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """As mpi4py's `irecv`."""
+        """Begin to receive a Python object, and return a request."""
         found = take_probed(self, source, tag)
         return going_on(super().irecv(buf, source, tag) if found is None else found.irecv())
 
@@ -206,10 +221,11 @@ class Probes(MessageBase):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """As mpi4py's `sendrecv`."""
+        """Send a Python object while receiving another, also one that a probe holds."""
         if not is_probed(self, source, recvtag):
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        sending = self.isend(sendobj, dest, sendtag)  # before the message is taken, which an error here leaves
+        # The send comes first: if it raises, the held message stays.
+        sending = self.isend(sendobj, dest, sendtag)
         received = Probes.recv(self, recvbuf, source, recvtag, status)
         sending.wait()
         return received

@@ -1,4 +1,4 @@
-"""What `pyncclx` exports, loaded when a program first asks for any of it. Importing this imports `mpi4py.MPI`."""
+"""Public names of `pyncclx`, loaded at first use; they import `mpi4py.MPI`."""
 
 # ruff: noqa: PLC0414
 from ..device.team import DeviceTeam as DeviceTeam

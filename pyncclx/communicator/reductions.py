@@ -1,4 +1,4 @@
-"""The collectives that reduce: on device arrays by a kernel, else mpi4py's."""
+"""Collectives that reduce: by kernels, or mpi4py on host arrays."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .methods import nonblocking, or_staged, persistent
 
 
 class Reductions(IntraBase):
-    """Collectives that reduce, each in its three forms. They fold in rank order."""
+    """Collectives that reduce, in rank order: blocking, nonblocking and persistent."""
 
     @or_staged
     def Reduce(
         self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, root: int = 0, *, algorithm: str | None = None
     ) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order, into root's recvbuf.
+        """Reduce sendbuf elementwise over all ranks, in rank order, into root's recvbuf.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE at root reads recvbuf
-        recvbuf : the same at root; not used elsewhere
+        recvbuf : array or buffer spec, same count and datatype, at root; not used elsewhere
         op : MPI.Op or pyncclx.AVG
         root : int
         algorithm : {"one_shot", "two_shot_lines", "two_shot", "chain"}, optional
-            By length if left out. The result has the same bits in all.
+            Chosen by length if left out. All give the same bits.
         """
         if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):
             super().Reduce(sendbuf, recvbuf, cast(MPI.Op, op), root)
@@ -43,7 +43,7 @@ class Reductions(IntraBase):
 
     @or_staged
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order, into every rank's recvbuf.
+        """Reduce sendbuf elementwise over all ranks, in rank order, into every recvbuf.
 
         Parameters
         ----------
@@ -51,8 +51,8 @@ class Reductions(IntraBase):
         recvbuf : array or buffer spec, same count and datatype
         op : MPI.Op or pyncclx.AVG
         algorithm : {"one_shot", "two_shot_lines", "two_shot", "numba"}, optional
-            By length if left out. "numba": the kernels written in Python. The result has the same bits in all, on all
-            ranks and in every run.
+            Chosen by length if left out. "numba": the kernels written in Python. All give the same bits, on all ranks
+            and in every run.
 
         Examples
         --------
@@ -72,15 +72,16 @@ class Reductions(IntraBase):
     def Reduce_scatter_block(
         self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order; rank r gets block r of the result.
+        """Reduce sendbuf elementwise over all ranks; rank r gets block r of the result.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, shape (size * count,); MPI.IN_PLACE reads recvbuf, then of that shape
         recvbuf : array or buffer spec, shape (count,), same datatype
         op : MPI.Op or pyncclx.AVG
+            Applied in rank order.
         algorithm : {"one_shot", "two_shot"}, optional
-            By length if left out. The result has the same bits in both.
+            Chosen by length if left out. Both give the same bits.
         """
         if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Reduce_scatter_block(sendbuf, recvbuf, cast(MPI.Op, op))
@@ -92,18 +93,19 @@ class Reductions(IntraBase):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: AnyOp = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
-        """Fold sendbuf elementwise over all ranks, in rank order; rank r gets the next recvcounts[r] elements.
+        """Reduce sendbuf elementwise; rank r gets the next recvcounts[r] elements.
 
         Parameters
         ----------
         sendbuf : array or buffer spec, shape (sum(recvcounts),); MPI.IN_PLACE reads recvbuf, then of that shape
-            In place the result stands at the beginning of recvbuf; what its other elements are then is undefined.
+            In place, the result is stored at the beginning of recvbuf, and its other elements become undefined.
         recvbuf : array or buffer spec, shape (recvcounts[rank],), same datatype
-        recvcounts : sequence of int, on all ranks the same
-            If left out, the ranks exchange the lengths of their recvbufs, on the host; not in place.
+        recvcounts : sequence of int, equal on all ranks
+            If left out, the ranks exchange the lengths of their recvbufs on the host. Required in place.
         op : MPI.Op or pyncclx.AVG
+            Applied in rank order.
         algorithm : {"one_shot", "two_shot"}, optional
-            By length if left out. The result has the same bits in both.
+            Chosen by length if left out. Both give the same bits.
         """
         may_stage = algorithm is None
         if not by_new_kernel(
@@ -116,7 +118,7 @@ class Reductions(IntraBase):
 
     @or_staged
     def Scan(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
-        """Fold sendbuf elementwise over the ranks 0 to this one, in rank order.
+        """Reduce sendbuf elementwise over the ranks 0 to this one, in rank order.
 
         Parameters
         ----------
@@ -124,7 +126,7 @@ class Reductions(IntraBase):
         recvbuf : array or buffer spec, same count and datatype
         op : MPI.Op or pyncclx.AVG
         algorithm : {"one_shot", "two_shot"}, optional
-            By length if left out. The result has the same bits in both.
+            Chosen by length if left out. Both give the same bits.
         """
         if not by_kernel(self, scan, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Scan(sendbuf, recvbuf, cast(MPI.Op, op))
@@ -134,12 +136,17 @@ class Reductions(IntraBase):
 
     @or_staged
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
-        """Fold sendbuf elementwise over the ranks below this one, in rank order; rank 0's recvbuf stays as it is.
+        """Reduce sendbuf elementwise over the lower ranks, in rank order.
+
+        The recvbuf of rank 0 keeps its values.
 
         Parameters
         ----------
-        sendbuf, recvbuf, op, algorithm
-            As for `Scan`.
+        sendbuf : array or buffer spec, shape (count,); MPI.IN_PLACE reads recvbuf
+        recvbuf : array or buffer spec, same count and datatype
+        op : MPI.Op or pyncclx.AVG
+        algorithm : {"one_shot", "two_shot"}, optional
+            Chosen by length if left out. Both give the same bits.
         """
         if not by_kernel(self, exscan, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Exscan(sendbuf, recvbuf, cast(MPI.Op, op))

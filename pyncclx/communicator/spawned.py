@@ -1,4 +1,4 @@
-"""Processes that a program spawns: those of Python run under the command that the program itself runs under."""
+"""Spawned processes: Python programs run under the spawning program's own runner."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from ..system.process import PerProcess
 
-#: What comes between Python with its options and a program; `python -m pyncclx run` sets it.
+#: Arguments between Python's options and the program; `python -m pyncclx run` sets them.
 RUNNER: PerProcess[tuple[str, ...]] = PerProcess(tuple)
-_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # options of Python that have a value in the next word
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # Python's options with a value in the next word
 
 
 def arguments_under_runner(command: Any, args: Any) -> Any:
-    """The arguments with which a command is to be spawned, from those that mpi4py's `Spawn` takes."""
+    """Return `Spawn`'s `args`, with the runner inserted if the command is Python."""
     runner = RUNNER.get()
     if not runner or not isinstance(command, (str, bytes, os.PathLike)) or not _is_python(os.fsdecode(command)):
         return args
@@ -28,7 +28,10 @@ def arguments_under_runner(command: Any, args: Any) -> Any:
 
 
 def each_under_runner(commands: Any, args: Any) -> Any:
-    """The same for several commands, as mpi4py's `Spawn_multiple` takes them; both count at root alone."""
+    """Return `Spawn_multiple`'s `args`, with the runner inserted for Python commands.
+
+    Both arguments are significant at root only.
+    """
     if not RUNNER.get() or not commands or (args and len(args) != len(commands)):
         return args
     return [arguments_under_runner(*one) or [] for one in zip(commands, args or [None] * len(commands), strict=True)]
@@ -39,7 +42,10 @@ def _is_python(command: str) -> bool:
 
 
 def _program_index(words: Sequence[str]) -> int | None:
-    """Where the program begins among Python's arguments: a file, "-", -m or -c; None if there is none."""
+    """Return the index of the program among Python's arguments; None if there is none.
+
+    The program is a file, "-", -m or -c.
+    """
     index = 0
     while index < len(words):
         word = words[index]
