@@ -14,7 +14,9 @@ from .composition import Composition
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SpanningCall:
-    """A call over nodes: all that it takes to make its program. `launch.Call` is that of a call inside a node.
+    """A call over nodes: everything needed to compose its program.
+
+    Inside a node, `launch.Call` plays this part.
 
     Attributes
     ----------
@@ -26,9 +28,9 @@ class SpanningCall:
     signature : tuple
         What must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
     empty : bool
-        On all ranks: nothing has to be done.
+        On all ranks: there is nothing to do.
     before, after : callable, optional
-        Enqueue on a stream what comes before and after the program, such as the packing of a derived datatype.
+        Enqueue work before and after the program, such as the packing of a derived datatype.
     is_again : bool
         Whether `before` and `after` do the same for every equal call.
     """
@@ -44,5 +46,5 @@ class SpanningCall:
 
     @property
     def may_be_known(self) -> bool:
-        """Whether its program does for an equal call what has to be done."""
+        """Whether the program can be cached and enqueued again for an equal call."""
         return self.is_again or (self.before is None and self.after is None)

@@ -1,10 +1,10 @@
-"""Whether the ranks of several nodes make the same calls: each sends a text of its calls to the next rank.
+"""Compare calls between nodes: each rank sends the text of a call to the next.
 
-Inside a node kernels compare calls. Between nodes engines move bytes, which do not say what they are. So each rank lets
-MPI send a text of each call to the rank behind it, around a ring, and compares what comes from the rank before with its
-own calls, whenever it makes a call or waits for results. A rank that finds a difference raises, and passes the news on
-around the ring. A message of MPI's takes longer than the rest of a short call: texts of calls that came before are
-sent together, if a thread can send them should the program make no further call.
+Inside a node kernels compare calls. Engines between nodes move plain bytes. So each rank sends a text of each call by
+MPI to the next rank of a ring. Whenever it makes a call or waits for results, it compares the texts of the previous
+rank with its own calls. A rank that finds a difference raises and passes the difference on around the ring. A message
+of MPI takes longer than the rest of a short call, so texts of cached calls are sent together, if a thread can send them
+when the program makes no further call.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from .engine import Failed
 from .outbox import Outbox
 from .short_exchange import LABEL_NBYTES, text_of
 
-_TAG = 9  # those of pieces and of records are others
-_CALLS, _STOP = b"c", b"s"  # begin messages: labels, no more labels
-_NEWS: dict[bytes, type[Exception]] = {b"n": CollectiveMismatch, b"e": Aborted}  # begin those with a text to raise
+_TAG = 9  # pieces and records use other tags
+_CALLS, _STOP = b"c", b"s"  # first bytes of messages: labels follow; no more labels will
+_NEWS: dict[bytes, type[Exception]] = {b"n": CollectiveMismatch, b"e": Aborted}  # first bytes of error texts
 _TOGETHER = 16  # labels in one message
-_STEP = "comparison of calls"  # for messages
-_LOOKS = 10  # for calls of the rank before
-_PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # with news, once
-_CLOSE_S = 1.0  # that the last messages may take
+_STEP = "comparison of calls"  # name of the step in error messages
+_LOOKS = 10  # polls for calls of the previous rank
+_PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # to wait for the error text of another rank, once
+# Seconds that the last messages may take.
+_CLOSE_S = 1.0
 
 
 class Comparison:
-    """The calls of this rank that have not been compared, and those that the rank before has sent.
+    """Calls of this rank and of the previous rank that have not been compared.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class Comparison:
         Returns a duplicate of the communicator for messages with a tag of this module. Collective, called once.
     failed : callable
     look_soon : callable
-        Has a thread call a function before long.
+        Makes a thread call the given function soon.
     """
 
     def __init__(
@@ -66,16 +67,18 @@ class Comparison:
         self._outbox = Outbox(_TAG)
         self._last = self._unsent = b""  # labels
         self._has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._goes_on = True  # whether this rank and the one before send all their calls
+        self._goes_on = True  # whether this rank and the previous one send all their calls
         self._sends = True
         self._failure: Exception | None = None
         self._patience_s = _PATIENCE_S
-        self._lock = threading.RLock()  # a step that waits in a thread looks, too
+        # A step that waits in a thread polls, too.
+        self._lock = threading.RLock()
 
     def add(self, label: bytes, *, later: bool = False) -> None:
-        """Compare a call that begins; the label is that of `label_of`, the same on all ranks. Collective at first.
+        """Compare a call that begins. Collective at the first call.
 
-        With `later` the label may be sent with those of the next calls.
+        `label` comes from `label_of` and is the same on all ranks. With `later` it may be sent with the next calls'
+        labels.
         """
         self._begin()
         with self._lock:
@@ -97,21 +100,21 @@ class Comparison:
             self._look_soon(self.check_aside)
 
     def _leave_by(self, error: BaseException) -> None:
-        """End the communicator if Ctrl-C may have lost the text of a call."""
+        """End the communicator if Ctrl-C may have lost the label of a call."""
         if not isinstance(error, Exception) and self._failure is None:
             operation = text_of(self._last).partition("(")[0]
             self._fail(left_by(self._rank, operation, error).exception())
 
     def _begin(self) -> None:
         if self._comm is None:
-            # If this rank left before it has come to MPI, the others would wait there without an end.
+            # A rank that left before this meeting would make the others wait in MPI for ever.
             with mpi_bootstrap.interrupts_deferred():
                 self._comm = self._make()
 
     def stop(self) -> None:
-        """Compare no more: a graph has a call of this rank, and the host does not see when it is replayed.
+        """Stop comparing: the host does not see when a graph with a call is replayed.
 
-        Collective at first, as `add`.
+        Collective at the first call, as `add` is.
         """
         self._begin()
         with self._lock:
@@ -122,14 +125,14 @@ class Comparison:
             self._end()
 
     def check(self) -> None:
-        """Compare what has come.
+        """Compare the calls whose labels have arrived.
 
         Raises
         ------
         CollectiveMismatch, Aborted
-            From then on. Aborted: a rank has left a call.
+            At every call from then on. Aborted: a rank has left a call.
         RankFailed, Revoked
-            Of the ranks before and behind.
+            The previous or the next rank has failed, or the communicator was revoked.
         """
         with self._lock:
             if self._comm is not None:
@@ -147,7 +150,8 @@ class Comparison:
         while self._failure is None and (message := self._next(comm)) is not None:
             self._take(message[:1], message[1:])
             self._compare()
-            if not self._own:  # a look in vain costs most, where MPI yields the processor
+            # A poll that finds nothing costs most, where MPI yields the processor.
+            if not self._own:
                 break
 
     @property
@@ -157,20 +161,21 @@ class Comparison:
 
     @property
     def is_clear(self) -> bool:
-        """Whether there is nothing to raise, as far as this rank has looked, and a thread goes on to look."""
+        """Whether this rank knows of no error, and a thread will poll for others."""
         return bool(self._unsent) and self._failure is None
 
     def check_aside(self) -> None:
-        """As `check`, in a thread beside the program's, if MPI may be called there."""
+        """Call `check` from a helper thread, if MPI may be called there."""
         if self._has_threads:
             self.check()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Raise a difference in the place of what came of it."""
+        """Raise a difference between calls in place of the errors that follow from it."""
         try:
             yield
-        except RankFailed:  # an MPIError, which is its own reason
+        # A RankFailed, which is an MPIError, is its own reason.
+        except RankFailed:
             raise
         except (CollectiveMismatch, PeerTimeout, Aborted, MPIError):
             with suppress(MPI.Exception):  # the rank before has failed
@@ -178,14 +183,20 @@ class Comparison:
             raise
 
     def check_all(self) -> None:
-        """Compare all calls if results are here: mostly the rank before has sent its own by then. Raise as `check`."""
+        """Compare all calls once results are there. Raise as `check`.
+
+        By then the previous rank has mostly sent its own.
+        """
         for _ in range(_LOOKS):
             self.check()
             if not self._own:
                 break
 
     def _check_for_news(self) -> None:
-        """Give news of a difference a moment to come: it may be why another rank has given up. Raise as `check`."""
+        """Wait a moment for a difference that may have made another rank leave.
+
+        Raise as `check`.
+        """
         end, self._patience_s = time.monotonic() + self._patience_s, 0.0
         self.check()
         while time.monotonic() < end:
@@ -193,14 +204,14 @@ class Comparison:
             self.check()
 
     def close(self) -> None:
-        """Take the last messages: all ranks have made their calls."""
+        """Receive the last messages, after all ranks have made their calls."""
         end = time.monotonic() + _CLOSE_S
         with suppress(CollectiveMismatch, Aborted, MPI.Exception):
             while (self._own or not self._outbox.is_empty()) and time.monotonic() < end:
                 self.check()
 
     def end(self) -> None:
-        """Look no more: what brings messages is being freed, or given up."""
+        """Stop polling: the communicator is being freed or abandoned."""
         with self._lock:
             self._comm = None
 
@@ -212,7 +223,8 @@ class Comparison:
     def _send(self, message: bytes) -> None:
         assert self._comm is not None
         try:
-            self._outbox.is_empty()  # lets go of those that are over
+            # Drop the messages that have been sent.
+            self._outbox.is_empty()
             self._outbox.send(self._comm, message, self._behind)
         except MPI.Exception as error:
             raise explained(self._comm, error, text_of(self._last).partition("(")[0]) from error
@@ -251,7 +263,7 @@ class Comparison:
         self._theirs.clear()
 
     def leave(self, reason: Aborted) -> None:
-        """Pass on to all ranks that this one has left a call; from now on `check` raises the reason."""
+        """Tell all ranks that this one has left a call; `check` raises it from now on."""
         with self._lock:
             if self._failure is None:
                 self._failure = reason

@@ -1,4 +1,4 @@
-"""Composing the program of a call: each method adds a step."""
+"""Compose the program of a call: each method adds a step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from .short_exchange import Block, Share, label_of
 from .spanning import Spanning
 from .steps import CollectiveStep, CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
 
-_THREAD_NBYTES = 64  # of a vector or of results that a thread is for before more blocks are worth it; not measured
+# Bytes of a vector or of results for each thread, before more blocks are used. Not measured.
+_THREAD_NBYTES = 64
 
 
 class Composition:
-    """The steps of one call so far. A method returns its step's place, which later steps can come after.
+    """The steps of one call so far.
 
-    Steps follow each other, but for those `aside`: these run on a second stream, one after the other, and `after` alone
-    orders steps of the two streams.
+    Each method returns its step's index, for the `after` of later steps.
+
+    Steps run one after the other. Those marked `aside` run on a second stream, in their order. Only `after` orders
+    steps of the two streams.
 
     Attributes
     ----------
@@ -36,7 +39,7 @@ class Composition:
     places : Places
     operation : str
     label : bytes
-        Of the call, the same on all ranks.
+        Label of the call, the same on all ranks.
     """
 
     def __init__(self, spanning: Spanning, operation: str, signature: tuple[Any, ...] = ()) -> None:
@@ -47,11 +50,14 @@ class Composition:
         self._kept: list[object] = []
 
     def memory(self, *lengths: int) -> list[int]:
-        """Return the addresses of scratch memory. Once in a composition: a second call may return the same."""
+        """Return addresses of scratch memory. Call it once per composition.
+
+        A second call may return the same addresses.
+        """
         return self.spanning.scratch.addresses(*lengths)
 
     def kernel(self, call: Call, after: tuple[int, ...] = ()) -> int:
-        """Add the kernel of a call among the ranks of this node, all of which add it. Collective among them."""
+        """Add the kernel of a call among this node's ranks. Collective among them."""
         spanning = self.spanning
         plan = plan_of(spanning.local, spanning.team, call)
         parameters = spanning.team.parameters(plan, call.buffers, call.called, call.arguments)
@@ -71,11 +77,11 @@ class Composition:
         alone: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a fold of `count` vectors in this rank's memory, `stride` bytes apart. Collective in the node.
+        """Add a fold of `count` vectors in this rank's memory. Collective in the node.
 
-        `template` names elements and operator, as for a reduction's kernels. `own` is the number of a vector that lies
-        elsewhere, and its address. An average is that of `finish_as` ranks, or of all. A rank may have nothing to fold.
-        With `alone` it is not collective: this rank prepares the kernel.
+        The vectors are `stride` bytes apart. `template` names elements and operator, as for a reduction's kernels.
+        `own` is the number of a vector that lies elsewhere, and its address. An average is over `finish_as` ranks, or
+        over all. A rank may have nothing to fold. With `alone` it is not collective: this rank prepares the kernel.
         """
         spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
         if alone:
@@ -95,7 +101,7 @@ class Composition:
         return self.launch(function, self._blocks_for(nbytes), spanning.team.device.threads, args.pack(), after=after)
 
     def transform(self, template: tuple[str, ...], rows: TransformedRows) -> int:
-        """Add what a row transform makes of an array in this rank's memory. Collective in the node.
+        """Add a row transform of an array in this rank's memory. Collective in the node.
 
         `template` names the elements that are read and written, and the transform.
         """
@@ -104,7 +110,10 @@ class Composition:
         return self.launch(function, self._blocks_for(rows.nbytes), spanning.team.device.threads, rows.pack())
 
     def _blocks_for(self, nbytes: int) -> int:
-        """Return the blocks of a kernel that waits for nothing, by the bytes of a vector or of results."""
+        """Return the number of blocks of a kernel that waits for no peer.
+
+        `nbytes` are the bytes of a vector or of results.
+        """
         device = self.spanning.team.device
         return max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))
 
@@ -118,7 +127,7 @@ class Composition:
         early: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a kernel that is given these bytes; `early` as of `Kernels.launch`."""
+        """Add a kernel with these parameters; `early` as for `Kernels.launch`."""
         return self._add(LaunchStep(function, grid, threads, parameters, early), after=after)
 
     def copy(self, to: int, source: int, nbytes: int, after: tuple[int, ...] = ()) -> int:
@@ -135,7 +144,10 @@ class Composition:
         aside: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add an exchange with ranks of other nodes: those with the same local index if `on_rail`. All ranks add it."""
+        """Add an exchange with ranks of other nodes. All ranks add it.
+
+        With `on_rail`, each rank exchanges with ranks of its own local index only.
+        """
         engine = self.spanning.rails.engine_for(on_rail)
         self._follows_streams &= engine.follows_streams
         leaving, coming, verdicts = without_empty(sends), without_empty(receives), self.spanning.verdicts
@@ -147,7 +159,10 @@ class Composition:
     def collective(
         self, engine: Engine, name: str, enqueue: Callable[[Any], None], *, peers: Iterable[int], sent_nbytes: int
     ) -> int:
-        """Add a collective of an engine, which is given the stream. All ranks add it; `peers` are those waited for."""
+        """Add a collective of an engine. All ranks add it.
+
+        `enqueue` is called with the stream. `peers` are the ranks that this one waits for.
+        """
         traffic = self.spanning.traffic
         return self._add(
             CollectiveStep(engine, f"{self.operation}, {name}", enqueue, tuple(peers), sent_nbytes, traffic)
@@ -163,10 +178,13 @@ class Composition:
         sources: Iterable[int],
         blocks: Sequence[Block] = (),
     ) -> None:
-        """Add steps that give this rank's bytes to some ranks, and bring those of others. All ranks add them.
+        """Add steps that send this rank's bytes to ranks and receive theirs.
 
-        `Spanning.is_short` of the bytes. They are at `Spanning.short.address_of` a rank then, also this one's, and
-        `blocks` of them, no more than those of all ranks, one after the other at `Spanning.short.gathered`.
+        All ranks add them.
+
+        `Spanning.is_short` holds for the bytes. Afterwards the bytes of each rank, also of this one, are at
+        `Spanning.short.address_of` that rank, and `blocks` of them are packed at `Spanning.short.gathered`. The blocks
+        have no more bytes than all ranks together.
         """
         short, me = self.spanning.short, self.places.rank
         if nbytes:
@@ -184,10 +202,12 @@ class Composition:
         peers: Iterable[int] = (),
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a function of the host, which is given another composition and its stream: the steps there run at once.
+        """Add a host function that composes further steps, which run at once.
 
-        By then the steps before have ended, so that the function can read what they have written. `on_rail` is that of
-        the exchanges which it adds, None if it adds none, and `peers` are the ranks that it receives from.
+        It is called with another composition and its stream.
+
+        The steps before it have ended, so the function can read their results. `on_rail` tells the kind of exchanges
+        that it adds, None if it adds none. `peers` are the ranks that it receives from.
         """
         engine = None if on_rail is None else self.spanning.rails.engine_for(on_rail)
 
@@ -201,11 +221,11 @@ class Composition:
         return self._add(HostStep(run, engine, tuple(peers)), after=after)
 
     def keep(self, memory: object) -> None:
-        """Keep memory that steps use as long as the steps."""
+        """Keep memory alive as long as the steps that use it."""
         self._kept.append(memory)
 
     def program(self, buffers: Collection[Buffer]) -> Program:
-        """Return the program of the steps; `buffers` are those of the call."""
+        """Return the program of the steps; `buffers` are the call's."""
         return Program(
             *(self.operation, self._steps, producers_of(buffers)),
             of_current=is_of_current(buffers),

@@ -1,8 +1,8 @@
-"""Communicators over nodes that a program has dropped without freeing them: their ranks close them for the next one.
+"""Close communicators over nodes that a program has dropped without `Free`.
 
-`team/dropped.py` does so inside a node. It cannot find the Team of a node's ranks: what the communicator has over nodes
-holds that. So the ranks that meet to make another communicator over nodes look for those that none of them can call any
-more, in which nothing is under way, and close them together.
+`team/dropped.py` closes them inside a node. It does not find the Team of a node's ranks, because the `Spanning` still
+refers to it. So ranks that make another communicator over nodes look for those that no rank can call any more and in
+which nothing is under way, and close them together.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class _Name(NamedTuple):
     """The name of a communicator, the same on all its ranks."""
 
     world_ranks: tuple[int, ...]
-    number: int  # among those of the same ranks, in the order in which they were made
+    number: int  # among the communicators of the same ranks, in the order of creation
 
 
 _STATES: WeakValueDictionary[_Name, State] = held(WeakValueDictionary[_Name, State]())
-_made: dict[tuple[int, ...], int] = held({})  # how many there were of the same ranks
+_made: dict[tuple[int, ...], int] = held({})  # number of communicators so far, by their ranks
 
 
 @mpi_bootstrap.interrupts_deferred()
 def span_next(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
-    """Close dropped communicators, then make what one over several nodes has. Collective."""
+    """Close dropped communicators, then make the `Spanning` of this one. Collective."""
     world_ranks = ulfm.world_ranks(cast(MPI.Comm, comm))
     _close_dropped(cast(MPI.Intracomm, comm), world_ranks)
     spanning, state = span(comm, topology), state_of(comm)
@@ -48,7 +48,10 @@ def span_next(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
 
 
 def _close_dropped(comm: MPI.Intracomm, world_ranks: tuple[int, ...]) -> None:
-    """Close the communicators that all their ranks have dropped after the same calls, if all are here. Collective."""
+    """Close the communicators that all their ranks have dropped. Collective.
+
+    All ranks must have made the same calls and be in `comm`.
+    """
     own = {name: state for name, state in list(_STATES.items()) if _is_dropped(state)}
     if mpi_bootstrap.first_bytes(comm, b"dropped" if own else b"") is None:
         return
@@ -62,18 +65,23 @@ def _close_dropped(comm: MPI.Intracomm, world_ranks: tuple[int, ...]) -> None:
             if all(of_ranks.get(rank, {}).get(name) == number for rank in name.world_ranks)
         }
     )
-    if common:  # the same on all ranks, which close them in one order
+    # `common` is the same on all ranks, so they close in one order.
+    if common:
         mpi_bootstrap.agree(comm, lambda: _close([own[name] for name in common if name in own]))
 
 
 def _close(states: Sequence[State]) -> None:
     for state in states:
         state.close()
-        state.attachments.clear()  # MPI keeps the state as long as the communicator, which the program has not freed
+        # MPI keeps the state as long as the communicator, which the program has not freed.
+        state.attachments.clear()
 
 
 def _is_dropped(state: State) -> bool:
-    """Whether no object, kernel, graph, window, message, nor request needs it, and this thread has made it."""
+    """Whether nothing needs the communicator and this thread made it.
+
+    No object, kernel, graph, window, message or request may use it.
+    """
     spanning = state.attachments.get(NAME)
     if not (isinstance(spanning, Spanning) and state.is_dropped):
         return False

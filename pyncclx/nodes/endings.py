@@ -1,4 +1,4 @@
-"""How a communicator over nodes ends when a call fails: what waits is ended, and other ranks learn why."""
+"""End a communicator over nodes when a call fails, and tell other ranks why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .places import Places
 from .rails import Rails
 from .short_exchange import label_of
 
-_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # other ranks find these out by themselves
+_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # other ranks find these by themselves
 
 
 class Endings:
@@ -26,9 +26,9 @@ class Endings:
     Attributes
     ----------
     operation : str
-        The last one.
+        The last one that was enqueued.
     number : int
-        Of the call that was enqueued last, the same on all ranks.
+        Number of the call that was enqueued last, the same on all ranks.
     """
 
     operation: str
@@ -48,7 +48,7 @@ class Endings:
 
     @contextmanager
     def entering(self, operation: str) -> Iterator[None]:
-        """Make a call, or a part of one, in the block, whole or not at all: Ctrl-C in it ends the communicator."""
+        """End the communicator if Ctrl-C interrupts a call in the block."""
         try:
             yield
         except BaseException as error:
@@ -57,18 +57,18 @@ class Endings:
             raise
 
     def refuse(self, operation: str, error: Exception) -> None:
-        """Compare with other ranks that this one has refused a call after it was compared.
+        """Have other ranks compare that this one has refused a call after comparing it.
 
-        If all have, the communicator goes on; else those that have not are in the call, and the next one differs.
+        If all ranks have refused it, the communicator goes on. Otherwise the others find a difference at the next call.
         """
         if not isinstance(error, _ON_ALL):
             self.number += 1
             self.comparison.add(label_of(operation, ("refused", type(error).__name__)))
 
     def leave(self, operation: str, error: BaseException) -> None:
-        """End the communicator on all ranks: this one leaves a call by an exception, and the others go on with it.
+        """End the communicator on all ranks after only this one left a call by an error.
 
-        Else later calls would take the messages of this one for theirs.
+        Otherwise later calls would receive the messages of this one.
         """
         if isinstance(error, _ON_ALL) or self.comparison.has_failed:
             return
@@ -82,7 +82,7 @@ class Endings:
         self._abort(operation, reason)
 
     def _differ(self, step: str, reason: Exception) -> None:
-        """End what waits for ranks that have made other calls."""
+        """End the waits for ranks that have made other calls."""
         self._abort(step, reason)
         self._failed(step, reason)
 
@@ -91,7 +91,7 @@ class Endings:
             engine.abort(step, reason)
 
     def _lost(self, loss: Loss) -> None:
-        """End what waits for ranks that have failed; called from the detector's thread."""
+        """End the waits for ranks that have failed; called in the detector's thread."""
         self._abort(self.operation, noted(loss.exception(self.operation)))
         if not self.team.errors.has_failed:
             self.team.errors.give_up(losses.REVOKED if loss.is_revoked else losses.ABORTED, self.operation)

@@ -1,4 +1,4 @@
-"""What moves bytes between nodes: the protocol of an engine, and what goes wrong in its steps."""
+"""Engines move bytes between nodes: their protocol, and the errors of their steps."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from ..errors import MPIError
 
 
 class Transfer(NamedTuple):
-    """Bytes to send or to receive: all of one exchange go at once."""
+    """Bytes to send or to receive. All transfers of one exchange run at once."""
 
     peer: int  # a rank of the communicator
     address: int
     nbytes: int
 
 
-#: Called with the name of a step that has failed, and with why: kernels of the node would wait for this rank.
+#: Called with the name of a failed step and the reason, because this node's kernels would wait for this rank.
 Failed = Callable[[str, Exception], None]
 
 
 class EngineError(MPIError):
-    """What the library behind an engine reports: mostly that a rank has died. The engine is over."""
+    """An error that an engine's library reports, mostly a dead rank; the engine ends."""
 
 
 class Engine(Protocol):
-    """Moves bytes between ranks of a communicator, which share no memory.
+    """Move bytes between ranks of a communicator that share no memory.
 
-    All its ranks make the same steps in the same order. What is sent to a rank arrives there in the order in which it
-    was given, so an exchange may have several transfers with one peer.
+    All ranks run the same steps in the same order. Bytes sent to a rank arrive in the order of the sends, so an
+    exchange may have several transfers with one peer.
 
     Attributes
     ----------
     name : str
         ``"mpi"`` or ``"nccl"``.
     follows_streams : bool
-        Whether a step is enqueued as a kernel is, and can be captured; otherwise the host waits for the step.
+        Whether a step is enqueued like a kernel and can be captured. Otherwise the host waits for the step.
     """
 
     name: str
@@ -43,30 +43,38 @@ class Engine(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """Whether `check` raises what has been recorded in this process; cheaper than `check`."""
+        """Whether this process has recorded an error for `check`; cheaper than `check`."""
 
     def exchange(
         self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
     ) -> None:
-        """Send and receive, on `stream`; `step` is the step's name for messages, `call` the number of its call.
+        """Send and receive on `stream`.
+
+        `step` is the step's name for messages, `call` the number of its call.
 
         Raises
         ------
         StepTimeout, MPI.Exception
-            From the host's wait; an engine that follows streams raises later, in `check`.
+            In the host's wait. An engine that follows streams raises later, in `check`.
         """
 
     def check(self, step: str = "a step between nodes") -> None:
-        """Raise what has gone wrong since the last look: once if the engine goes on, else from then on.
+        """Raise an error since the last check: once if the engine goes on, else always.
 
-        `step` is the step that is under way, for messages.
+        `step` is the current step, for messages.
         """
 
     def abort(self, step: str, reason: Exception) -> None:
-        """End all steps that are under way, one of this name among them: from now on `check` raises the reason."""
+        """End all steps under way; `check` raises the reason from now on.
+
+        `step` is the name of one of them.
+        """
 
     def close(self) -> None:
-        """Release what it holds: all steps are over. Collective among its ranks."""
+        """Release all resources, after all steps have ended. Collective among its ranks."""
 
     def abandon(self) -> None:
-        """Release, now or later, what does not take its ranks to meet: the steps of this rank are over."""
+        """Release, now or later, what needs no meeting of ranks.
+
+        This rank's steps have ended.
+        """

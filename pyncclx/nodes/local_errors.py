@@ -1,4 +1,4 @@
-"""What kernels inside a node have recorded, raised with the ranks of the communicator over nodes."""
+"""Raise errors of kernels in a node with ranks of the communicator over nodes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from .places import Places
 
 
 def check(errors: ErrorRecord, places: Places) -> None:
-    """Raise as `ErrorRecord.check`, whose ranks are those of the node."""
+    """Raise a node's recorded error with ranks of the communicator over nodes.
+
+    Raises what `ErrorRecord.check` raises.
+    """
 
     def rank_of(local: int) -> int:
-        return places.ranks_of(places.node)[local] if local >= 0 else -1  # -1 for any
+        return places.ranks_of(places.node)[local] if local >= 0 else -1  # -1 means any rank
 
     try:
         errors.check()

@@ -1,4 +1,4 @@
-"""What the failure detector finds of the ranks on other nodes: it asks MPI, where MPI goes on when ranks fail."""
+"""Failures of ranks on other nodes, which the detector learns from MPI (ULFM)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 
-_PATIENCE_S = 0.5  # of a rank that has found something odd, until MPI has found why: other ranks may have sooner
+# Seconds in which a rank waits after an odd error, until MPI has found its reason. Others may find it sooner.
+_PATIENCE_S = 0.5
 _PAUSE_S = 0.01
 
 
 class Lookout:
-    """All ranks of a communicator over nodes, as the detector looks after them; see `recovery.detector.Watched`.
+    """All ranks of a communicator over nodes, for the failure detector.
+
+    It implements `recovery.detector.Watched`.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     lost : callable
-        Called, from the detector's thread, with what has been lost.
+        Called with the loss, in the detector's thread.
     is_busy : callable
-        Whether a step may be under way; by any thread.
+        Returns whether a step may be under way. Any thread may call it.
     """
 
     id: bytes = b""
@@ -46,28 +49,29 @@ class Lookout:
 
     @property
     def comm(self) -> MPI.Comm | None:
-        """The communicator, as mpi4py's."""
+        """mpi4py's communicator; None if MPI ends when ranks fail."""
         return self._comm
 
     def may_launch(self) -> bool:
-        """Return False: no graph holds what MPI moves, and the node's Team is looked after by itself."""
+        """Return False: no graph holds MPI's steps, and the node's Team is watched itself."""
         return False
 
     def lose(self, loss: Loss) -> None:
-        """Take note of ranks that have failed, or that the communicator was revoked."""
+        """Record that ranks have failed or that the communicator was revoked."""
         if self.loss is None or len(loss.ranks) > len(self.loss.ranks):
-            self.loss = replace(loss, host="")  # of other nodes the detector has no name
+            # The detector has no host names of other nodes.
+            self.loss = replace(loss, host="")
             self._lost(self.loss)
 
     def give_up(self, kind: str) -> None:
-        """Do nothing: the node's Team is looked after by itself."""
+        """Do nothing: the node's Team is watched by itself."""
 
     def given_up(self) -> Note | None:
-        """Return None, for the same reason."""
+        """Return None: the node's Team is watched by itself."""
         return None
 
     def wait(self) -> Loss | None:
-        """Return the loss, for which a rank waits for a short time if it has not done so before."""
+        """Return the loss; the first call waits up to half a second for it."""
         end = time.monotonic() + _PATIENCE_S
         while self.loss is None and self._may_wait and time.monotonic() < end:
             time.sleep(_PAUSE_S)
@@ -75,6 +79,6 @@ class Lookout:
         return self.loss
 
     def close(self) -> None:
-        """Look no more: the communicator may be freed."""
+        """Stop watching: the communicator may be freed."""
         if DETECTOR.made is not None:
             DETECTOR.made.forget(self)

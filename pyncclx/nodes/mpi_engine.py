@@ -1,7 +1,7 @@
-"""The engine that is there everywhere: mpi4py on the arrays themselves, or on pieces in pinned host memory.
+"""The engine that works everywhere: mpi4py on arrays or on pinned host memory.
 
-MPI is given the arrays' memory on the host device, and where it is CUDA-aware. Elsewhere each transfer is cut into
-pieces: while MPI has one, the next is copied from the GPU, and the last to it.
+On the host device, and where MPI is CUDA-aware, MPI takes the addresses of the arrays. Elsewhere each transfer is cut
+into pieces: while MPI transfers one, the next is copied from the GPU, and the last to it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from ..system.process import held
 from .engine import Failed, Transfer
 from .pieces import PieceOfTransfer, pieces_of
 
-# The engine has a communicator of its own. A tag for each call: where a rank sends what another does not expect (the
-# counts of an Alltoallv differ), a later call must not take it.
+# The engine has a communicator of its own, and each call has a tag. If a rank sends what another does not expect (the
+# counts of an Alltoallv differ), a later call must not receive it.
 _FIRST_TAG, _TAGS = 16, 1 << 14  # MPI allows tags up to 32767 at least
-_POLLS = 200  # without a pause
-_left: list[PieceOfTransfer] = held([])  # of steps that have failed: MPI may still use their memory
+_POLLS = 200  # polls without a pause
+# Pieces of steps that have failed: MPI may still use their memory.
+_left: list[PieceOfTransfer] = held([])
 _LONGEST_PAUSE_S = 1e-3
 
 
 class MpiEngine:
-    """Moves bytes by MPI on a duplicate of the communicator; see `Engine`.
+    """Move bytes by MPI on a duplicate of the communicator; see `Engine`.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        Of the engine alone, mpi4py's.
+        mpi4py's communicator, used by the engine alone.
     device : Device
     direct : bool
         Whether MPI takes the addresses of device arrays.
@@ -45,7 +46,7 @@ class MpiEngine:
     Attributes
     ----------
     look : callable
-        Called in waits, which end if it raises.
+        Called in waits. If it raises, the wait ends.
     """
 
     name = "mpi"
@@ -53,32 +54,34 @@ class MpiEngine:
 
     def __init__(self, comm: MPI.Intracomm, device: Device, failed: Failed, *, direct: bool) -> None:
         self.comm, self._device, self._failed, self._direct = comm, device, failed, direct
-        self._streams = (None, None) if direct else (device.new_stream(), device.new_stream())  # of copies
+        self._streams = (None, None) if direct else (device.new_stream(), device.new_stream())  # streams of copies
         self._timeout_s = settings.TIMEOUT.get()
         self._failure: Exception | None = None
-        self._refusal: MPIError | None = None  # of one message; the engine goes on
+        self._refusal: MPIError | None = None  # a message was too long; the engine goes on
         self.look: Callable[[], None] = lambda: None
 
     def exchange(
         self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
     ) -> None:
-        """As `Engine.exchange`."""
+        """Send and receive pieces; the host waits until MPI has transferred them."""
         if sends or receives:
             tag = _FIRST_TAG + call % _TAGS
             self.do(step, functools.partial(self._exchange, step, sends, receives, tag), stream)
 
     def do(self, step: str, function: Callable[[], None], stream: Any) -> None:
-        """Let the host do a step, on `stream`: what it raises ends all steps, as `abort` does."""
+        """Run a host function on `stream`. If it raises, all steps end, as by `abort`."""
         self._raise_failure()
         self._device.call_between(stream, functools.partial(self._do, step, function))
 
     def wait(self, step: str, over: Callable[[], bool], late: Callable[[], tuple[int, ...]]) -> None:
-        """Wait in a step until `over` returns true; `late` returns the ranks that it still waits for.
+        """Wait in a step until `over` returns true.
+
+        `late` returns the ranks that it still waits for.
 
         Raises
         ------
         StepTimeout, RankFailed
-            Or what has ended another step.
+            Or the reason of another step's failure.
         """
         began, polls = time.monotonic(), 0
         while not over():
@@ -91,29 +94,29 @@ class MpiEngine:
 
     @property
     def has_failed(self) -> bool:
-        """As `Engine.has_failed`."""
+        """Whether `check` would raise."""
         return self._failure is not None or self._refusal is not None
 
     def check(self, step: str = "") -> None:
-        """As `Engine.check`; steps have said which they are."""
+        """Raise the failure at every call, or once that a message was too long."""
         self._raise_failure()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             raise refusal
 
     def abort(self, step: str, reason: Exception) -> None:
-        """As `Engine.abort`: waits look whether there is a failure."""
+        """Record a failure: waits end, and `check` raises the reason from now on."""
         if self._failure is None:
             self._failure = reason
             self._failed(step, reason)
 
     def close(self) -> None:
-        """As `Engine.close`."""
+        """Free the communicator, unless a step has failed. Collective."""
         if self._failure is None:
             self.comm.Free()
 
     def abandon(self) -> None:
-        """As `Engine.abandon`: MPI frees a communicator only when its ranks meet."""
+        """Release nothing: MPI frees a communicator only when its ranks meet."""
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -129,7 +132,7 @@ class MpiEngine:
             raise reason from error
 
     def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> None:
-        """Begin the pieces, those of one peer in order, until all are over."""
+        """Transfer the pieces, those of one peer in order, until all have been moved."""
         device = None if self._direct else self._device
         pieces = [*pieces_of(receives, device, self._streams[0], receives=True)]
         pieces += pieces_of(sends, device, self._streams[1], receives=False)
@@ -142,14 +145,16 @@ class MpiEngine:
 
         try:
             self.wait(step, over, lambda: _peers(waiting))
-        except BaseException:  # Ctrl-C, too
+        # Also after Ctrl-C.
+        except BaseException:
             _left[:] = [piece for piece in _left if not piece.is_moved()] + waiting
             raise
 
     def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
-        """Raise if a wait is over: a rank has failed, another step has, or it was too long.
+        """Raise if a wait must end: a rank or another step has failed, or it timed out.
 
-        A rank whose program has ended may have made its part of the step; if not, `late` names it in the end.
+        A rank whose program has ended may have done its part of the step. If it has not, `late` names it at the
+        timeout.
         """
         self.look()
         reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s, step, with_ended=False)
@@ -159,7 +164,10 @@ class MpiEngine:
             raise reason
 
     def _begin(self, step: str, tag: int, piece: PieceOfTransfer) -> MPI.Request | None:
-        """Give a piece to MPI; of one to receive, if its message is there and no longer: then all of it is known."""
+        """Start a piece in MPI; return None if the message to receive has not arrived.
+
+        A message that is too long is received and cut, and `check` raises once.
+        """
         place = [MPI.memory.fromaddress(piece.host_address, piece.nbytes), MPI.BYTE]
         if not piece.receives:
             return self.comm.Isend(place, piece.peer, tag)

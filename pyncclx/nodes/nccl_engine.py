@@ -1,8 +1,8 @@
 """The engine on GPUs: NCCL's sends and receives, on the stream of the call.
 
-NCCL connects two ranks at the first step between them, and the host waits in it until both have come. They may come to
-the first steps of two communicators in another order. So ranks are connected when the engine is made; among very many
-NCCL does it later.
+NCCL connects two ranks at the first step between them, and its call blocks the host until both have made it. Ranks may
+make the first steps of two communicators in different orders, and would deadlock. So an engine connects its ranks when
+it is made. Beyond `MOST_CONNECTED` ranks, NCCL connects them later.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .engine import EngineError, Failed, Transfer
 from .nccl_library import bindings, version_text
 from .nccl_reductions import NcclReduction
 
-# Blocks of NCCL's kernels: they wait on the same multiprocessors as ours. Not measured.
+# Blocks of NCCL's kernels. They wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16
-MOST_CONNECTED = 64  # ranks, each to all others when the engine is made. Not measured
-_FOR_END_S = 1.0  # NCCL waits until the last graph ends that holds a step: not in the way of `Free`
+MOST_CONNECTED = 64  # ranks, each connected to all others when the engine is made; not measured
+_FOR_END_S = 1.0  # seconds that `Free` waits for NCCL, which waits for the last graph with a step
 _BYTES = 1  # ncclUint8
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 
 
 class NcclEngine:
-    """Moves bytes by a communicator of NCCL's; see `Engine`. Collective to make.
+    """Move bytes by a communicator of NCCL; see `Engine`. Collective to make.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        The ranks that it joins, mpi4py's; not kept.
+        mpi4py's communicator of the ranks to join; not kept.
     ranks : sequence of int
-        Their ranks in the communicator that transfers name ranks of, in order.
+        Their ranks in the communicator over nodes, in order. Transfers name these ranks.
     failed : callable
     device : Device
     """
@@ -65,7 +65,8 @@ class NcclEngine:
             undo=nccl.comm_abort,
         )
         self._failure: Exception | None = None
-        self._aborting = threading.Lock()  # the watchdog may find an error as well
+        # The watchdog's thread may abort, too.
+        self._aborting = threading.Lock()
         if 1 < comm.size <= MOST_CONNECTED:
             try:
                 mpi_bootstrap.agree(comm, lambda: self._connect(ranks[comm.rank], device))
@@ -74,7 +75,7 @@ class NcclEngine:
                 raise
 
     def _connect(self, rank: int, device: Device) -> None:
-        """Exchange a byte with all others, on a stream of its own."""
+        """Exchange a byte with all other ranks, on a new stream."""
         stream, peers = device.new_stream(), [each for each in self._ranks if each != rank]
         memory = device.allocate_temporary(2 * len(peers), stream)
         sends = [Transfer(peer, memory.address + place, 1) for place, peer in enumerate(peers)]
@@ -90,7 +91,7 @@ class NcclEngine:
     def exchange(
         self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
     ) -> None:
-        """As `Engine.exchange`; errors of earlier steps raise in `check`."""
+        """Enqueue the sends and receives; `check` raises errors of earlier steps."""
         self._call(step, self._send_and_receive, sends, receives, stream.ptr)
 
     def _send_and_receive(self, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: int) -> None:
@@ -105,55 +106,56 @@ class NcclEngine:
             nccl.group_end()
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
-        """Give all ranks the bytes of one of them, by NCCL's collective; raise as `exchange`."""
+        """Broadcast the bytes of `root` by NCCL; raise as `exchange`."""
         numbers = nbytes, _BYTES, self._index(root)
         self._call("NCCL's broadcast", self._nccl.broadcast, address, address, *numbers, self._comm, stream.ptr)
 
     def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
-        """Give all ranks the bytes of each, which are as many, by NCCL's collective; raise as `exchange`."""
+        """Gather equally many bytes of each rank by NCCL; raise as `exchange`."""
         arguments = own, everything, nbytes, _BYTES, self._comm, stream.ptr
         self._call("NCCL's allgather", self._nccl.all_gather, *arguments)
 
     def alltoall(self, send: int, recv: int, nbytes: int, stream: Any) -> None:
-        """Give each rank its block of so many bytes, by NCCL's collective; raise as `exchange`."""
+        """Exchange blocks of `nbytes` bytes by NCCL; raise as `exchange`."""
         self._call("NCCL's alltoall", self._nccl.allto_all, send, recv, nbytes, _BYTES, self._comm, stream.ptr)
 
     def allreduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
-        """Reduce the vectors of all ranks to each of them, by NCCL's collective; raise as `exchange`."""
+        """Reduce the ranks' vectors to all ranks by NCCL; raise as `exchange`."""
         count = reduction.count(nbytes)
         arguments = send, recv, count, *reduction, self._comm, stream.ptr
         self._call("NCCL's allreduce", self._nccl.all_reduce, *arguments)
 
     def reduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, root: int, stream: Any) -> None:
-        """Reduce the vectors of all ranks to one of them, by NCCL's collective; raise as `exchange`."""
+        """Reduce the ranks' vectors to `root` by NCCL; raise as `exchange`."""
         count, number = reduction.count(nbytes), self._index(root)
         self._call("NCCL's reduce", self._nccl.reduce, send, recv, count, *reduction, number, self._comm, stream.ptr)
 
     def reduce_scatter(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
-        """Reduce a block of so many bytes to each rank, by NCCL's collective; raise as `exchange`."""
+        """Reduce a block of `nbytes` bytes to each rank by NCCL; raise as `exchange`."""
         count = reduction.count(nbytes)
         arguments = send, recv, count, *reduction, self._comm, stream.ptr
         self._call("NCCL's reduce-scatter", self._nccl.reduce_scatter, *arguments)
 
     def _call(self, step: str, function: Callable[..., object], *arguments: Any) -> None:
-        """Call NCCL, unless this engine was aborted; raise why it was in the place of NCCL's error."""
+        """Call NCCL; after an abort, raise its reason in place of NCCL's error."""
         self._raise_failure()
         try:
             function(*arguments)
-        except Exception as error:  # it may have waited for other ranks, and been aborted meanwhile
+        # The call may have waited for other ranks and been aborted meanwhile.
+        except Exception as error:
             self._end(step, str(error))
             self._raise_failure()
 
     @property
     def has_failed(self) -> bool:
-        """As `Engine.has_failed`; what NCCL reports of itself is for `check`."""
+        """Whether the engine was aborted. NCCL's own errors show in `check` only."""
         return self._failure is not None
 
     def _index(self, peer: int) -> int:
         return bisect_left(self._ranks, peer)
 
     def check(self, step: str = "a step between nodes") -> None:
-        """As `Engine.check`."""
+        """Raise the reason of an abort, or an error that NCCL reports."""
         if self._failure is None:
             result = int(self._nccl.comm_get_async_error(self._comm))
             if result in (_SUCCESS, _IN_PROGRESS):
@@ -170,25 +172,27 @@ class NcclEngine:
             raise self._failure
 
     def abort(self, step: str, reason: Exception) -> None:
-        """As `Engine.abort`."""
+        """End all steps by ncclCommAbort; `check` raises the reason from then on."""
         with self._aborting:
             if self._failure is not None:
                 return
             self._failure = reason
-        # It frees memory, for which the driver waits until the device is idle: perhaps for another communicator's
-        # kernel, which waits until it is aborted in its turn. Before anything that may wait for NCCL's kernel.
+        # ncclCommAbort frees memory, for which the driver waits until the device is idle. The device may run another
+        # communicator's kernel that waits until it is aborted, too. So call it in a thread, before anything that may
+        # wait.
         threads.start("pyncclx abort", self._nccl.comm_abort, self._comm)
         self._failed(step, reason)
 
     def close(self) -> None:
-        """As `Engine.close`."""
+        """Destroy NCCL's communicator; wait at most `_FOR_END_S`. Collective."""
         if self._failure is None:
             end = threads.start("pyncclx end", self._nccl.comm_destroy, self._comm)
-            if end is not None:  # else the interpreter ends, and the process with it
+            # None: the interpreter is ending, and the process with it.
+            if end is not None:
                 end.join(_FOR_END_S)
 
     def abandon(self) -> None:
-        """As `Engine.abandon`: the next engine's ranks close it, since NCCL lets the device come to rest for that."""
+        """Let the next engine's ranks close this one: NCCL waits for an idle device then."""
         _abandoned.append(self)
 
 
@@ -196,7 +200,7 @@ _abandoned: list[NcclEngine] = held([])
 
 
 def unique_id(comm: MPI.Intracomm, nccl: Any) -> bytearray:
-    """Return the identifier of a communicator of NCCL's, which rank 0 makes. Collective."""
+    """Return the identifier that rank 0 made for a communicator of NCCL. Collective."""
     made = mpi_bootstrap.agree(comm, lambda: bytes(nccl.get_unique_id()) if comm.rank == 0 else b"")
     first = mpi_bootstrap.first_bytes(comm, made)
     assert first is not None

@@ -1,4 +1,4 @@
-"""NCCL through nccl4py: whether this process has it, which version, and what must be set before its first use."""
+"""NCCL through nccl4py: its presence, its version, and settings for its first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from ..system import settings
 from ..system.process import cached
 
-OLDEST = 22800  # NCCL 2.28.0, as NCCL writes versions
+OLDEST = 22800  # NCCL 2.28.0, in NCCL's own notation
 _HOST_ID = "NCCL_HOSTID"
 
 
@@ -31,25 +31,26 @@ def refusal() -> str | None:
     """Return why this process has no NCCL for use between nodes; None if it has."""
     try:
         version = int(bindings().get_version())
-    except Exception as error:  # of the import, and of loading NCCL: what it raises there is nccl4py's own
+    # nccl4py raises errors of its own when it loads NCCL.
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None if version >= OLDEST else f"NCCL {version // 10000}.{version // 100 % 100} is older than 2.28"
 
 
 def version_text() -> str:
-    """Return the version of NCCL as people write it."""
+    """Return the version of NCCL as text, such as 2.28.3."""
     version = int(bindings().get_version())
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 def _set_variables() -> None:
-    """Set what NCCL reads once. Pretend nodes are hosts of their own for NCCL, too."""
+    """Set the environment variables that NCCL reads once."""
     node = settings.NODE.get()
     if node:
         settings.set_foreign(_HOST_ID, f"{os.uname().nodename} {node}")
-    # A rail has one GPU of a node: by itself NCCL may give two rails the same network interface.
+    # A rail has one GPU of a node. Without this, NCCL may give two rails the same network interface.
     settings.set_foreign("NCCL_NETDEVS_POLICY", "MAX:1")
-    # All of a communicator's collectives are connected when it is made: see `nccl_engine.py`.
+    # Connect the ranks for all collectives when the communicator is made: see `nccl_engine.py`.
     settings.set_foreign("NCCL_RUNTIME_CONNECT", "0")
-    # Messages as long as those of NCCL's collectives: through sockets sends and receives take up to a third less.
+    # Make messages as long as those of NCCL's collectives: sends and receives through sockets take up to a third less.
     settings.set_foreign("NCCL_P2P_NET_CHUNKSIZE", str(512 << 10))

@@ -1,4 +1,4 @@
-"""Reductions that NCCL can do itself: where the order of the ranks cannot show in the bits, or need not be kept."""
+"""Reductions that NCCL can do: their bits do not depend on the order of ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 _INTEGERS = {"signed char": 0, "unsigned char": 1, "int": 2, "unsigned": 3, "long long": 4, "unsigned long long": 5}
 _FLOATING = {"Half": 6, "float": 7, "double": 8, "Bfloat16": 9}
 _COMPLEX = {"Complex<float>": 7, "Complex<double>": 8}  # sums are those of their parts
-_ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)  # by the number of a datatype
+_ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)  # bytes, by the number of a datatype
 _OPERATORS = {"Sum": 0, "Prod": 1, "Max": 2, "Min": 3}
 
 
@@ -19,16 +19,16 @@ class NcclReduction(NamedTuple):
     operator: int
 
     def count(self, nbytes: int) -> int:
-        """Return how many elements have so many bytes."""
+        """Return the number of elements in `nbytes` bytes."""
         return nbytes // _ITEMSIZES[self.datatype]
 
 
 def nccl_reduction(template: tuple[str, ...], ranks: int, *, deterministic: bool) -> NcclReduction | None:
-    """Return what NCCL makes of a reduction over so many ranks; None if that is to be left to kernels.
+    """Return NCCL's numbers for a reduction over ranks; None if kernels must do it.
 
-    Integers have the same bits in any order, and so have sums and products of two numbers. More are added in NCCL's
-    order, unless the result is to be `deterministic`. The largest of floating-point numbers is always left to kernels:
-    what comes of NaN, and of zeros with a sign, depends on how two numbers are compared.
+    Integers have the same bits in any order, and so have sums and products of two numbers. NCCL adds more numbers in
+    its own order, unless the result is to be `deterministic`. Max and Min of floating-point numbers are always left to
+    kernels, because results for NaN and signed zeros depend on how two numbers are compared.
 
     Examples
     --------

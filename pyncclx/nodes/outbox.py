@@ -1,4 +1,4 @@
-"""Short messages that MPI has been given: each is kept until MPI has sent it."""
+"""Short messages sent by MPI: each is kept until MPI has sent it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mpi4py import MPI
 
 
 class Outbox:
-    """What this rank has begun to send with one tag."""
+    """Messages that this rank has begun to send with one tag."""
 
     def __init__(self, tag: int) -> None:
         self._tag = tag
-        self._sent: deque[tuple[MPI.Request, int, bytes]] = deque()  # not known to be over; its rank and bytes
+        self._sent: deque[tuple[MPI.Request, int, bytes]] = deque()  # request, receiver, bytes
 
     def send(self, comm: MPI.Intracomm, message: bytes, rank: int) -> None:
         """Begin to send a message to a rank."""

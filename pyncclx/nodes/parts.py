@@ -1,4 +1,4 @@
-"""Communicators of some ranks of another one, which no other rank takes part in making."""
+"""Communicators of some ranks of another one; only these ranks make them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Comm = TypeVar("Comm", bound=MPI.Intracomm)
 
 
 def part(comm: Comm, ranks: Iterable[int]) -> Comm:
-    """Return a communicator of these ranks, in this order. Collective among them, and all parts are disjoint.
+    """Return a communicator of these ranks, in this order. Collective among them.
 
-    MPI_Comm_split would do, but brings the colours of all to every rank: some MPIs send these around a ring.
+    All parts are disjoint. MPI_Comm_split would give every rank the colours of all; some MPIs send these around a ring.
     """
     whole = comm.Get_group()
     group = whole.Incl(list(ranks))

@@ -1,4 +1,4 @@
-"""Transfers in pieces, as MPI is given them: where the memory is, or through pinned memory of the host."""
+"""Cut transfers into pieces for MPI, in their own or in pinned host memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from mpi4py import MPI
 from ..backends import Device, Event
 from .engine import Transfer
 
-PIECE_NBYTES = 1 << 20  # of pinned memory; not measured
+PIECE_NBYTES = 1 << 20  # bytes of pinned memory; not measured
 AT_ONCE = 4  # pieces of one peer that have pinned memory at a time
 
-#: Gives a piece to MPI; None if it has not come yet.
+#: Starts a piece in MPI; returns None if its message has not arrived.
 Begin = Callable[[Any], "MPI.Request | None"]
 
 
 class _Queue:
-    """The pieces that go to one peer, or come from it: they begin in order, and a few have pinned memory at a time."""
+    """The pieces of one peer and direction. They begin in order.
+
+    A few of them have pinned memory at a time.
+    """
 
     def __init__(self) -> None:
         self.length, self.begun, self.free = 0, 0, AT_ONCE
@@ -30,7 +33,7 @@ class _Queue:
 
 
 class PieceOfTransfer:
-    """A part of a transfer that MPI moves as one message, directly from or to its memory."""
+    """A part of a transfer that MPI moves as one message, in place."""
 
     def __init__(self, peer: int, address: int, nbytes: int, queue: _Queue, *, receives: bool) -> None:
         self.peer, self.nbytes, self.receives = peer, nbytes, receives
@@ -39,7 +42,7 @@ class PieceOfTransfer:
         self._request: MPI.Request | None = None
 
     def advance(self, begin: Begin) -> bool:
-        """Go on as far as possible without a wait; True when it is over."""
+        """Advance as far as possible without waiting; return True when it has ended."""
         return self._is_begun(begin) and self.is_moved()
 
     def _is_begun(self, begin: Begin) -> bool:
@@ -50,12 +53,12 @@ class PieceOfTransfer:
         return self._request is not None
 
     def is_moved(self) -> bool:
-        """Return whether MPI is done with its memory, or has not been given it."""
+        """Return whether MPI no longer uses the memory, or never did."""
         return self._request is None or self._request.Test()
 
 
 class PinnedPiece(PieceOfTransfer):
-    """A part of a transfer between device memory and MPI, which goes through pinned memory."""
+    """A part of a transfer that is copied through pinned host memory."""
 
     def __init__(
         self, peer: int, address: int, nbytes: int, queue: _Queue, *, receives: bool, device: Device, stream: Any
@@ -66,7 +69,7 @@ class PinnedPiece(PieceOfTransfer):
         self._copied: Event | None = None
 
     def advance(self, begin: Begin) -> bool:
-        """As that of any piece."""
+        """Advance the message and the copy without waiting; return True when both ended."""
         if self._memory is None and not self._take_memory():
             return False
         if not self.receives:
@@ -109,7 +112,10 @@ def _allocate(nbytes: int) -> Any:
 def pieces_of(
     transfers: Iterable[Transfer], device: Device | None, stream: Any, *, receives: bool
 ) -> Iterator[PieceOfTransfer]:
-    """Yield the pieces of transfers, through pinned memory of a device if there is one, with copies on `stream`."""
+    """Yield the pieces of transfers; with a `device`, in pinned memory.
+
+    Copies run on `stream`.
+    """
     queues: dict[int, _Queue] = {}
     for peer, address, nbytes in transfers:
         queue = queues.setdefault(peer, _Queue())

@@ -1,4 +1,4 @@
-"""Which ranks of a communicator are on which node: a table of 8 bytes a rank, and of 4 a node."""
+"""The nodes of a communicator's ranks, in 8 bytes per rank and 4 per node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 
 class Places:
-    """The ranks of a communicator by nodes, whatever their assignment: in turn, unequal nodes, one rank a node.
+    """The ranks of a communicator by nodes, for any assignment of ranks to nodes.
+
+    Nodes may have different numbers of ranks, and ranks may alternate between nodes.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ class Places:
             self._begins[node + 1] += 1
         for node in range(self.count):
             self._begins[node + 1] += self._begins[node]
-        self._ranks = array("i", sorted(range(self.size), key=nodes.__getitem__))  # by node, then by rank
+        self._ranks = array("i", sorted(range(self.size), key=nodes.__getitem__))  # ordered by node, then by rank
         sizes = {len(self.ranks_of(node)) for node in range(self.count)}
         self.node = nodes[rank]
         self.local_rank, self.local_size = self.local_of(rank), len(self.ranks_of(self.node))
@@ -68,11 +70,11 @@ class Places:
         return self.place_of(rank) - self._begins[self._nodes[rank]]
 
     def place_of(self, rank: int) -> int:
-        """Return a rank's place among all ranks by node, then by rank."""
+        """Return a rank's index in the order by node, then by rank."""
         return bisect_left(self._ranks, rank, self._begins[self._nodes[rank]], self._begins[self._nodes[rank] + 1])
 
     def peer_on(self, node: int, lane: int) -> int:
-        """Return the rank of a node that has this local index, or the node's last one if it has fewer ranks."""
+        """Return the rank of a node with this local index, or else the node's last rank."""
         return self._ranks[min(self._begins[node] + lane, self._begins[node + 1] - 1)]
 
     def ranks_with(self, lane: int) -> array[int]:
@@ -87,5 +89,5 @@ class Places:
 
     @property
     def other_nodes(self) -> list[int]:
-        """The nodes beside this rank's, beginning after it: no two nodes send to the same one first."""
+        """The other nodes, starting after this one, so that no two send to one node first."""
         return [(self.node + step) % self.count for step in range(1, self.count)]

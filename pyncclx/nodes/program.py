@@ -1,4 +1,4 @@
-"""A call over nodes as a program of steps, on one stream or on two."""
+"""The program of a call over nodes: steps on one stream or on two."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class Placed(NamedTuple):
 
     step: Step
     aside: bool = False  # on a second stream, beside the steps that follow
-    after: tuple[int, ...] = ()  # the steps on the other stream that it comes after, by their places
+    after: tuple[int, ...] = ()  # places of the steps on the other stream that it waits for
 
 
 class Program:
-    """The steps of one call, to be enqueued again and again.
+    """The steps of one call, which can be enqueued repeatedly.
 
     Attributes
     ----------
     operation : str
     waits : str
-        The steps in which it waits for ranks of other nodes, for messages.
+        Names of the steps that wait for ranks of other nodes, for messages.
     producers : tuple of Producer
         The streams that the call's buffers name.
     of_current : bool
-        Whether the current stream may still be making one of the buffers.
+        Whether the current stream may still be writing one of the buffers.
     follows_streams : bool
-        Whether all steps are enqueued as kernels are.
+        Whether all steps are enqueued like kernels.
     label : bytes
-        The same on all ranks that make this call, as `label_of` makes it.
+        Label of the call from `label_of`, the same on all ranks.
     is_watched : bool
-        Whether the watchdog looks at it: the host does not wait for a step, or waits in a kernel and looks at nothing,
-        which a rank that `is_alone` on its node never does.
+        Whether the watchdog watches it. It does if the host does not wait for a step, or if a kernel may wait for a
+        rank; a rank that `is_alone` on its node has no such kernel.
     watched : tuple of Engine
-        Those whose steps the host does not wait for.
+        The engines whose steps the host does not wait for.
     peers : tuple of int
-        The ranks of other nodes that it waits for.
+        The ranks of other nodes that the program waits for.
     before, after : callable or None
-        As of the call.
+        `SpanningCall.before` and `after`.
     facts : bytes or None
-        Of the flight recorder's entry of this call, made again.
+        The flight recorder's entry of this call, for cached calls.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Program:
         raise NotSupported(f"{self.operation}: no CUDA graph can hold it, since {why}; call it outside{way}")
 
     def enqueue(self, team: Team, stream: Any, aside: Any, call: int) -> None:
-        """Enqueue all steps; what `stream` is given next comes after them.
+        """Enqueue all steps; subsequent work on `stream` waits for them.
 
         `aside` is the second stream, `call` the number of the call, the same on all ranks.
         """

@@ -1,7 +1,7 @@
-"""Rails: what joins the ranks of different nodes, each rank with its own link.
+"""Rails: engines between the ranks of different nodes, each rank on its own link.
 
-Rail k joins the ranks with local index k, one of each node. Nodes may have more ranks than there are rails: the others
-take part inside their node. What goes between other pairs of ranks goes through an engine of all ranks, *flat*.
+Rail k joins the ranks with local index k, one of each node. If a node has more ranks than there are rails, the others
+take part inside their node. An engine of all ranks, *flat*, moves data between all other pairs of ranks.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Rails:
     Attributes
     ----------
     uses_nccl : bool
-        Whether NCCL moves what goes over the rails.
+        Whether NCCL moves the data on the rails.
     flat_uses_nccl : bool
-        Whether it also moves what goes between other pairs of ranks.
+        Whether NCCL also moves the data between other pairs of ranks.
     why : str
-        Which engine is used, and why, for messages.
+        Which engine is used, and why; for messages.
     """
 
     def __init__(
         self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed, *, shares_gpu: bool
     ) -> None:
-        # Not the program's object: while it is there, the communicator has not been dropped.
+        # A reference to the program's object would keep the communicator from being found dropped.
         self._comm = mpi_bootstrap.plain(comm)
         self._places, self._device, self._failed = places, device, failed
         self._engines: dict[str, Engine] = {}
@@ -65,34 +65,34 @@ class Rails:
 
     @property
     def engine_name(self) -> str:
-        """That of the rails' engine: "nccl" or "mpi"."""
+        """Name of the rails' engine: "nccl" or "mpi"."""
         return "nccl" if self.uses_nccl else "mpi"
 
     def rail(self) -> Engine:
-        """Return the engine among the ranks with this rank's local index. All ranks of the communicator call this."""
+        """Return the engine of this rank's rail. All ranks of the communicator call this."""
         return self._nccl("rail") if self.uses_nccl else self.mpi()
 
     def collectives(self) -> NcclEngine | None:
-        """Return NCCL's engine if its collectives can do those of the communicator. All ranks call this."""
+        """Return NCCL's engine if it can do the collectives. All ranks call this."""
         return cast(NcclEngine, self.rail()) if self.has_collectives else None
 
     @property
     def has_collectives(self) -> bool:
-        """Whether a collective of NCCL can do one of the communicator: each rank is alone on its node."""
+        """Whether NCCL can do the collectives: each rank is alone on its node."""
         return self.uses_nccl and self._places.count == self._places.size
 
     def flat(self) -> Engine:
-        """Return the engine among all ranks; they call this together."""
+        """Return the engine of all ranks, which call this together."""
         if not self.flat_uses_nccl:
             return self.mpi()
         return self.rail() if self.has_collectives else self._nccl("flat")
 
     def engine_for(self, on_rail: bool) -> Engine:
-        """Return that of the rail or that of all ranks."""
+        """Return the engine of the rail, or that of all ranks."""
         return self.rail() if on_rail else self.flat()
 
     def mpi(self) -> MpiEngine:
-        """Return that of MPI among all ranks; they call this together."""
+        """Return MPI's engine of all ranks, which call this together."""
         if self._of_mpi is None:
             direct = self._device.name == "host" or bool(is_cuda_aware())
             own = self._comm.Dup()
@@ -109,16 +109,16 @@ class Rails:
         return self._engines[kind]
 
     def engines(self) -> Iterable[Engine]:
-        """The engines that have been made."""
+        """Return the engines that have been made."""
         return self._engines.values()
 
     @property
     def has_failed(self) -> bool:
-        """Whether `check` raises, as `Engine.has_failed`."""
+        """Whether `check` would raise."""
         return any(engine.has_failed for engine in self._engines.values())
 
     def check(self) -> None:
-        """Raise what has gone wrong in a step."""
+        """Raise the error of a failed step."""
         for engine in self._engines.values():
             engine.check()
 
@@ -128,19 +128,22 @@ class Rails:
             self._engines.popitem()[1].close()
 
     def free(self) -> None:
-        """Free MPI's communicator after `abandon`, once no rank can come to it any more. Collective."""
+        """Free MPI's communicator after `abandon`, when no rank uses it. Collective."""
         if self._of_mpi is not None:
             with suppress(MPI.Exception):  # ranks have failed
                 self._of_mpi.comm.Free()
 
     def abandon(self) -> None:
-        """Leave the engines: this rank's steps are over."""
+        """Abandon the engines, after this rank's steps have ended."""
         while self._engines:
             self._engines.popitem()[1].abandon()
 
 
 def _choose(comm: MPI.Intracomm, device: Device) -> tuple[bool, str]:
-    """Whether NCCL moves the data, and why; the same on all ranks. Collective."""
+    """Return whether NCCL moves the data, and why. Collective.
+
+    The result is the same on all ranks.
+    """
 
     def reason() -> str:
         wanted = settings.ENGINE.get()
@@ -160,10 +163,10 @@ def _choose(comm: MPI.Intracomm, device: Device) -> tuple[bool, str]:
 
 
 def _any_shares(comm: MPI.Intracomm, shares_gpu: bool) -> bool:
-    """Whether ranks of any node share a GPU. Collective."""
+    """Return whether ranks of any node share a GPU. Collective."""
     return mpi_bootstrap.first_bytes(comm, b"shared" if shares_gpu else b"") is not None
 
 
 def without_empty(transfers: Iterable[Transfer]) -> list[Transfer]:
-    """Return the transfers that move anything."""
+    """Return the transfers that have bytes."""
     return [each for each in transfers if each.nbytes]

@@ -1,6 +1,6 @@
-"""What requests of calls over nodes stand for: a program that has been enqueued, or one that starts again and again.
+"""Requests of calls over nodes: programs that run once, or start repeatedly.
 
-Where an engine does not follow streams, a thread enqueues the steps, and waits between them in place of the program.
+Where an engine does not follow streams, a thread enqueues the steps and waits between them, so the program need not.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from .step_thread import Doing
 
 
 def start_several(works: Sequence[SpanningWork]) -> None:
-    """Start several, one after the other."""
+    """Start several pieces of work, one after the other."""
     for work in works:
         work.start()
 
 
 class SpanningWork(Startable):
-    """A program on a stream of the communicator's own, once or several times; it keeps the arrays until it is over."""
+    """A program on one of the communicator's streams, run once or repeatedly.
+
+    It keeps the arrays until it has ended.
+    """
 
     starter = staticmethod(start_several)
 
@@ -38,7 +41,7 @@ class SpanningWork(Startable):
         self, comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any], *, is_compared: bool
     ) -> None:
         self._state, self._spanning, self._program = state_of(comm), spanning, program
-        self._hold = self._state.hold()  # a communicator that can be called is not taken for a dropped one
+        self._hold = self._state.hold()  # a communicator that can be called is not dropped
         self.name = f"{program.operation}_init"
         self._arrays = arrays
         self._is_compared = is_compared  # the first start
@@ -47,7 +50,7 @@ class SpanningWork(Startable):
         self._began_on: Any = None
 
     def start(self) -> None:
-        """Enqueue the program after what the current stream has now."""
+        """Enqueue the program after the work on the current stream."""
         with self._spanning.entering(self._program.operation):
             self._start(self._program, self._spanning)
 
@@ -74,7 +77,10 @@ class SpanningWork(Startable):
         event.record(stream)
 
     def finish(self) -> None:
-        """Make the current stream wait, and the host if the communicator blocks; raise what went wrong."""
+        """Make the current stream wait for the result, and raise errors.
+
+        The host waits, too, if the communicator blocks.
+        """
         active, self.active = self.active, False
         event, self._event, thread, self._thread = self._event, None, self._thread, None
         if not active or event is None:
@@ -90,11 +96,11 @@ class SpanningWork(Startable):
             event.synchronize()
         elif self._state.stream is not None:
             self._spanning.team.order.kept.keep(event, self._arrays)
-        if not self._spanning.closed:  # a communicator that has been freed has drained
+        if not self._spanning.closed:  # a freed communicator has drained
             self._spanning.look()
 
     def is_over(self) -> bool:
-        """Return whether the program has ended, or is not under way."""
+        """Return whether the program has ended or was not started."""
         if self._thread is not None and not self._thread.done():
             return False
         return not self.active or self._event is None or self._event.is_over()
@@ -106,12 +112,12 @@ class SpanningWork(Startable):
         return self._spanning.closed
 
     def check_errors(self) -> None:
-        """Raise what the ranks have found to be wrong."""
+        """Raise an error that a rank has found."""
         self._spanning.look()
 
 
 def _check_threads(spanning: Spanning, operation: str) -> None:
-    """Raise NotSupported if a call that goes on beside the program would call MPI in a thread that must not."""
+    """Raise NotSupported if a thread would have to call MPI and must not."""
     if spanning.has_threads or (spanning.rails.flat_uses_nccl and not spanning.host_waits):
         return
     raise NotSupported(
@@ -130,7 +136,7 @@ def prepared(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Spannin
 
 
 def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hashable | None) -> SpanningWork:
-    """Return the work of a nonblocking call, which has begun; remember its program under the key, if it has one."""
+    """Start a nonblocking call and return its work; cache its program under `key`."""
     _check_threads(spanning, call.operation)
     with spanning.entering(call.operation):
         program = prepare(comm, state_of(comm), spanning, call, key)
@@ -141,7 +147,7 @@ def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hasha
 
 
 def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any]) -> SpanningWork:
-    """Return that of a call whose program is known."""
+    """Start a nonblocking call with a cached program and return its work."""
     with spanning.entering(program.operation):
         work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
         check((work,))

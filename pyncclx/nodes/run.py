@@ -1,4 +1,4 @@
-"""What a call over nodes does: enqueue the program of an equal call that came before, or compose one."""
+"""Do a call over nodes: enqueue its cached program, or compose one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .spanning import Spanning
 
 
 def run(state: State, spanning: Spanning, program: Program) -> None:
-    """Enqueue a known program on the stream of the call; the host waits if the communicator blocks.
+    """Enqueue a cached program on the call's stream; wait if the communicator blocks.
 
-    The caller has looked for what has gone wrong in earlier calls.
+    The caller has checked for errors of earlier calls.
     """
     with spanning.entering(program.operation):
         device = spanning.team.device
@@ -34,7 +34,10 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
 
 
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
-    """Do a call on its stream, and remember its program under the key, unless that is None; return it."""
+    """Do a call on its stream, and return its program.
+
+    The program is cached under `key`, unless that is None.
+    """
     with spanning.entering(call.operation):
         program = prepare(comm, state, spanning, call, key)
         device = spanning.team.device
@@ -51,9 +54,10 @@ def _enqueue(spanning: Spanning, program: Program, stream: Any, *, capturing: bo
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
-    """Compose the program of a call, without steps if it has nothing to do. Collective at the first use of a kernel.
+    """Compose the program of a call. Collective at the first use of a kernel.
 
-    The call is compared with those of other ranks. The program is remembered under the key, if there is one.
+    The call is compared with those of other ranks. A call with nothing to do has no steps. The program is cached under
+    `key`, unless that is None.
     """
     if state.checking:
         compare(comm, call.operation, call.signature)

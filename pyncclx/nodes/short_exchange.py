@@ -1,10 +1,10 @@
-"""Short exchanges: a few bytes of each rank, through the host's memory, to all ranks that need them, in one go.
+"""The host exchange: a few bytes of each rank through host memory, in one go.
 
-The pieces of `mpi_engine.py` take many calls of Python for a few bytes, and kernels inside the node some more. Here a
-rank's bytes are copied to its *record* in pinned memory, MPI's persistent receives bring the others' records beside it,
-and kernels read them there. A record begins with a header: whether kernels of its rank have given up, and a text of the
-call, which must be the same on all ranks. Where ranks get blocks of several records, the host lays these one after the
-other, for one copy to the device.
+The pieces of `mpi_engine.py` take many Python calls for a few bytes, and kernels inside the node take some more. Here a
+rank's bytes are copied to its *record* in pinned memory. Persistent receives of MPI store the other ranks' records
+beside it, and kernels read them there. A record begins with a header: a word that says whether the rank's kernels have
+failed, and a text of the call, which must be the same on all ranks. Where ranks get blocks of several records, the host
+packs these for one copy to the device.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .outbox import Outbox
 from .places import Places
 from .verdicts import Verdicts
 
-_RECORD_NBYTES = 32 << 10  # the most of a rank's bytes
-_ALL_NBYTES = 64 << 10  # and of all ranks' together: each may send to all others
-MOST_RANKS = 16  # of a communicator
+_RECORD_NBYTES = 32 << 10  # bytes of one rank at most
+_ALL_NBYTES = 64 << 10  # bytes of all ranks together at most: each may send to all others
+MOST_RANKS = 16  # ranks of a communicator
 HEADER_NBYTES = 64
-STRIDE_NBYTES = HEADER_NBYTES + _RECORD_NBYTES  # from one record to the next
-_WORD_NBYTES = 8  # of the header: whether kernels have given up
-LABEL_NBYTES = HEADER_NBYTES - _WORD_NBYTES  # of the header: a text of the call
-_TAG = 8  # that of pieces is another
+STRIDE_NBYTES = HEADER_NBYTES + _RECORD_NBYTES  # distance between records
+_WORD_NBYTES = 8  # word of the header that says whether kernels have failed
+LABEL_NBYTES = HEADER_NBYTES - _WORD_NBYTES  # text of the call in the header
+_TAG = 8  # pieces use another tag
 _GAVE_UP = b"\1"
-_CANCEL_S = 0.1  # that MPI may take to cancel a receive
+_CANCEL_S = 0.1  # seconds in which MPI may cancel a receive
 _left: list[object] = held([])  # receives that MPI has not cancelled, and their memory
 
 
@@ -51,20 +51,20 @@ class Block(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one short exchange moves.
+    """The data that one host exchange moves.
 
     Attributes
     ----------
     name : str
-        Of the step, for messages.
+        Name of the step, for messages.
     label : bytes
-        Of the call, as `label_of` makes it.
+        Label of the call, from `label_of`.
     nbytes : int
-        Of this rank's bytes.
+        Number of bytes of this rank.
     to, sources : sequence of int
-        The ranks that get them, and those whose bytes come here; neither has this rank.
+        The ranks that receive them, and those whose bytes this rank receives. This rank is in neither.
     blocks : sequence of Block
-        What is laid one after the other at `ShortExchange.gathered` then.
+        Blocks to pack at `ShortExchange.gathered`, one after the other.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Share(NamedTuple):
 
 
 class ShortExchange:
-    """The records of a communicator's ranks in this process's memory, and what receives them.
+    """The records of all ranks in this process's memory, and their receives.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class ShortExchange:
     places : Places
     device : Device
     own : ErrorRecord
-        Of the node's kernels.
+        The error record of the node's kernels.
     verdicts : Verdicts
     """
 
@@ -105,21 +105,24 @@ class ShortExchange:
         }
 
     def address_of(self, rank: int) -> int:
-        """Return the address of a rank's bytes. Those of one node's ranks are `STRIDE_NBYTES` apart, by nodes."""
+        """Return the address of a rank's bytes.
+
+        Records are `STRIDE_NBYTES` apart, ordered by node.
+        """
         return self._memory.address + self._places.place_of(rank) * STRIDE_NBYTES + HEADER_NBYTES
 
     @property
     def address(self) -> int:
-        """That of the first."""
+        """Address of the bytes of the first rank by nodes."""
         return self._memory.address + HEADER_NBYTES
 
     @property
     def gathered(self) -> int:
-        """The address of the blocks of a share."""
+        """Address of a share's packed blocks."""
         return self._gathered.address
 
     def leaving_nbytes(self, share: Share) -> int:
-        """Return the bytes of what goes to other nodes."""
+        """Return the number of bytes sent to other nodes."""
         places = self._places
         others = sum(places.node_of(rank) != places.node for rank in share.to)
         return others * (HEADER_NBYTES + share.nbytes)
@@ -130,7 +133,7 @@ class ShortExchange:
         Raises
         ------
         StepTimeout, CollectiveMismatch, MPI.Exception
-            From then on at every call.
+            At every call from then on.
         """
         self._engine.do(share.name, lambda: self._run(share), stream)
 
@@ -148,7 +151,7 @@ class ShortExchange:
         def over() -> bool:
             while waiting and waiting[-1].Test():
                 waiting.pop()
-            # A kernel may be next, and while the host waits for it MPI sends nothing.
+            # A kernel may be launched next, and MPI sends nothing while the host waits for it.
             return not waiting and self._outbox.is_empty()
 
         def late() -> tuple[int, ...]:
@@ -177,13 +180,13 @@ class ShortExchange:
             raise noted(CollectiveMismatch(f"{share.name}: {calls}"))
 
     def close(self) -> None:
-        """Free the receives: all exchanges are over."""
+        """Free the receives, after all exchanges have ended."""
         for request in self._receives.values():
             request.Free()
 
 
     def abandon(self) -> None:
-        """Take the receives back: a step has failed, and what has not come by now may never come."""
+        """Cancel the receives: after a failed step their messages may never arrive."""
         for request in self._receives.values():
             with suppress(MPI.Exception):
                 if not request.Test():
@@ -193,27 +196,30 @@ class ShortExchange:
                         time.sleep(0)
                 if request.Test():
                     request.Free()
-                else:  # a message is on its way
+                else:  # a message is arriving
                     _left.append((request, self._memory))
 
 
 def host_waits(comm: MPI.Intracomm, blocking: str, *, uses_nccl: bool) -> bool:
-    """Whether the host waits in calls anyway: for MPI's steps, or on all ranks for results. Collective."""
+    """Return whether calls block the host anyway, on all ranks. Collective.
+
+    They do for MPI's steps, or if all ranks wait for results.
+    """
     return not uses_nccl or mpi_bootstrap.first_bytes(comm, b"" if blocking == "host" else b"stream") is None
 
 
 def most_nbytes(size: int) -> int:
-    """Return the most bytes of each of so many ranks."""
+    """Return the most bytes of each rank, for `size` ranks."""
     return min(_RECORD_NBYTES, _ALL_NBYTES // size)
 
 
 def label_of(operation: str, signature: tuple[object, ...]) -> bytes:
-    """Return what the header has of a call: its text, if there is room for it, behind a sum of it."""
+    """Return the label of a call: a checksum and the beginning of its text."""
     text = f"{operation}{signature}".encode()
     room = LABEL_NBYTES - 4
     return zlib.crc32(text).to_bytes(4, "little") + text[:room].ljust(room, b"\0")
 
 
 def text_of(label: bytes | memoryview) -> str:
-    """Return the text of a call."""
+    """Return the text of a call from its label."""
     return bytes(label[4:]).rstrip(b"\0").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What a communicator over several nodes has: the places of its ranks, its node's part, rails, known programs."""
+"""State of a communicator over several nodes: its node, rails, cached programs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .steps import Traffic
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Watch
 
-NAME = "nodes"  # of the attachment
+NAME = "nodes"  # name of the attachment
 
 
 class Spanning(Endings, Attachment):
@@ -44,25 +44,25 @@ class Spanning(Endings, Attachment):
     ----------
     places : Places
     local : Intracomm
-        The ranks of this node, with a Team of their own.
+        Communicator of this node's ranks, with a Team of its own.
     rails : Rails
     verdicts : Verdicts
     lookout : Lookout
     comparison : Comparison
     refusals : ErrorRecord
-        Numbers on the device that steps over nodes refuse, by ranks of the communicator.
+        Numbers on the device that steps over nodes refuse, with ranks of the whole communicator.
     traffic : Traffic
     thread : StepThread
     has_threads : bool
         Whether any thread may call MPI.
     host_waits : bool
-        Whether the host waits in calls anyway, on all ranks.
+        Whether calls block the host anyway, on all ranks.
     closed : bool
         Whether the communicator has been freed.
     programs : dict
-        By the keys of their arguments.
+        Cached programs, by the keys of the calls' arguments.
     scratch : Scratch
-        For one program at a time; programs follow each other.
+        For one program at a time; programs run one after the other.
     """
 
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
@@ -70,10 +70,10 @@ class Spanning(Endings, Attachment):
         self.local: IntraBase = part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
-        self.operation = ""  # the last one; the detector's thread reads it as soon as there is a lookout
+        self.operation = ""  # set before the lookout: the detector's thread reads it
         try:
             self._make(cast(MPI.Intracomm, comm), state_of(comm).blocking)
-        except (RankFailed, Revoked, RanksMissing):  # some rank will never come
+        except (RankFailed, Revoked, RanksMissing):  # a rank will never take part
             self._local_state.abandon()
             raise
         except BaseException:
@@ -96,7 +96,7 @@ class Spanning(Endings, Attachment):
         self._watch = Watch(self.team.device, topology.rank, self.comparison.check_aside)
 
     def _make(self, comm: MPI.Intracomm, blocking: str) -> None:
-        """Make what can fail: on all ranks of all nodes, or on none."""
+        """Make the parts that can fail, on all ranks of all nodes or on none."""
         self.team: Team = mpi_bootstrap.agree(comm, lambda: self.local.team)
         shares_gpu = most_ranks_per_device(self.team.members) > 1
         self.rails = Rails(comm, self.places, self.team.device, self._failed, shares_gpu=shares_gpu)
@@ -104,7 +104,7 @@ class Spanning(Endings, Attachment):
         mpi_bootstrap.agree(comm, lambda: self._make_own(comm), undo=lambda _: self._close_own())
 
     def _make_own(self, comm: MPI.Intracomm) -> None:
-        """Make what this rank has by itself."""
+        """Make the parts that this rank makes alone."""
         self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
         self.refusals = ErrorRecord(self.team.device, comm.rank)
         try:
@@ -118,48 +118,49 @@ class Spanning(Endings, Attachment):
         self.lookout.close()
 
     def _comm_of_engine(self) -> MPI.Intracomm:
-        """Return the communicator of MPI's engine, in whose waits calls are compared, too. Collective at first."""
+        """Return the communicator of MPI's engine, whose waits compare calls. Collective."""
         engine = self.rails.mpi()
         engine.look = self.comparison.check
         return engine.comm
 
     def is_short(self, nbytes: int) -> bool:
-        """Whether so many bytes of each rank go through the host's memory; the same on all ranks.
+        """Return whether messages of `nbytes` bytes use the host exchange.
 
-        Not with NCCL where any rank's calls do not wait for their results: they are to be in the order of streams.
+        The result is the same on all ranks. With NCCL it is false where a rank's calls do not wait for results, because
+        those calls must be stream ordered.
         """
         return self.host_waits and self.places.size <= MOST_RANKS and nbytes <= most_nbytes(self.places.size)
 
     @property
     def short(self) -> ShortExchange:
-        """What exchanges them. Collective at the first use."""
+        """The host exchange. Collective at the first use."""
         if self._short is None:
             errors, device = self.team.errors, self.team.device
             self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
         return self._short
 
     def enter_graph(self, program: Program) -> None:
-        """Compare no more calls, since a graph will have this one; raise NotSupported if none can hold it.
+        """Stop comparing calls, since a graph will hold this one.
 
-        Collective at first, as `Comparison.stop`.
+        Raises NotSupported if no graph can hold it. Collective at the first call, as `Comparison.stop`.
         """
         program.check_graph()
         self.comparison.stop()
 
     def known(self, key: Hashable) -> Program | None:
-        """Return the program of an equal call, if there was one since the node's windows have changed."""
+        """Return the cached program of an equal call, if no window has changed since."""
         if self._generation != self.team.generation:
             self._generation = self.team.generation
             self.programs.clear()
         return self.programs.get(key)
 
     def enqueue(self, program: Program, stream: Any, *, capturing: bool) -> None:
-        """Enqueue a program on a stream; `capturing` is whether that is being captured."""
+        """Enqueue a program on a stream; `capturing` tells whether it is being captured."""
         self.operation = program.operation
         self.number += 1
         device = self.team.device
         if not self.has_threads and device.name == "host":
-            self._asides[capturing] = stream  # another one is a thread
+            self._asides[capturing] = stream  # on the host device another stream is a thread
         elif capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
         awaited = None if capturing or not program.is_watched else self._watch.begin(program)
@@ -176,19 +177,19 @@ class Spanning(Endings, Attachment):
                 self._watch.end(awaited, stream)
 
     def look(self) -> None:
-        """As `check`, by what this rank's threads have found: of short calls a whole one takes a tenth of the time."""
+        """Call `check` if a flag is set, since a check takes 1/10 of a short call's time."""
         errors = self.team.errors.is_clear and self.refusals.is_clear
         steps = self.lookout.loss is None and self.verdicts.is_clear and not self.rails.has_failed
         if not (errors and steps and self.comparison.is_clear):
             self.check()
 
     def check(self) -> None:
-        """Raise what has gone wrong in a step of an earlier call.
+        """Raise an error of a step of an earlier call.
 
         Raises
         ------
         RankFailed, PeerTimeout, Aborted, MPI.Exception
-            From then on at every call. Free the communicator.
+            At every call from then on. Free the communicator.
         CapacityExceeded, ValueError
             Once; the communicator goes on.
         """
@@ -196,7 +197,7 @@ class Spanning(Endings, Attachment):
             with self.comparison.explaining():
                 self._check()
         except (PeerTimeout, Aborted, EngineError):
-            loss = self.lookout.wait()  # what other ranks have found may be the reason
+            loss = self.lookout.wait()  # another rank's failure may be the reason
             if loss is None:
                 raise
             raise loss.exception(self.operation) from None
@@ -216,12 +217,12 @@ class Spanning(Endings, Attachment):
         return self.team.errors.has_failed
 
     def wait(self) -> None:
-        """Wait on the host for the results of what has been enqueued."""
+        """Wait on the host for the results of all programs."""
         self.team.order.synchronize()
         self.look()
 
     def drain(self) -> None:
-        """As `Attachment.drain`."""
+        """Wait until all programs have ended, compare all calls, and raise errors."""
         self.thread.wait()
         self.team.order.synchronize()
         if not self.has_failed:
@@ -229,7 +230,7 @@ class Spanning(Endings, Attachment):
         self.check()
 
     def close(self) -> None:
-        """As `Attachment.close`."""
+        """Release the engines and this node's part. Collective."""
         if self.closed:
             return
         if self.has_failed:
@@ -242,18 +243,18 @@ class Spanning(Endings, Attachment):
             if self._short is not None:
                 self._short.close()
             self.rails.close()
-        self.local.Free()  # its ranks meet, whatever each of them has found so far
+        self.local.Free()  # its ranks meet here, even if only some of them have failed
 
     def abandon(self) -> None:
-        """As `Attachment.abandon`."""
+        """Release what this rank can release without the others."""
         if not self.closed:
             self._leave_engines()
             self._local_state.abandon()
 
     def _leave_engines(self) -> None:
-        """Release what this rank uses by itself, where not all ranks take part."""
+        """Release this rank's part of the engines, where not all ranks take part."""
         self._release()
-        with suppress(Exception):  # on the host device, what steps in threads have raised: calls raise it
+        with suppress(Exception):  # errors of steps in the host device's threads, which calls raise
             self.team.order.finish()
         for stream in self._asides.values():
             with suppress(Exception):
@@ -263,7 +264,7 @@ class Spanning(Endings, Attachment):
         self.rails.abandon()
 
     def abandon_device(self, failed: Collection[int]) -> bool:
-        """As `Attachment.abandon_device`; until then nothing of ranks that have failed writes to this rank's memory."""
+        """Release the device side; wait until failed ranks no longer write to this rank."""
         members, worlds = self.team.members, self.team.errors.world_ranks
         self.abandon()
         detector = DETECTOR.made
@@ -283,12 +284,12 @@ class Spanning(Endings, Attachment):
 
 
 def spanning_of(comm: IntraBase) -> Spanning | None:
-    """Return what a communicator over several nodes has; None if it is not known to be one."""
+    """Return the state of a communicator over several nodes; None if it has none yet."""
     return cast("Spanning | None", state_of(comm).attachments.get(NAME))
 
 
 @mpi_bootstrap.interrupts_deferred()
 def span(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
-    """Make what a communicator over several nodes has. Collective."""
+    """Make the state of a communicator over several nodes. Collective."""
     spanning = state_of(comm).attachments[NAME] = Spanning(comm, topology)
     return spanning

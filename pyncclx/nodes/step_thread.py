@@ -1,4 +1,4 @@
-"""The thread of a communicator over nodes that enqueues programs, and waits between their steps in the host's place."""
+"""The thread that enqueues programs over nodes and waits between their steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..system.threads import Worker
 
 
 class Doing:
-    """A thing that the thread does."""
+    """A function that the thread runs, and its result."""
 
     def __init__(self, worker: Worker, function: Callable[[], None]) -> None:
         self._worker = worker
@@ -23,25 +23,25 @@ class Doing:
             self._error = error
 
     def done(self) -> bool:
-        """Return whether it is over; without a thread, do it now."""
+        """Return whether the function has ended; without a thread, run it now."""
         if self._worker.is_alone:
             self._worker.wait(self._number)
         return self._worker.has_done(self._number)
 
     def result(self) -> None:
-        """Wait until it is over, and raise what it has raised."""
+        """Wait until the function has ended, and raise its error."""
         self._worker.wait(self._number)
         if self._error is not None:
             raise self._error
 
 
 class StepThread:
-    """Does one thing after the other; the thread is made when there is something to do.
+    """Runs functions in order, in a thread that is made at the first one.
 
     Parameters
     ----------
     device : Device
-        That it uses.
+        The device that the functions use.
     """
 
     def __init__(self, device: Device) -> None:
@@ -50,11 +50,14 @@ class StepThread:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has anything to do; programs that come next go there, too, or they would overtake."""
+        """Whether a function is waiting or running.
+
+        Programs that come next run in the thread, too; otherwise they would overtake.
+        """
         return self._worker is not None and not self._worker.has_done(self._worker.given)
 
     def do(self, function: Callable[[], None]) -> Doing:
-        """Call a function there; earlier ones come first."""
+        """Run a function in the thread, after all earlier ones."""
         if self._worker is None:
             self._worker = Worker("pyncclx nodes")
 
@@ -65,6 +68,6 @@ class StepThread:
         return Doing(self._worker, call)
 
     def wait(self) -> None:
-        """Wait until it has nothing to do: what it raises belongs to requests."""
+        """Wait until all functions have ended; requests raise their errors."""
         if self._worker is not None:
             self._worker.wait(self._worker.given)

@@ -1,4 +1,4 @@
-"""The steps of a call over nodes: a kernel among the ranks of the node, one of this rank, a copy, exchanges."""
+"""Steps of a call over nodes: kernels, copies, exchanges, host functions."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from .short_exchange import Share, ShortExchange
 
 
 class Step(Protocol):
-    """A part of a call, enqueued on a stream that is in the order of the team's launches (`LaunchOrder.following`)."""
+    """A part of a call, enqueued on a stream.
+
+    The stream is in the order of the team's launches (`LaunchOrder.following`).
+    """
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """Enqueue it; `team` is the node's, and `call` the number of the call, the same on all ranks."""
+        """Enqueue the step; `team` is the node's, `call` the number of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """A kernel of a collective among the ranks of the node."""
+    """The kernel of a collective among the ranks of the node."""
 
     plan: Plan
     parameters: bytes
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`."""
+        """Launch the kernel on `stream`."""
         _, function, grid, threads, early, _ = self.plan
         team.device.launch(function, grid, threads, self.parameters, stream, early)
 
@@ -51,7 +54,7 @@ class FoldArgs(CStruct):
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    """A kernel by its parameters, such as the fold of vectors in this rank's memory."""
+    """A kernel with its parameters, such as a fold of vectors in this rank's memory."""
 
     function: Function
     grid: int
@@ -60,7 +63,7 @@ class LaunchStep:
     early: bool = False
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`."""
+        """Launch the kernel on `stream`."""
         team.device.launch(self.function, self.grid, self.threads, self.parameters, stream, self.early)
 
 
@@ -73,20 +76,20 @@ class CopyStep:
     nbytes: int
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`."""
+        """Enqueue the copy on `stream`."""
         team.device.copy(self.to, self.source, self.nbytes, stream)
 
 
 @dataclass
 class Traffic:
-    """What this rank has sent to other nodes; graphs that are replayed are not counted."""
+    """Bytes that this rank has sent to other nodes; replays of graphs are not counted."""
 
     sent_nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeStep:
-    """What an engine sends and receives."""
+    """The sends and receives of an engine."""
 
     engine: Engine
     name: str  # for messages
@@ -100,7 +103,7 @@ class ExchangeStep:
         return tuple(transfer.peer for transfer in self.receives)
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`."""
+        """Count the bytes, and run the exchange on `stream`."""
         self.traffic.sent_nbytes += sum(each.nbytes for each in self.sends)
         self.engine.exchange(self.name, self.sends, self.receives, stream, call)
 
@@ -111,42 +114,45 @@ class CollectiveStep:
 
     engine: Engine
     name: str  # for messages
-    enqueue: Callable[[Any], None]  # given the stream
-    peers: tuple[int, ...]  # that it receives from
+    enqueue: Callable[[Any], None]  # called with the stream
+    peers: tuple[int, ...]  # the ranks that it receives from
     sent_nbytes: int
     traffic: Traffic
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`."""
+        """Count the bytes, and enqueue the collective on `stream`."""
         self.traffic.sent_nbytes += self.sent_nbytes
         self.enqueue(stream)
 
 
 @dataclass(frozen=True, slots=True)
 class ShareStep:
-    """A short exchange of records on the host."""
+    """A host exchange of records."""
 
     exchange: ShortExchange
     share: Share
-    leaving_nbytes: int  # to other nodes
+    leaving_nbytes: int  # bytes to other nodes
     traffic: Traffic
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`."""
+        """Count the bytes, and exchange the records on `stream`."""
         self.traffic.sent_nbytes += self.leaving_nbytes
         self.exchange.run(self.share, stream)
 
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A function of the host between two steps: it reads what those before have written, and may run further steps."""
+    """A host function between two steps.
 
-    function: Callable[[Any, int], None]  # of the stream for these, and the number of the call
-    engine: Engine | None  # of exchanges among them
-    peers: tuple[int, ...]  # that it receives from
+    It reads results of the steps before it, and may run further steps.
+    """
+
+    function: Callable[[Any, int], None]  # called with the stream for these steps and the call's number
+    engine: Engine | None  # engine of its exchanges
+    peers: tuple[int, ...]  # the ranks that it receives from
 
     def run(self, team: Team, stream: Any, call: int) -> None:
-        """As `Step.run`; raises NotSupported while the stream is being captured."""
+        """Run the function between the steps; raise NotSupported during a capture."""
         device = team.device
-        inner = None if device.name == "host" else stream  # a thread of the host device is the stream
+        inner = None if device.name == "host" else stream  # a thread of the host device is itself the stream
         device.call_between(stream, partial(self.function, inner, call))

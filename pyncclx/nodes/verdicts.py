@@ -1,8 +1,8 @@
-"""What kernels of other nodes have given up: a word that travels with the data of each exchange.
+"""Pass failures of kernels to other nodes, as a word with the data of exchanges.
 
-A kernel that has given up has left something undefined, which the engine sends on all the same. So each rank sends its
-failure word along, and those who receive it raise at the next look, instead of going on with what came. On a node of
-one rank no kernel waits, and so none gives up: its word stays there.
+A kernel that has failed leaves its results undefined, and the engine sends them nevertheless. So each rank sends its
+failure word along, and the receivers raise at their next check. On a node of one rank no kernel waits for a peer, so
+none fails this way and no word is sent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .engine import Transfer
 from .places import Places
 
 WORD_NBYTES = 8
-_MOST_WORDS = 512  # ranks beyond share words
+_MOST_WORDS = 512  # with more ranks, several share a word
 
 
 class Verdicts:
-    """The failure words of this rank's peers, as the last exchange with each brought them.
+    """Failure words of this rank's peers, as received with the last exchange of each.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class Verdicts:
         self._places = places
         self._own = own + WORD_NBYTES * FAILURE
         self._watch = device.allocate_watch(WORD_NBYTES * _MOST_WORDS)
-        self._ranks: dict[int, int] = {}  # peer -> the number of its word
+        self._ranks: dict[int, int] = {}  # number of each peer's word
 
     def sends(self, transfers: Iterable[Transfer]) -> list[Transfer]:
-        """Return the words that go along with transfers."""
+        """Return the transfers that send this rank's word along with `transfers`."""
         peers = dict.fromkeys(each.peer for each in transfers) if self._places.local_size > 1 else ()
         return [Transfer(peer, self._own, WORD_NBYTES) for peer in peers]
 
     def receives(self, transfers: Iterable[Transfer]) -> list[Transfer]:
-        """Return the words that come along with transfers."""
+        """Return the transfers that receive the peers' words along with `transfers`."""
         places = self._places
         nodes = {each.peer: places.node_of(each.peer) for each in transfers}
         peers = [peer for peer, node in nodes.items() if len(places.ranks_of(node)) > 1]
@@ -52,16 +52,16 @@ class Verdicts:
         return self._ranks.setdefault(peer, len(self._ranks) % _MOST_WORDS)
 
     def note(self, peer: int) -> None:
-        """Set a peer's word: it has come by another way."""
+        """Set a peer's word, which came by the host exchange."""
         self._watch.array[self._word(peer)] = 1
 
     @property
     def is_clear(self) -> bool:
-        """Whether no peer's kernels had given up."""
+        """Whether no peer's kernels have failed."""
         return not (self._ranks and self._watch.array.any())
 
     def check(self) -> None:
-        """Raise Aborted, from then on, if a peer's kernels had given up when it sent something."""
+        """Raise Aborted, at every call, if a peer sent data after its kernels had failed."""
         if not self.is_clear:
             ranks = [peer for peer, word in self._ranks.items() if self._watch.array[word]]
             text = f"kernels on rank {', '.join(map(str, ranks))} have given up a step of an earlier call"

@@ -1,14 +1,14 @@
-"""The end of waits for other nodes in NCCL, whose kernels and calls have no deadline of their own.
+"""Timeouts for NCCL, whose kernels and calls have no deadline of their own.
 
-A thread looks whether programs that were enqueued have ended. If one has not within PYNCCLX_TIMEOUT, or NCCL has found
-an error, the thread aborts the engine, whose kernels then leave. It does so, too, while the host enqueues a program:
-NCCL connects ranks at the first step that needs it, and its call returns when the peers have come to that step. What a
-captured graph replays it cannot see.
+A thread polls whether enqueued programs have ended. If one has not within PYNCCLX_TIMEOUT, or NCCL has found an error,
+the thread aborts the engine, and its kernels end. It also does so while the host enqueues a program, because NCCL
+connects ranks at the first step that needs it, and that call blocks until the peers have reached the step. It cannot
+see replays of captured graphs.
 
-Where MPI moves data, its waits look whether other ranks have made other calls. The thread looks meanwhile for a rank
-that waits in a kernel: for one of its node, which may wait for a rank that has made another call.
+Where MPI moves data, its waits compare calls. The thread compares them while a rank waits in a kernel for a rank of its
+node, which may in turn wait for a rank that has made another call.
 
-The same thread sends the texts of calls that wait for others to be sent with (`comparison.py`).
+The same thread sends the texts of calls that wait to be sent together (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from ..system.process import PerProcess
 from .engine import Engine
 from .program import Program
 
-PAUSE_S = 0.02  # before a look
-_END_S = 5.0  # that the end of the program waits for a look to end
+PAUSE_S = 0.02  # seconds before each poll
+_END_S = 5.0  # seconds to wait at exit for a poll in progress
 
 
 @dataclass(slots=True)
 class Awaited:
-    """A program that is being enqueued, or has been."""
+    """A program that is being or has been enqueued."""
 
     program: Program
     deadline: float
     rank: int
-    look: Callable[[], None]  # raises what ends the program: calls of other ranks that differ
-    ends: list[Event]  # which are used again
-    end: Event | None = None  # when it has been enqueued
+    # It raises if the program must end, because calls of other ranks differ.
+    look: Callable[[], None]
+    ends: list[Event]  # events to reuse
+    end: Event | None = None  # recorded after the program was enqueued
 
     @property
     def engines(self) -> Sequence[Engine]:
-        """Those whose steps the host does not wait for."""
+        """The engines whose steps the host does not wait for."""
         return self.program.watched
 
     def is_over(self) -> bool:
-        """Return whether it has ended; abort its engines if it should have."""
+        """Return whether the program has ended; abort its engines after its deadline."""
         if self.end is not None and self.end.is_over():
             self.ends.append(self.end)
             return True
@@ -61,12 +62,12 @@ class Awaited:
                 engine.check(self.program.waits)
                 if reason is not None:
                     engine.abort(self.program.waits, reason)
-            except Exception:  # its own, which calls raise from now on
+            except Exception:  # the engine's own error, which calls raise from now on
                 over = True
         return over
 
     def _reason(self) -> Exception | None:
-        """Return why it is to end now."""
+        """Return why the program must end now; None if it need not."""
         try:
             self.look()
         except Exception as error:
@@ -76,7 +77,7 @@ class Awaited:
 
 
 class Watchdog:
-    """Looks at programs in a thread of its own, as long as there are some."""
+    """Polls the programs of all communicators in a thread, as long as there are some."""
 
     def __init__(self) -> None:
         self._awaited: deque[tuple[Device, Awaited]] = deque()
@@ -87,13 +88,13 @@ class Watchdog:
         before_finalize(self._end)
 
     def add(self, device: Device, awaited: Awaited) -> None:
-        """Look at a program from now on; those of one stream end in the order in which they are given."""
+        """Watch a program. Programs of one stream end in the order of these calls."""
         self._awaited.append((device, awaited))
         if not self._there.is_set():
             self._there.set()
 
     def look_once(self, device: Device, look: Callable[[], None]) -> None:
-        """Call a function after a pause; what it raises is for calls to raise."""
+        """Call `look` once after a pause. Its errors are raised by later calls."""
         self._looks.append((device, look))
         if not self._there.is_set():
             self._there.set()
@@ -108,17 +109,17 @@ class Watchdog:
                         return
                     self.look()
             self._there.clear()
-            if self._awaited or self._looks:  # it came between the last two lines
+            if self._awaited or self._looks:  # added between the last two lines
                 self._there.set()
 
     def _end(self) -> None:
-        """Look no more: MPI is about to be finalized."""
+        """Stop polling: MPI is about to be finalized."""
         self._ended = True
-        if self._looking.acquire(timeout=_END_S):  # a look has ended
+        if self._looking.acquire(timeout=_END_S):  # a poll has ended
             self._looking.release()
 
     def look(self) -> None:
-        """Do all looks that are due."""
+        """Poll all programs, and call the functions that are due."""
         self._look_at_programs()
         for _ in range(len(self._looks)):
             device, look = self._looks.popleft()
@@ -126,7 +127,10 @@ class Watchdog:
                 look()
 
     def _look_at_programs(self) -> None:
-        """Look at the first program of each engine, and at the next one if it has ended: others have more time."""
+        """Poll the first program of each engine, and the next one if that has ended.
+
+        Later programs of an engine have more time.
+        """
         going_on: set[Engine] = set()
         looks, left = set(), []
         for _ in range(len(self._awaited)):
@@ -139,8 +143,8 @@ class Watchdog:
                 going_on.update(awaited.engines)
             left.append((device, awaited))
         self._awaited.extendleft(reversed(left))
-        for look in looks:  # at calls that have ended: other ranks may wait for their texts
-            with suppress(Exception):  # calls raise it
+        for look in looks:  # other ranks may wait for the texts of calls that have ended
+            with suppress(Exception):  # later calls raise it
                 look()
 
 
@@ -148,29 +152,29 @@ WATCHDOG = PerProcess(Watchdog)
 
 
 class Watch:
-    """Has the watchdog look at the programs of one communicator.
+    """Has the watchdog watch the programs of one communicator.
 
     Parameters
     ----------
     device : Device
     rank : int
     look : callable
-        As `Awaited.look`.
+        `Awaited.look` of each program.
     """
 
     def __init__(self, device: Device, rank: int, look: Callable[[], None]) -> None:
         self._device, self._rank, self._look = device, rank, look
         self._timeout_s = settings.TIMEOUT.get()
-        self._ends: list[Event] = []  # of programs that are over: to make one takes longer than to record it
+        self._ends: list[Event] = []  # events of programs that have ended: to reuse one is faster than to make one
 
     def begin(self, program: Program) -> Awaited:
-        """Have a program watched that is enqueued next."""
+        """Watch a program that is about to be enqueued."""
         awaited = Awaited(program, time.monotonic() + self._timeout_s, self._rank, self._look, self._ends)
         WATCHDOG.get().add(self._device, awaited)
         return awaited
 
     def end(self, awaited: Awaited, stream: Any) -> None:
-        """Take note that it has been enqueued on a stream, which is not being captured."""
+        """Record that a program was enqueued on a stream, which is not being captured."""
         try:
             end = self._ends.pop()
         except IndexError:
