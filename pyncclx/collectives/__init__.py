@@ -1,4 +1,4 @@
-"""One file per operation: check the arguments, choose an algorithm, launch one kernel."""
+"""One file per operation: check arguments, choose an algorithm, make the call."""
 
 from . import (
     allgather,
@@ -44,7 +44,10 @@ MODULES = {
 
 
 def blocking_form(name: str) -> str:
-    """The operation of which a method is another form, if it is one that has a kernel; else the method's name."""
+    """Return a method's blocking operation: Bcast for Ibcast and Bcast_init.
+
+    A method whose operation has no kernel keeps its name.
+    """
     operation = name.removesuffix("_init") if name.endswith("_init") else name[1:].capitalize()
     forms = (f"I{operation.lower()}", f"{operation}_init")
     return operation if name in forms and operation in MODULES else name

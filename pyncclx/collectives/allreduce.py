@@ -18,24 +18,25 @@ from ..team.base import IntraBase as Intracomm
 from .arguments import resolve_pair
 from .ladders import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, chunks, climb, half_of_lines, lines, packets
 
-# One shot sends the vector size - 1 times, two shots about twice, after one more trip. Since 2026-11-21; no
-# measurement is kept, and a measured table (tuning/) takes precedence.
-ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # by the number of ranks
+# Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times. Two shots send it about
+# twice, with one more trip. Since 2026-11-21; no measurement is kept, and a measured table (tuning/) takes precedence.
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, then two shots of lines, of chunks when long."""
+    """Choose one shot if short, then two shots of lines, and of chunks if long."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     one_shot = packets(layout, "allreduce_one_shot", limit_nbytes)
     two_shot_lines = lines(
         layout,
         "allreduce_two_shot_lines",
-        # Each slot has room for a contribution and a result, and for what the parts are rounded up by.
+        # A slot holds a contribution and a result, and 32 bytes for rounding parts up.
         (half_of_lines(layout) - 32) * layout.size,
         beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
-        few_threads_nbytes=2 * FEW_THREADS_NBYTES,  # a vector is divided among the ranks
+        # The ranks divide the vector.
+        few_threads_nbytes=2 * FEW_THREADS_NBYTES,
     )
     return climb("allreduce", layout, nbytes, (one_shot, two_shot_lines, chunks("allreduce_two_shot")), algorithm)
 

@@ -1,4 +1,7 @@
-"""Alltoallv: MPI's form, with counts on the host of every rank; `alltoallv_dynamic` has the one with device counts."""
+"""Alltoallv with counts on the host, as in MPI.
+
+`alltoallv_dynamic` has the form with counts on the device.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +50,14 @@ def alltoallv(
 
 
 def counts_on_device(spec: Any) -> bool:
-    """Whether a buffer spec's counts are a device array of some library; a NumPy array never is."""
+    """Return whether a spec's counts are a device array; NumPy arrays never are."""
     if not isinstance(spec, (list, tuple)) or len(spec) < 2 or isinstance(spec[1], (str, MPI.Datatype)):
         return False
     return on_device(spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1])
 
 
 class StaticArguments(NamedTuple):
-    """The arguments of MPI's form; counts and displacements in bytes."""
+    """The arguments of MPI's form, with counts and displacements in bytes."""
 
     send: Buffer
     recv: Buffer
@@ -65,7 +68,7 @@ class StaticArguments(NamedTuple):
 
 
 def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
-    """The call of MPI's form."""
+    """Return the call of MPI's form."""
     send, recv, *fixed = resolve_static(comm, sendbuf, recvbuf)
     names = "send_counts", "send_displs", "recv_counts", "recv_displs"
     arguments = fixed_arguments(send, recv, **dict(zip(names, fixed, strict=True)))
@@ -73,7 +76,7 @@ def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
 
 
 def resolve_static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> StaticArguments:
-    """Check the arguments of MPI's form; in place both buffers are one."""
+    """Check and return the arguments of MPI's form; in place both buffers are one."""
     device, size = backends.select(), comm.size
     recv, recv_counts, recv_displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
     send, send_counts, send_displs = recv, recv_counts, recv_displs

@@ -1,4 +1,4 @@
-"""Alltoallv's dynamic form: counts on the device, read when the kernel runs."""
+"""Alltoallv's dynamic form: the kernel reads counts from device memory."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from .alltoallv_exchange import exchange_call
 from .alltoallv_options import IN_SLOTS, PLACEMENTS, DynamicOptions
 from .alltoallv_segments import Segments, read_segments, segments_call
 
-MAX_ANNOUNCED_ROWS = 1 << 32  # of a sendbuf whose places travel, in half a word, with the counts
+# Rows of a sendbuf for layout="sender": a row's place travels in half a word, beside the count.
+MAX_ANNOUNCED_ROWS = 1 << 32
 
 
 class Rows(NamedTuple):
-    """A buffer as rows: what one index of its first dimension holds."""
+    """A buffer as rows. A row is what one index of its first dimension holds."""
 
     number: int
-    nbytes: int  # of one row
+    nbytes: int  # bytes of a row
 
 
 class Arrays(NamedTuple):
-    """The device arrays of the dynamic form beside the two buffers."""
+    """The device arrays of the dynamic form, except the two buffers."""
 
     send_counts: Buffer
     send_displs: Buffer | None
@@ -51,7 +52,7 @@ class DynamicCall(NamedTuple):
 
 
 def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> Call:
-    """The call of the dynamic form."""
+    """Return the call of the dynamic form."""
     arguments, _, segments, buffers, signature = resolve_call(comm, sendbuf, recvbuf, options)
     if segments is not None:
         if options.algorithm is not None:
@@ -63,7 +64,7 @@ def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions
 
 
 def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> DynamicCall:
-    """Check the arguments."""
+    """Check and return the arguments of the dynamic form."""
     device, size, layout = backends.select(), comm.size, options.placement
     options.check()
     send, recv, arrays = _resolve(sendbuf, recvbuf, options, size, device)
@@ -85,7 +86,7 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
         drop=options.drops,
     )
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
-    # But for "sender", where a rank's rows arrive is no matter of the others.
+    # Ranks may place their rows differently, except with "sender".
     signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
     return DynamicCall(arguments, arrays, segments, buffers, signature)
 
@@ -93,7 +94,7 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
 def _resolve(
     sendbuf: Any, recvbuf: Any, options: DynamicOptions, size: int, device: Any
 ) -> tuple[Buffer, Buffer, Arrays]:
-    """Both buffers, and the arrays beside them."""
+    """Return both buffers, and the other arrays of the call."""
     try:
         send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
         recv, recv_counts, recv_displs = resolve_dynamic(
@@ -119,7 +120,7 @@ def _resolve(
 
 
 def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
-    """Raise unless rows of both buffers are of one length, and not too many."""
+    """Raise unless rows of both buffers have one length, and are not too many."""
     if sent.nbytes != received.nbytes:
         raise MPIError(
             MPI.ERR_TRUNCATE,
@@ -132,9 +133,10 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
 
 
 def _rows(buffer: Buffer, name: str, size: int, layout: str, sent_nbytes: int = 0) -> Rows:
-    """Rows of a buffer; in a layout of slots, of one slot: the shape is (size, capacity, …) or (size * capacity, …).
+    """Return the rows of a buffer; in a layout of slots, the rows of one slot.
 
-    With a capacity of 1 both can be meant, and the length of the rows that are sent says which.
+    With slots the shape is (size, capacity, …) or (size * capacity, …). With a capacity of 1 it can be either, and the
+    length of a sent row decides.
     """
     shape, slots = buffer.shape, layout in IN_SLOTS
     if slots and len(shape) >= 2 and shape[0] == size:
@@ -158,7 +160,10 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
 
 
 def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None:
-    """Raise ValueError if an output overlaps an input, which another block may still read, or another output."""
+    """Raise ValueError if an output overlaps another output, or an input.
+
+    Another block may still read the input.
+    """
     placed = layout == "placed"
     inputs = [arrays.send_counts, arrays.send_displs, arrays.recv_displs if placed else None]
     outputs = {

@@ -1,4 +1,4 @@
-"""The exchange of Alltoallv: its kernel's call, and its arguments where the counts are on the host."""
+"""The exchange of Alltoallv: the call of its kernel, and arguments of host counts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from ..memory.parameters import FIXED, AlltoallvArgs
 from .calls import announced_call
 from .transports import choose_announced
 
-choose = choose_announced("alltoallv")  # how much a pair of ranks moves is on the device only
+# Only the device has the bytes that a pair of ranks moves.
+choose = choose_announced("alltoallv")
 
 
 def exchange_call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
-    """The call of the exchange that `arguments`, a packed `AlltoallvArgs`, describe."""
+    """Return the call of an exchange; `arguments` is a packed `AlltoallvArgs`."""
     return announced_call("Alltoallv", choose, arguments, buffers, signature)
 
 
@@ -27,8 +28,9 @@ def fixed_arguments(
     recv_counts: list[int],
     recv_displs: list[int],
 ) -> bytes:
-    """The kernel's arguments where the counts are on the host. Counts and displacements are in bytes on all ranks,
-    since their datatypes need not be the same.
+    """Return the kernel's arguments from counts on the host.
+
+    Counts and displacements are in bytes, since the ranks' datatypes may differ.
     """
     return AlltoallvArgs(
         send=send.address,

@@ -1,4 +1,4 @@
-"""The options of the dynamic form of Alltoallv, beside its buffers."""
+"""The options of Alltoallv's dynamic form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DynamicOptions(NamedTuple):
 
     @property
     def given(self) -> bool:
-        """Whether one is given that MPI's form does not have."""
+        """Whether an option is given that MPI's form does not have."""
         return any(option is not None for option in self[:-1])
 
     @property
@@ -36,11 +36,11 @@ class DynamicOptions(NamedTuple):
 
     @property
     def placement(self) -> str:
-        """How rows are placed, a key of `PLACEMENTS`."""
+        """The placement of rows, a key of `PLACEMENTS`."""
         return self.layout or "packed"
 
     def check(self) -> None:
-        """Raise ValueError for a value that an option cannot have."""
+        """Raise ValueError if an option has an invalid value."""
         if self.placement not in PLACEMENTS:
             names = "'packed', 'slots', 'sender' or 'placed'"
             raise ValueError(f"Alltoallv: layout is {self.layout!r}; it can be {names}")
@@ -49,7 +49,7 @@ class DynamicOptions(NamedTuple):
             raise ValueError(f"Alltoallv: overflow is {self.overflow!r}; it can be 'raise' or 'drop'")
 
     def rows_of(self, room: int) -> int:
-        """Rows that may be written of the `room` that recvbuf has, or each slot in it."""
+        """Return how many of the `room` rows of recvbuf, or of a slot, may be written."""
         if self.capacity is None:
             return room
         capacity = operator.index(self.capacity)

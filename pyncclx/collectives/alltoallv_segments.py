@@ -1,4 +1,4 @@
-"""Alltoallv of segments: sendbuf is divided, and lists of numbers on the device assign its parts to ranks."""
+"""Alltoallv of segments: lists on the device assign parts of sendbuf to ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Ways = Annotated[Sequence[int], "2Q"]
 
 @dataclass(slots=True, kw_only=True)
 class SegmentsArgs(CStruct):
-    """`SegmentsArgs` of cuda/collectives/alltoallv_segments.cu after its AlltoallvArgs."""
+    """`SegmentsArgs` of cuda/collectives/alltoallv_segments.cu without AlltoallvArgs."""
 
     lengths: U64
     ids: U64
@@ -52,13 +52,13 @@ class Segments(NamedTuple):
 
 
 def choose(layout: Layout, name: str) -> Choice:
-    """All channels move the rows, after a kernel on one block has listed which."""
+    """Choose all channels; a kernel on one block lists the rows before."""
     why = "kernel list_segments announces lengths and destinations, then rows go as chunks"
     return Choice("move_segments", layout.channels, None, why)
 
 
 def read_segments(segments: Any, size: int, device: Any) -> Segments:
-    """Check the argument.
+    """Check the `segments` argument.
 
     Raises
     ------
@@ -92,7 +92,10 @@ def segments_call(
     segments: Segments,
     signature: tuple[Any, ...],
 ) -> Call:
-    """The call. `rows` are the kernels' arguments without segments; the tables of these are in scratch memory."""
+    """Return the call; the tables of segments are in scratch memory.
+
+    `rows` are the kernels' arguments without segments.
+    """
     size, count = comm.size, segments.number
     if rows.send_rows >= 1 << 32:
         raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; in segments below 2**32 are possible")

@@ -1,4 +1,4 @@
-"""Alltoallw: a datatype of its own for each block."""
+"""Alltoallw: each block has its own datatype."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call | None:
 
 
 def sides_of(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Side | None, Side]:
-    """What this rank sends and receives; None for what it sends in place."""
+    """Return what this rank sends and what it receives; in place the first is None."""
     device, size = backends.select(), comm.size
     recv = resolve_each(recvbuf, "Alltoallw: recvbuf", size, writable=True, device=device)
     if is_in_place(sendbuf):

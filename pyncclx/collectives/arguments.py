@@ -1,4 +1,4 @@
-"""Arguments that operations have in common: send and receive buffers, the root, the name of an algorithm.
+"""Checks of arguments that operations share: buffers, root, name of an algorithm.
 
 All raise what mpi4py raises for the same mistake: TypeError, ValueError, KeyError, BufferError or MPI.Exception.
 """
@@ -18,17 +18,17 @@ from ..launch.call import is_in_place
 
 
 def resolve_sendbuf(operation: str, spec: Any, blocks: int = 1, *, rows: bool = False) -> Buffer:
-    """The send buffer; its count is that of one of the blocks that it is cut into."""
+    """Return the send buffer; its count is that of one of its `blocks`."""
     return resolve(spec, f"{operation}: sendbuf", writable=False, device=backends.select(), blocks=blocks, rows=rows)
 
 
 def resolve_recvbuf(operation: str, spec: Any, blocks: int = 1) -> Buffer:
-    """The receive buffer; its count is that of one of the blocks that it is cut into."""
+    """Return the receive buffer; its count is that of one of its `blocks`."""
     return resolve(spec, f"{operation}: recvbuf", writable=True, device=backends.select(), blocks=blocks)
 
 
 def resolve_pair(operation: str, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
-    """Both buffers of a reduction of vectors of one length; in place they are one."""
+    """Return send and receive buffer of a reduction; in place both are the same."""
     recv = resolve_recvbuf(operation, recvbuf)
     if is_in_place(sendbuf):
         return recv, recv
@@ -51,21 +51,21 @@ def check_same_type(operation: str, send: Buffer, recv: Buffer) -> None:
 
 
 def check_fits(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
-    """Raise MPI.Exception of class ERR_TRUNCATE unless what a rank sends is as long as the block for it."""
+    """Raise MPI.Exception (ERR_TRUNCATE) unless a rank's data is as long as its block."""
     if send_nbytes != recv_nbytes:
         text = f"each rank sends {send_nbytes} bytes to a block of {recv_nbytes} bytes of recvbuf; make them equal"
         raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
 
 
 def check_algorithm(operation: str, algorithm: str | None, *names: str) -> None:
-    """Raise ValueError unless `algorithm` is one of the names, or None for the operation's own kernel."""
+    """Raise ValueError unless `algorithm` is one of the names, or None for the kernel."""
     if algorithm is not None and algorithm not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"{operation}: algorithm is {algorithm!r}; it can be {known}, or None for the kernel")
 
 
 def check_root(comm: MPI.Comm, operation: str, root: Any) -> int:
-    """Return `root` as an integer; raise MPI.Exception of class ERR_ROOT unless it is a rank."""
+    """Return `root` as an integer; raise MPI.Exception (ERR_ROOT) if it is no rank."""
     rank = integer(root)
     if not 0 <= rank < comm.size:
         raise MPIError(MPI.ERR_ROOT, f"{operation}: root is {rank}, the communicator's ranks are 0 to {comm.size - 1}")
@@ -73,12 +73,15 @@ def check_root(comm: MPI.Comm, operation: str, root: Any) -> int:
 
 
 def rooted_on_host(comm: MPI.Comm, root: int, single: Any, whole: Any) -> bool:
-    """Whether a rooted operation is mpi4py's: `single` is the buffer of every rank, `whole` matters at root only."""
+    """Return whether a rooted operation has host buffers, which mpi4py handles.
+
+    `single` is the buffer that every rank passes, `whole` the one that matters at root only.
+    """
     return on_host(single, whole if comm.rank == root or where(single) is None else None)
 
 
 def check_not_in_place(comm: MPI.Comm, operation: str, argument: str, spec: Any) -> None:
-    """Raise MPI.Exception of class ERR_ARG on a rank other than root for a buffer in place."""
+    """Raise MPI.Exception (ERR_ARG) for a buffer in place on a rank other than root."""
     if is_in_place(spec):
         text = f"{operation}: {argument} is {spec!r} on rank {comm.rank}; only root's can be in place"
         raise MPIError(MPI.ERR_ARG, text)

@@ -12,9 +12,9 @@ from ..team.base import IntraBase as Intracomm
 from .arguments import check_algorithm
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int) -> Choice:
-    """One channel, one signal to every peer."""
+    """Choose one channel, which sends one signal to every peer."""
     return Choice("barrier", 1, 32, "one signal to every peer")
 
 

@@ -19,19 +19,22 @@ from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .ladders import chain, climb, lines, packets
 from .transports import as_chunks
 
-# Root sends the message size - 1 times: worth it for the trip it saves while it is short. Since 2026-11-21; no
-# measurement is kept, and a measured table (tuning/) takes precedence.
-DIRECT_NBYTES = 384 << 10  # that leave root
+# Bytes that leave root up to which it sends directly: root sends the message size - 1 times, which saves a trip.
+# Since 2026-11-21; no measurement is kept, and a measured table (tuning/) takes precedence.
+DIRECT_NBYTES = 384 << 10
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Directly while short, or of two ranks; scattered and relayed by the peers when longer; a chain when long."""
+    """Choose direct sends if short or for two ranks, then two shots, then a chain.
+
+    In two shots, root scatters the message, and the peers relay their pieces.
+    """
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
         return as_chunks(layout, "bcast_direct_long", nbytes)
     direct = packets(layout, "bcast_direct", DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes)
-    channel_nbytes = (layout.line_nbytes - 32) * peers  # room for what the pieces are rounded up by
+    channel_nbytes = (layout.line_nbytes - 32) * peers  # 32 bytes for rounding pieces up
     two_shot_lines = lines(layout, "bcast_two_shot_lines", channel_nbytes)
     return climb("bcast", layout, nbytes, (direct, two_shot_lines, chain("bcast_chain")), algorithm)
 
@@ -46,7 +49,7 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
     nbytes = buffer.nbytes
 
     def rounds_of(bases: list[int]) -> Rounds:
-        """Root gives each of the others a piece, which they then give each other."""
+        """Copy a piece from root to each other rank, then the pieces between those."""
         others = [rank for rank in range(comm.size) if rank != root]
         copies = []
         for to in peers_of(comm):

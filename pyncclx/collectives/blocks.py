@@ -1,4 +1,4 @@
-"""Buffers with one block for each rank, of any length: where the blocks lie, and whether data fits them."""
+"""Buffers with a block of any length for each rank, and checks that data fits."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ class BlocksArgs(ReduceArgs):
 
 
 class Blocks(NamedTuple):
-    """A buffer with one block for each rank, of any length and anywhere in it; in bytes."""
+    """A buffer with one block for each rank; lengths and offsets in bytes."""
 
     buffer: Buffer
     nbytes: list[int]
     begins: list[int]
 
     def address(self, rank: int) -> int:
-        """Where the block of a rank begins."""
+        """Return the address of a rank's block."""
         return self.buffer.address + self.begins[rank]
 
 
 def pack_blocks(blocks: Blocks | None, *, send: int, recv: int, nbytes: int, root: int = 0) -> bytes:
-    """Pack a `BlocksArgs`. `blocks` is None on ranks without them; `nbytes` is that of the other buffer's one block."""
+    """Pack a `BlocksArgs`.
+
+    `blocks` is None on ranks whose buffers are not cut; `nbytes` is the length of the other buffer, one block.
+    """
     args = BlocksArgs(send=send, recv=recv, nbytes=nbytes, root=root)
     if blocks is not None:
         args.nbytes_of, args.begin_of = blocks.nbytes, blocks.begins
@@ -45,26 +48,31 @@ def pack_blocks(blocks: Blocks | None, *, send: int, recv: int, nbytes: int, roo
 
 
 def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:
-    """Blocks from counts and displacements in elements; the displacement of an empty block is ignored."""
+    """Return blocks from counts and displacements in elements.
+
+    The displacement of an empty block is ignored.
+    """
     itemsize = buffer.datatype.itemsize
     begins = [displ * itemsize if count else 0 for count, displ in zip(counts, displs, strict=True)]
     return Blocks(buffer, [count * itemsize for count in counts], begins)
 
 
 def unit_of(buffer: Buffer, lengths: Sequence[int]) -> Buffer:
-    """Return the longest beginning of a buffer of which every block, of so many bytes, is a multiple."""
+    """Return the largest unit of a buffer that divides all blocks, of `lengths` bytes."""
     return replace(buffer, count=math.gcd(*lengths) // buffer.datatype.itemsize)
 
 
 def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Blocks:
-    """Resolve an argument of the vector collectives ("sendbuf" or "recvbuf"), whose counts are on the host.
+    """Resolve an argument of the vector collectives whose counts are on the host.
+
+    `argument` is "sendbuf" or "recvbuf".
 
     Raises
     ------
     NotSupported
         If counts or displacements are device arrays.
     TypeError, ValueError, KeyError, BufferError, MPI.Exception
-        As `vector_buffers.resolve_vector`.
+        Raised by `vector_buffers.resolve_vector`.
     """
     name, writable = f"{operation}: {argument}", argument == "recvbuf"
     buffer, counts, displs = resolve_vector(spec, name, comm.size, writable=writable, device=backends.select())
@@ -74,7 +82,10 @@ def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> 
 
 
 def check_room(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
-    """Raise MPI.Exception of class ERR_TRUNCATE unless root's own block fits; the kernel checks the others."""
+    """Raise MPI.Exception (ERR_TRUNCATE) unless root's own block fits.
+
+    The kernel checks the other blocks.
+    """
     if send_nbytes > recv_nbytes:
         text = f"root's own block has {send_nbytes} bytes, the place for it {recv_nbytes} bytes; make them equal"
         raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")

@@ -13,7 +13,7 @@ from .transports import Choose
 def move_call(
     operation: str, choose: Choose, args: MoveArgs, buffers: tuple[Buffer, ...], root: int | None = None
 ) -> Call:
-    """The call of an operation whose messages have the same length on all ranks, as is the root."""
+    """Return the call of an operation whose message length and root all ranks share."""
     return Call(
         operation=operation,
         choose=choose,
@@ -33,8 +33,11 @@ def announced_call(
     signature: tuple[Any, ...],
     root: int | None = None,
 ) -> Call:
-    """The call of an operation whose messages bring their lengths: each rank chooses by its own buffers."""
-    # A power of two that is no less than the longest buffer, so that there are few plans.
+    """Return the call of an operation whose messages carry their lengths.
+
+    Each rank chooses by its own buffers.
+    """
+    # Rounding the longest buffer up to a power of two keeps the number of plans small.
     nbytes = 1 << max(buffer.nbytes for buffer in buffers).bit_length()
     return Call(
         operation=operation,

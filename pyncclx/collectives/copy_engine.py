@@ -1,6 +1,7 @@
-"""Collectives by the copy engines: the multiprocessors stay free, but for a barrier before the copies and one after.
+"""Collectives on the copy engines.
 
-A rank copies to its peers, beginning with the next one, so that each receives from one peer at a time.
+The multiprocessors run only a barrier before the copies and one after each round. A rank copies to its peers,
+beginning with the next one, so that each receives from one peer at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..team.plans import Plan
 from ..team.team import Team
 from . import barrier
 
-COPY_ENGINE = "copy_engine"  # name of the algorithm
+COPY_ENGINE = "copy_engine"  # an algorithm
 OPERATIONS = ("Allgather", "Alltoall", "Bcast")
 
 
@@ -33,7 +34,8 @@ class Copy(NamedTuple):
     nbytes: int
 
 
-Rounds = list[list[Copy]]  # no copy of a round begins before all of the round before, on all ranks, are over
+# A round's copies begin after all ranks have finished the round before.
+Rounds = list[list[Copy]]
 
 
 def copy_engine_call(
@@ -46,19 +48,20 @@ def copy_engine_call(
     rounds_of: Callable[[list[int]], Rounds],
     also_equal: tuple[str, ...] = (),
 ) -> Call | None:
-    """The call of an operation by the copy engines; None if a kernel is to do it.
+    """Return the call of an operation on the copy engines; None leaves it to a kernel.
 
-    The copy engines do it if `algorithm` is their name, or if it is None, the communicator has `sm_free`, and a message
-    of `nbytes` is long enough; then the call is collective, and None if some rank's last buffer is in no window.
+    The copy engines do it if `algorithm` is their name. If `algorithm` is None, they do it if the communicator has
+    `sm_free`, a message of `nbytes` is longer than packets carry, and every rank's last buffer is in a window.
+    Collective in both cases.
 
     Parameters
     ----------
     buffers : tuple of Buffer
-        The last is the one that peers write.
+        Peers write the last one.
     rounds_of : callable
         Returns this rank's copies, given the addresses of all ranks' last buffers as mapped here.
     also_equal : tuple of str
-        What else must be equal on all ranks.
+        Further values that must be equal on all ranks.
 
     Raises
     ------
@@ -92,19 +95,22 @@ def copy_engine_call(
 
 
 def piece_of(nbytes: int, pieces: int, index: int) -> tuple[int, int]:
-    """Where a piece of a message begins, and its length, in bytes: multiples of 16 but for the end."""
+    """Return the offset of a piece of a message, and its length, in bytes.
+
+    Both are multiples of 16, except at the message's end.
+    """
     each = -(-nbytes // (16 * pieces)) * 16
     begin = min(index * each, nbytes)
     return begin, min(each, nbytes - begin)
 
 
 def peers_of(comm: Intracomm) -> Iterable[int]:
-    """The other ranks, from the next one on."""
+    """Return the other ranks, from the next one on."""
     return ((comm.rank + j) % comm.size for j in range(1, comm.size))
 
 
 def _place(team: Team, address: int) -> tuple[int, int] | None:
-    """The number of the window that an address is in, and the offset there in bytes."""
+    """Return the number of an address's window, and the offset there in bytes."""
     window = team.windows.at(address)
     return None if window is None else (window.number, address - window.memory.address)
 

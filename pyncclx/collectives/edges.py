@@ -1,8 +1,8 @@
 """The edges of a topology, in an order on which both ends of each agree.
 
-On a Cartesian communicator the neighbours are, dimension by dimension, the one below and the one above. Data for the
-one below arrives there as from the one above, also where both are one rank, or this one. On a graph the edges between
-two ranks, if there are several, are taken in the order in which each of the two has them.
+On a Cartesian communicator each dimension has the neighbour below, then the one above. Data sent to the neighbour below
+arrives there from its neighbour above, even where both are the same rank, or this one. If a graph has several edges
+between two ranks, they match in the order in which each of the two lists them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ import mpi_bootstrap
 from ..system.process import PerProcess
 from ..team.state import Attachment
 
-_NAME = "edges"  # of the attachment
-# Whether some rank of a graph has no neighbours, with the graph's handle; MPI copies it to duplicates.
+_NAME = "edges"  # name of the attachment
+# Attribute of a graph's handle: whether some rank has no neighbours. MPI copies it to duplicates.
 _ANY_ALONE = PerProcess(lambda: MPI.Comm.Create_keyval(lambda comm, keyval, value: value), lasting=True)
 
 
 class Edges(NamedTuple):
-    """The ranks that this rank receives from and sends to; MPI.PROC_NULL past the end of a dimension."""
+    """The neighbours of this rank; MPI.PROC_NULL past the end of a dimension."""
 
     sources: list[int]
     destinations: list[int]
-    order: list[int]  # of the destinations, so that each receiver gets its blocks in the order of its sources
+    # Indices of destinations, in the order in which each receiver has its sources.
+    order: list[int]
 
 
 class _Topology(Attachment):
-    """What a communicator keeps of its topology."""
+    """The edges of a communicator, cached as its attachment."""
 
     def __init__(self, edges: Edges | None) -> None:
         self.edges = edges
@@ -40,8 +41,8 @@ class _Topology(Attachment):
 def edges_of(comm: Any) -> Edges | None:
     """Return the edges of this rank; None if some rank has none, and so no array.
 
-    No rank waits for another, but at the first call on a distributed graph that plain mpi4py has made: that call is
-    collective. A rank without neighbours may be in MPI already, with arguments that have no place on the device.
+    Ranks wait for each other only in the first call on a distributed graph made by plain mpi4py: that call is
+    collective. A rank without neighbours may be in MPI already, because its arguments name no device array.
     """
     attachments = comm.state.attachments
     topology = attachments.get(_NAME)
@@ -52,7 +53,10 @@ def edges_of(comm: Any) -> Edges | None:
 
 
 def meet_neighbors(graph: MPI.Distgraphcomm) -> None:
-    """Let all ranks of a new graph find out whether one has no neighbours; MPI has no call for it. Collective."""
+    """Record on a new graph whether some rank has no neighbours. Collective.
+
+    MPI has no call that tells.
+    """
     edges = _graph(graph)
     first_alone = mpi_bootstrap.first_bytes(graph, b"" if edges.sources or edges.destinations else b"alone")
     MPI.Comm.Set_attr(graph, _ANY_ALONE.get(), first_alone is not None)
@@ -71,13 +75,13 @@ def _any_alone(comm: MPI.Comm) -> bool:
 
 
 def _cartesian(comm: MPI.Cartcomm) -> Edges:
-    """Below and above; the receiver counts this rank as its other neighbour."""
+    """Return the neighbours below and above; to them, this rank is on the other side."""
     ranks = [rank for dimension in range(comm.ndim) for rank in MPI.Cartcomm.Shift(comm, dimension, 1)]
     return Edges(ranks, ranks, [edge ^ 1 for edge in range(len(ranks))])
 
 
 def _graph(comm: MPI.Graphcomm | MPI.Distgraphcomm) -> Edges:
-    """Edges as they were given."""
+    """Return the edges in the order in which the graph was made."""
     if isinstance(comm, MPI.Graphcomm):
         sources = destinations = MPI.Graphcomm.Get_neighbors(comm, comm.rank)
     else:

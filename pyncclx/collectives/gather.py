@@ -28,7 +28,10 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call |
 
 
 def resolve_gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
-    """Both buffers, elsewhere than at root twice the same, and where this rank's block of data is."""
+    """Return send buffer, receive buffer and the address of this rank's block.
+
+    On non-root ranks both buffers are the send buffer.
+    """
     if comm.rank != root:
         check_not_in_place(comm, "Gather", "sendbuf", sendbuf)
         send = resolve_sendbuf("Gather", sendbuf)

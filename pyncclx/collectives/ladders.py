@@ -1,4 +1,4 @@
-"""Ladders: the kernels of an operation, each for messages up to some length, and how one is chosen."""
+"""Algorithm tables ("ladders"): choose an operation's kernel by message length."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ..launch.choice import Choice
 from ..memory.layout import ROW_PAYLOAD_NBYTES, Layout
 from .transports import as_chain, as_chunks, as_lines, as_packets
 
-# Where limits were measured; the times are in docs/design_notes.md.
-# 2 × H200, 2026-11-21; Reduce_scatter as packets:
-ONE_SHOT_NBYTES = 512 << 10  # of a block that is reduced for one rank: packets are twice the bytes
-# 4 × H200, 2026-11-22; lines:
-BESIDE_WINDOWS_NBYTES = 2 << 20  # of a vector that is reduced: between windows longer ones are loaded where they are
-# 2 × H200, 2026-11-23; early launches of kernels of all channels:
-FEW_THREADS_NBYTES = 2 << 10  # reduced for one rank: those kernels are early with all threads, but begin later
+# Measured limits; the times are in docs/design_notes.md.
+# Longest block that is reduced for one rank as packets, which take twice the bytes. 2 × H200, 2026-11-21.
+ONE_SHOT_NBYTES = 512 << 10
+# Longest vector that is reduced as lines between windows; kernels load longer ones in place. 4 × H200, 2026-11-22.
+BESIDE_WINDOWS_NBYTES = 2 << 20
+# Bytes reduced for one rank, up to which EARLY_THREADS are enough on all channels. More threads can be launched early,
+# too, but begin later. 2 × H200, 2026-11-23.
+FEW_THREADS_NBYTES = 2 << 10
 
 
 class Transport(Enum):
@@ -29,20 +30,20 @@ class Transport(Enum):
 
 
 class Rung(NamedTuple):
-    """A kernel for messages up to some length: the shorter the message, the lower the rung."""
+    """An algorithm of a table: a kernel for messages up to some length."""
 
     kernel: str
     transport: Transport
-    limit_nbytes: int  # it is chosen for messages of at most so many bytes, unless a lower rung is
-    longest_nbytes: int  # message that it can move
-    channel_nbytes: int = 0  # of packets and lines: the longest part of a message that a channel can move
-    messages: int = 1  # different ones that a rank sends
-    beside_windows_nbytes: int = sys.maxsize  # the limit where there are windows: longer ones are not copied there
-    few_threads_nbytes: int = FEW_THREADS_NBYTES  # of lines: the longest part for which EARLY_THREADS are enough
+    limit_nbytes: int  # longest message it is chosen for
+    longest_nbytes: int  # longest message it can move
+    channel_nbytes: int = 0  # longest part of a message that a channel can move as packets or lines
+    messages: int = 1  # different messages that a rank sends
+    beside_windows_nbytes: int = sys.maxsize  # limit where the communicator has windows
+    few_threads_nbytes: int = FEW_THREADS_NBYTES  # longest part of lines for which EARLY_THREADS are enough
 
 
 def packets(layout: Layout, kernel: str, limit_nbytes: int, messages: int = 1) -> Rung:
-    """A rung for messages that fit the packet slots and `limit_nbytes`."""
+    """Return the algorithm for messages that fit the packet slots and `limit_nbytes`."""
     longest_nbytes, channel_nbytes = layout.packet_nbytes, layout.slot_nbytes
     return Rung(kernel, Transport.PACKETS, limit_nbytes, longest_nbytes, channel_nbytes, messages)
 
@@ -56,7 +57,10 @@ def lines(
     beside_windows_nbytes: int = sys.maxsize,
     few_threads_nbytes: int = FEW_THREADS_NBYTES,
 ) -> Rung:
-    """A rung for all messages of which a channel has at most `channel_nbytes`; where there are no lines, for none."""
+    """Return the algorithm for lines, at most `channel_nbytes` a channel.
+
+    Where ranks have no lines, it fits no message.
+    """
     channel_nbytes = max(0, channel_nbytes)
     return Rung(
         kernel,
@@ -70,24 +74,25 @@ def lines(
 
 
 def half_of_lines(layout: Layout) -> int:
-    """The longest shard of which a slot holds both a contribution and the result, as lines."""
+    """Return the longest shard whose contribution and result both fit a slot as lines."""
     return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
 def chunks(kernel: str, limit_nbytes: int = sys.maxsize) -> Rung:
-    """A rung for messages of any length."""
+    """Return the algorithm for messages of any length, as chunks."""
     return Rung(kernel, Transport.CHUNKS, limit_nbytes, longest_nbytes=sys.maxsize)
 
 
 def chain(kernel: str) -> Rung:
-    """The highest rung where pieces go from rank to rank."""
+    """Return the algorithm for the longest messages, a chain from rank to rank."""
     return Rung(kernel, Transport.CHAIN, limit_nbytes=sys.maxsize, longest_nbytes=sys.maxsize)
 
 
 def climb(operation: str, layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str | None) -> Choice:
-    """The lowest rung that is meant for a message of `nbytes`, and can move it; or the one named by `algorithm`.
+    """Choose the first algorithm for messages of `nbytes`, or the one asked for.
 
-    `operation` begins the names of the rungs' kernels, what follows is the name of an algorithm.
+    `rungs` are the algorithms, those for short messages first. Their kernels' names consist of `operation` and the name
+    of the algorithm.
 
     Raises
     ------
@@ -126,13 +131,13 @@ def _on(layout: Layout, rung: Rung, nbytes: int) -> Choice:
 
 
 def _limit(layout: Layout, rung: Rung, tuned: dict[str, int]) -> int:
-    """The longest message that a rung is chosen for, unless a lower one is."""
+    """Return the longest message that an algorithm is chosen for."""
     beside_windows_nbytes = rung.beside_windows_nbytes if layout.windows else sys.maxsize
     return min(tuned.get(rung.kernel, rung.limit_nbytes), rung.longest_nbytes, beside_windows_nbytes)
 
 
 def _reason(layout: Layout, rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
-    """What decided for a rung: the longest message for it, or for the one below the highest."""
+    """Return why an algorithm was chosen: its limit, or that of the second highest."""
     last = chosen if chosen.transport in (Transport.PACKETS, Transport.LINES) else rungs[-2]
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

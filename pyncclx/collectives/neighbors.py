@@ -1,4 +1,4 @@
-"""Neighbourhood collectives: an exchange among all ranks, most of which send nothing."""
+"""Neighbourhood collectives: exchanges in which most pairs of ranks send nothing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ _Resolve = Callable[..., Typed]
 
 
 def _same_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
-    """The same message for each neighbour."""
+    """Resolve a buffer that goes to each neighbour as a whole."""
     typed = resolve_typed(spec, name, writable=writable, device=device)
     return replace(typed, parts=typed.parts * neighbors)
 
 
 def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
-    """A block for each neighbour, all of the same length."""
-    blocks = max(neighbors, 1)  # a rank without any may pass any buffer
+    """Resolve a buffer that has a block for each neighbour, all of one length."""
+    # A rank without neighbours may pass any buffer.
+    blocks = max(neighbors, 1)
     typed = resolve_typed(spec, name, writable=writable, device=device, blocks=blocks)
     whole = typed.parts[0]
     each = whole.count // blocks
@@ -50,7 +51,7 @@ def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, dev
 def operation(
     name: str, resolve_send: _Resolve, resolve_recv: _Resolve, exchange: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function that makes the call of an operation by `exchange`."""
+    """Return the function that makes the call of an operation with `exchange`."""
 
     def make(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Any:
         edges = edges_of(comm)
@@ -68,7 +69,8 @@ def operation(
     return make
 
 
-RESOLVERS: dict[str, tuple[_Resolve, _Resolve]] = {  # of what is sent and what is received
+# Resolvers of sendbuf and recvbuf.
+RESOLVERS: dict[str, tuple[_Resolve, _Resolve]] = {
     "Neighbor_allgather": (_same_for_each, _block_for_each),
     "Neighbor_allgatherv": (_same_for_each, resolve_blocks),
     "Neighbor_alltoall": (_block_for_each, _block_for_each),

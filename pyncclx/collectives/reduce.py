@@ -18,21 +18,22 @@ from ..team.base import IntraBase as Intracomm
 from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
 from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, packets
 
-# Root receives the vector size - 1 times: worth it for the trip it saves while it is short.
-# Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence:
-ONE_SHOT_NBYTES = 1200 << 10  # that reach root
-# 4 × H200, 2026-11-22, the times are in docs/design_notes.md; chains:
-TWO_SHOT_NBYTES = 48 << 20  # of the vector: a longer one is worth the time that a chain takes to begin
+# Bytes that reach root up to which one shot is chosen: root receives the vector size - 1 times, which saves a trip.
+# Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence.
+ONE_SHOT_NBYTES = 1200 << 10
+# Longest vector for two shots; longer ones are worth the time that a chain takes to begin.
+# 4 × H200, 2026-11-22; the times are in docs/design_notes.md.
+TWO_SHOT_NBYTES = 48 << 20
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: bool = True) -> Choice:
-    """One shot while short, then two shots of lines, of chunks when long; a chain when very long, if `chained`."""
+    """Choose one shot, then two shots of lines, of chunks, then a chain if `chained`."""
     one_shot = packets(layout, "reduce_one_shot", ONE_SHOT_NBYTES // max(1, layout.size - 1))
     two_shot_lines = lines(
         layout,
         "reduce_two_shot_lines",
-        (layout.line_nbytes - 32) * layout.peers,  # room for what the parts are rounded up by
+        (layout.line_nbytes - 32) * layout.peers,  # 32 bytes for rounding parts up
         beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
     )
     long: tuple[Rung, ...] = (chunks("reduce_two_shot"),)
@@ -44,7 +45,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
 
 
 def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...]) -> bool:
-    """Whether partial results can go from rank to rank, once over each link (cuda/collectives/reduce_chain.cu)."""
+    """Return whether a chain can do the reduction (cuda/collectives/reduce_chain.cu)."""
     operator = bound_op.named(template)
     whole = operator is None or operator.group_nbytes == PACK_NBYTES
     return root in (0, 1, size - 1) and whole and datatype.name not in HALVES

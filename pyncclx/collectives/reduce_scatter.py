@@ -1,4 +1,4 @@
-"""Reduce_scatter: blocks of any length, of which all ranks have the counts."""
+"""Reduce_scatter: blocks of any length; all ranks have all counts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .blocks import Blocks, blocks_of, pack_blocks, unit_of
 from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Packets while the longest block, of `nbytes`, fits them and is not too long, else chunks."""
+    """Choose packets if the longest block, of `nbytes`, is short, else chunks."""
     one_shot = packets(layout, "reduce_scatter_one_shot", ONE_SHOT_NBYTES, layout.peers)
     return climb("reduce_scatter", layout, nbytes, (one_shot, chunks("reduce_scatter_two_shot")), algorithm)
 
@@ -48,8 +48,9 @@ def reduce_scatter(
     blocks, recv = resolve_reduce_scatter(comm, sendbuf, recvbuf, recvcounts)
     send, datatype, longest = blocks.buffer, blocks.buffer.datatype, max(blocks.nbytes)
     reduction = ops.of(op, "Reduce_scatter")
-    template = ops.template("Reduce_scatter", reduction, unit_of(send, blocks.nbytes))  # blocks of whole records
-    # In place the kernel cannot put the result to the beginning at once: it would replace what has yet to be sent.
+    # The unit that divides all blocks must consist of whole records.
+    template = ops.template("Reduce_scatter", reduction, unit_of(send, blocks.nbytes))
+    # In place, writing the result to the beginning at once would overwrite data that is still to be sent.
     nbytes = blocks.nbytes[comm.rank]
     moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0
     result = replace(recv, address=comm.team.scratch.address(nbytes)) if moved else recv
@@ -72,7 +73,7 @@ def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any
 def resolve_reduce_scatter(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any
 ) -> tuple[Blocks, Buffer]:
-    """The send buffer, cut into blocks, and the receive buffer; in place they are one."""
+    """Return the send buffer's blocks and the receive buffer; in place they are one."""
     name = "Reduce_scatter"
     recv = resolve_recvbuf(name, recvbuf)
     if is_in_place(sendbuf):

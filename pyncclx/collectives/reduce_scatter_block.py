@@ -18,14 +18,15 @@ from ..team.base import IntraBase as Intracomm
 from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
 from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
 
-# Since 2026-11-22; no measurement is kept:
-PACKETS_NBYTES = 4 << 10  # of a block: longer ones go as lines, where there are
-LINES_NBYTES = 1536 << 10  # longer ones go as chunks, or without a copy on the way
+# Longest block that goes as packets where ranks have lines, and as lines. Longer blocks go as chunks, or straight from
+# windows. Since 2026-11-22; no measurement is kept.
+PACKETS_NBYTES = 4 << 10
+LINES_NBYTES = 1536 << 10
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Packets while one rank's block of `nbytes` is short, lines while it fits them, else chunks."""
+    """Choose packets if a block, of `nbytes`, is short, then lines, then chunks."""
     limit_nbytes = PACKETS_NBYTES if layout.slot_rows else ONE_SHOT_NBYTES
     one_shot = packets(layout, "reduce_scatter_block_one_shot", limit_nbytes, layout.peers)
     one_shot_lines = lines(
@@ -60,7 +61,7 @@ def reduce_scatter_block(
 
 
 def resolve_reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
-    """The send buffer, whose count is that of one block, and the receive buffer."""
+    """Return the send buffer, whose count is one block's, and the receive buffer."""
     name = "Reduce_scatter_block"
     if is_in_place(sendbuf):
         whole = resolve_recvbuf(name, recvbuf, comm.size)

@@ -1,4 +1,4 @@
-"""Scan and Exscan: the same kernels, which leave this rank's own contribution out for Exscan."""
+"""Scan and Exscan: the same kernels; Exscan leaves out a rank's own contribution."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..team.base import IntraBase as Intracomm
 from .arguments import resolve_pair
 from .ladders import chunks, climb, packets
 
-# One shot sends the vector size - 1 times from rank 0, two shots about twice. As of Allreduce, not measured for Scan; a
-# measured table (tuning/) takes precedence.
-ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}  # by the number of ranks
+# Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times from rank 0, two shots
+# about twice. Limits of Allreduce, not measured for Scan; a measured table (tuning/) takes precedence.
+ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
@@ -32,9 +32,9 @@ class ScanArgs(ReduceArgs):
     exclusive: I32
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """One shot while short, two shots when long."""
+    """Choose one shot for short vectors, two shots for long ones."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     rungs = packets(layout, "scan_one_shot", limit_nbytes), chunks("scan_two_shot")
     return climb("scan", layout, nbytes, rungs, algorithm)

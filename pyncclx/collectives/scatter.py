@@ -28,7 +28,10 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call 
 
 
 def resolve_scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[Buffer, Buffer, int]:
-    """Both buffers, elsewhere than at root twice the same, and where this rank's block belongs."""
+    """Return send buffer, receive buffer and the address for this rank's block.
+
+    On non-root ranks both buffers are the receive buffer.
+    """
     if comm.rank != root:
         check_not_in_place(comm, "Scatter", "recvbuf", recvbuf)
         recv = resolve_recvbuf("Scatter", recvbuf)

@@ -1,4 +1,4 @@
-"""Scatterv: blocks of any length, of which root alone has all counts."""
+"""Scatterv: blocks of any length; only root has all counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .blocks import check_room, pack_blocks, resolve_blocks
 from .calls import announced_call
 from .transports import choose_announced
 
-choose = choose_announced("scatterv")  # no rank has the lengths that the others send
+# Only root has all counts, so messages carry their lengths.
+choose = choose_announced("scatterv")
 
 
 @takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
@@ -27,7 +28,7 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call
 
 
 def _arguments(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int) -> tuple[tuple[Buffer, ...], bytes]:
-    """The buffers in use, and the kernel's arguments."""
+    """Return the buffers in use, and the kernel's arguments."""
     if comm.rank != root:
         check_not_in_place(comm, "Scatterv", "recvbuf", recvbuf)
         recv = resolve_recvbuf("Scatterv", recvbuf)

@@ -1,4 +1,4 @@
-"""Allgather and Alltoall of what a row transform makes of the elements, which may be of another type."""
+"""Allgather and Alltoall with a row transform, which may change the element type."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .arguments import resolve_recvbuf, resolve_sendbuf
 from .transports import as_spans
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int, kernel: str) -> Choice:
-    """As Allgather and Alltoall do, by the length of what arrives."""
+    """Choose a transport by the bytes that arrive, as without a transform."""
     return as_spans(layout, kernel, nbytes)
 
 
 class Arguments(NamedTuple):
-    """Those of Allgather or Alltoall with a transform."""
+    """The checked arguments of Allgather or Alltoall with a transform."""
 
     send: Buffer
     recv: Buffer
     applied: row_transform.Applied
-    columns: int  # of a row of what is sent
+    columns: int  # elements in a row of sendbuf
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -40,11 +40,11 @@ class Arguments(NamedTuple):
 
     @property
     def signature(self) -> tuple[str, ...]:
-        """What must be equal on all ranks."""
+        """Values that must be equal on all ranks."""
         return f"{self.recv.nbytes} bytes", *self.applied.template[:2], self.applied.name
 
     def rows(self, recv: int, nbytes: int) -> TransformedRows:
-        """What a kernel is given to make `nbytes` at an address, or in each rank's block there."""
+        """Return the argument to write `nbytes` of rows at `recv`, or in each block there."""
         send, columns, arrays = self.send.address, self.columns, self.applied.addresses
         return TransformedRows(send=send, recv=recv, nbytes=nbytes, columns=columns, arrays=arrays)
 
@@ -57,9 +57,9 @@ def arguments_of(
     Raises
     ------
     NotSupported
-        Host arrays; in place, where what is read is replaced.
+        For host arrays, and in place, where the call would overwrite its input.
     ValueError
-        Counts that differ, an algorithm, an array whose rows do not follow each other.
+        If counts differ, an algorithm is given, or the rows of an array do not follow each other.
     """
     if on_host(sendbuf, recvbuf) or is_in_place(sendbuf):
         raise NotSupported(f"{operation}: transform is for two device arrays, not for host arrays nor in place")
@@ -75,13 +75,17 @@ def arguments_of(
     check_c_order(send.owner, f"{operation}: sendbuf")
     types = send.datatype.cxx, recv.datatype.cxx
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
-    return Arguments(send, recv, applied, math.prod(send.shape[1:] or send.shape))  # a vector is a row
+    # A vector is one row.
+    return Arguments(send, recv, applied, math.prod(send.shape[1:] or send.shape))
 
 
 def transformed(
     comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, transform: Any, algorithm: str | None
 ) -> Call:
-    """The call of Allgather or Alltoall with a transform; raise as `arguments_of`."""
+    """Return the call of Allgather or Alltoall with a transform.
+
+    Raises what `arguments_of` raises.
+    """
     given = arguments_of(comm, operation, sendbuf, recvbuf, transform, algorithm)
     recv = given.recv
     return Call(

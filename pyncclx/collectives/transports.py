@@ -1,6 +1,6 @@
-"""How data travels: on how many blocks of how many threads a kernel moves it as packets, lines or chunks.
+"""Grid and threads of kernels that move data as packets, LL128 lines or chunks.
 
-The grid must be the same on all ranks, and depends only on what all ranks have. The number of threads may differ.
+The grid must be the same on all ranks, so it depends only on what all ranks share. The number of threads may differ.
 """
 
 from __future__ import annotations
@@ -12,33 +12,38 @@ from functools import lru_cache
 from ..launch.choice import EARLY_THREADS, MOST_EARLY, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 
-# Where limits were measured; the times are in docs/design_notes.md.
-# 2 × H200, 2026-11-22; what kernels do while the one before them runs:
-PACKETS_NBYTES = 1 << 10  # of a message: longer ones go as lines, where there are; kPacketsNbytes
-# 4 × H200, 2026-11-22; lines:
-LINES_NBYTES = 48 << 10  # of a block's part, if parts go both ways: longer ones go as chunks; kLinesNbytes
-STRAIGHT_NBYTES = 24 << 10  # or, where there are windows, straight; kStraightNbytes
-# 2 × H200, 2026-11-23; early launches of kernels of all channels:
-EARLY_LINES_NBYTES = 64 << 10  # sent and received as lines, for which EARLY_THREADS are enough
-EARLY_STRAIGHT_NBYTES = 256 << 10  # or, where there are windows, straight; as chunks they need the other warps
-# Not measured:
-WORTH_A_CHANNEL_NBYTES = 1024  # that one more channel should have to move
-WORTH_A_CHANNEL_OF_LINES_NBYTES = 2048  # more than kPacketsNbytes of cuda/protocol/layout.cuh, so that a block sees it
+# Measured limits; the times are in docs/design_notes.md.
+# Longest message that goes as packets where ranks have lines (kPacketsNbytes). 2 × H200, 2026-11-22, with work that
+# kernels do while the one before them runs.
+PACKETS_NBYTES = 1 << 10
+# Longest part of a block that goes as lines if data goes both ways, without and with windows. Longer parts go as chunks
+# or straight (kLinesNbytes, kStraightNbytes). 4 × H200, 2026-11-22.
+LINES_NBYTES = 48 << 10
+STRAIGHT_NBYTES = 24 << 10
+# Bytes sent and received by a channel for which EARLY_THREADS are enough: as lines, and straight to windows. Chunks
+# need the other warps. 2 × H200, 2026-11-23, early launches on all channels.
+EARLY_LINES_NBYTES = 64 << 10
+EARLY_STRAIGHT_NBYTES = 256 << 10
+# Bytes that are worth one more channel; not measured. For lines they exceed kPacketsNbytes of cuda/protocol/layout.cuh,
+# so that a block sees that it has lines.
+WORTH_A_CHANNEL_NBYTES = 1024
+WORTH_A_CHANNEL_OF_LINES_NBYTES = 2048
 
-MOST_PACKET_THREADS = 256  # of a block; kFoldThreads of cuda/protocol/layout.cuh
-Choose = Callable[[Layout, int], Choice]  # of an operation, by the bytes of its message
+MOST_PACKET_THREADS = 256  # threads of a block: kFoldThreads of cuda/protocol/layout.cuh
+Choose = Callable[[Layout, int], Choice]  # choice by the bytes of a message
 
 
 def as_packets(
     layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_nbytes: int | None = None
 ) -> Choice:
-    """Small: as few channels as hold the message, more where each still has something to do.
+    """Move short messages as packets, on as many channels as have enough to do.
 
-    A rank has `messages` different messages of `nbytes` to move, a channel at most `channel_nbytes` of one.
+    A rank moves `messages` different messages of `nbytes`, a channel at most `channel_nbytes` of one.
     """
     each = min(WORTH_A_CHANNEL_NBYTES, layout.slot_nbytes if channel_nbytes is None else channel_nbytes)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
-    warps = _warps(nbytes, grid, messages) + 1  # the last announces, while the others begin
+    # The last warp announces the call while the others begin.
+    warps = _warps(nbytes, grid, messages) + 1
     why = f"packets, which messages of up to {layout.packet_nbytes} bytes fit"
     return Choice(kernel, grid, min(32 * warps, MOST_PACKET_THREADS), why)
 
@@ -51,30 +56,33 @@ def as_lines(
     few_threads_nbytes: int,
     worth_a_channel_nbytes: int = WORTH_A_CHANNEL_NBYTES,
 ) -> Choice:
-    """Of medium length: as many channels as have something to do, each with at most `channel_nbytes`."""
+    """Move medium messages as lines, at most `channel_nbytes` on a channel."""
     grid = max(1, min(layout.channels, -(-nbytes // min(worth_a_channel_nbytes, channel_nbytes))))
     threads = _early_threads(grid, nbytes, few_threads_nbytes)
     return Choice(kernel, grid, threads, "lines of 128 bytes with a flag in each")
 
 
 def as_chunks(layout: Layout, kernel: str, moved_nbytes: int = sys.maxsize) -> Choice:
-    """Large: all channels. `moved_nbytes`: sent and received, where it may go straight to a window."""
+    """Move long messages as chunks, or straight to windows, on all channels.
+
+    `moved_nbytes` is the sum of what a rank sends and receives.
+    """
     why = f"in place where the buffers are in windows, else chunks of {layout.chunk_nbytes} bytes through the heap"
     threads = _early_threads(layout.channels, moved_nbytes, EARLY_STRAIGHT_NBYTES if layout.windows else 0)
     return Choice(kernel, layout.channels, threads, why)
 
 
 def as_chain(layout: Layout, kernel: str) -> Choice:
-    """Very large, from one rank or to one: all channels."""
+    """Move very long messages from or to one rank in a chain, on all channels."""
     return Choice(kernel, layout.channels, None, "pieces from rank to rank, through the heap")
 
 
 def as_spans(
     layout: Layout, kernel: str, nbytes: int, *, long_kernel: str | None = None, both_ways: bool = True
 ) -> Choice:
-    """Messages of at most `nbytes` to each rank: packets, lines or chunks; the kernel does all of them.
+    """Move messages of at most `nbytes` to each rank as packets, lines or chunks.
 
-    With a `long_kernel` that does, and `kernel` packets and lines alone.
+    If there is a `long_kernel`, it moves chunks, and `kernel` only packets and lines.
     """
     limit_nbytes = (STRAIGHT_NBYTES if layout.windows else LINES_NBYTES) if both_ways else sys.maxsize
     fits_lines = nbytes <= layout.channels * min(layout.line_nbytes, limit_nbytes)
@@ -88,17 +96,19 @@ def as_spans(
 
 
 def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
-    """Messages that bring their lengths: all channels, for no rank has the lengths of what it receives.
+    """Move messages that carry their lengths, which receivers lack, on all channels.
 
-    `nbytes` is the most that this rank's buffers hold; other ranks may have another. It takes as many threads as have
-    something to do, for each warp of a block costs time at the beginning.
+    `nbytes` is the most that this rank's buffers hold; it may differ between ranks. Each warp of a block takes time to
+    start, so only those with something to do are launched.
     """
     grid = layout.channels
-    half = nbytes // 2  # it was doubled at most, when it was rounded up
+    # Rounding up to a power of two at most doubled `nbytes`.
+    half = nbytes // 2
     straight = layout.windows and half > STRAIGHT_NBYTES * grid * layout.peers
     threads = _early_threads(grid, nbytes, EARLY_STRAIGHT_NBYTES if straight else EARLY_LINES_NBYTES // 4)
     if threads or nbytes <= WORTH_A_CHANNEL_NBYTES * grid:
-        few = 32 * (_warps(nbytes, grid, layout.peers) + 2)  # one warp copies what stays, the last announces
+        # One more warp copies this rank's own block, and the last one announces the call.
+        few = 32 * (_warps(nbytes, grid, layout.peers) + 2)
         threads = min(few, threads or few)
     packets = f"packets for messages of at most {layout.packet_nbytes} bytes"
     why = f"{packets}, longer ones as lines, straight to a window or as chunks, decided on the device"
@@ -106,9 +116,9 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
 
 
 def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
-    """The `choose` of an operation with two kernels by `as_spans`, by the bytes of its longest block."""
+    """Return the `choose` of an operation with two kernels, by its longest block."""
 
-    @lru_cache  # the same few sizes come again and again
+    @lru_cache
     def choose(layout: Layout, nbytes: int) -> Choice:
         return as_spans(layout, kernel, nbytes, long_kernel=f"{kernel}_long", both_ways=both_ways)
 
@@ -116,9 +126,9 @@ def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
 
 
 def choose_announced(kernel: str) -> Choose:
-    """The `choose` of an operation by `as_announced`, by the bytes of this rank's longest buffer, rounded up."""
+    """Return the `choose` of an operation by this rank's longest buffer, rounded up."""
 
-    @lru_cache  # the same few sizes come again and again
+    @lru_cache
     def choose(layout: Layout, nbytes: int) -> Choice:
         return as_announced(layout, kernel, nbytes)
 
@@ -126,10 +136,13 @@ def choose_announced(kernel: str) -> Choose:
 
 
 def _warps(nbytes: int, grid: int, messages: int) -> int:
-    """Of a block, as many as have a pack for each lane, of its part of each of `messages` messages of `nbytes`."""
+    """Return the warps of a block for its part of `messages`, with a pack per lane."""
     return -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages
 
 
 def _early_threads(grid: int, nbytes: int, channel_nbytes: int) -> int | None:
-    """Few enough for an early launch on all channels, if a channel has at most `channel_nbytes` to move."""
+    """Return EARLY_THREADS if they suffice for a launch on many channels, else None.
+
+    They suffice if a channel moves at most `channel_nbytes`.
+    """
     return EARLY_THREADS if grid > MOST_EARLY and nbytes <= channel_nbytes * grid else None

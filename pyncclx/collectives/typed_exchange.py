@@ -1,4 +1,4 @@
-"""The exchange of blocks that have datatypes: of Alltoallw, and of the neighbourhood collectives."""
+"""The exchange of blocks with datatypes: Alltoallw, neighbourhood collectives."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from .alltoallv_exchange import fixed_arguments
 from .calls import announced_call
 
 
-@lru_cache  # the same few sizes come again and again
+@lru_cache
 def choose(layout: Layout, nbytes: int) -> Choice:
-    """The exchange of Alltoallv."""
+    """Choose the exchange of Alltoallv."""
     choice = choose_exchange(layout, nbytes)
     return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel, and unpacked by another")
 
 
 class Side(NamedTuple):
-    """What this rank sends to each rank, or receives from it."""
+    """The bytes that this rank sends to each rank, or receives from it."""
 
     typed: Typed
-    is_packed: bool  # else the bytes of each rank follow each other in the array
-    counts: list[int]  # bytes for each rank,
-    displs: list[int]  # and where they begin: in packed memory or in the array
+    # False: each rank's bytes are contiguous in the array.
+    is_packed: bool
+    counts: list[int]  # bytes of each rank
+    displs: list[int]  # offsets in packed memory, or in the array
 
 
 def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
-    """Sort the parts of an argument by rank; those of one rank follow each other in the given order.
+    """Sort the parts of an argument by rank; the parts of one rank keep their order.
 
     `parts` has the rank of each, which may be MPI.PROC_NULL.
     """
@@ -48,7 +49,8 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
         if rank != MPI.PROC_NULL and part.nbytes:
             of_rank[rank].append(part)
     counts = [sum(part.nbytes for part in own) for own in of_rank]
-    absolute = not typed.buffer.nbytes  # the exchange needs an array
+    # Absolute addresses have no array, which the exchange needs.
+    absolute = not typed.buffer.nbytes
     if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
         return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
     placed, displs, end = [], [], 0
@@ -62,7 +64,7 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
 
 
 def _in_node(operation: str, sent: Buffer, received: Buffer, source: Side, recv: Side) -> Call:
-    """The call inside one node."""
+    """Return the call inside one node."""
     arguments = fixed_arguments(
         sent,
         received,
@@ -77,7 +79,7 @@ def _in_node(operation: str, sent: Buffer, received: Buffer, source: Side, recv:
 def exchange(
     comm: Intracomm, operation: str, send: Side | None, recv: Side, make: Callable[..., Any] = _in_node
 ) -> Any:
-    """The call, which `make` makes, of an operation in which every rank sends blocks to every rank.
+    """Return the call, made by `make`, in which every rank sends blocks to every rank.
 
     In place if `send` is None.
     """

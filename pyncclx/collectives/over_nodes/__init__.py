@@ -1,7 +1,7 @@
-"""The collectives of communicators over several nodes: for each function inside a node, the one over nodes.
+"""Collectives over several nodes: one function for each function inside a node.
 
 Each makes a `SpanningCall` (`nodes/call.py`), whose `compose` adds steps to a `Composition`: kernels among the ranks of
-the node (`inside.py`), exchanges between nodes, folds. `movement.py` is the exchange in which any rank sends to any.
+the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from . import allgather, allreduce, barrier, bcast, exchanges, reduce, reduce_sc
 
 NEIGHBORS = neighbor_allgather, neighbor_allgatherv, neighbor_alltoall, neighbor_alltoallv, neighbor_alltoallw
 
-#: By the function that makes the call inside a node.
+#: The function that makes the call over nodes, by the one inside a node.
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
     barrier_in_node: barrier.barrier,
     bcast_in_node: bcast.bcast,
@@ -72,14 +72,14 @@ _EXPLANATIONS: dict[str, Callable[[Places, int], str]] = {
     "Scan": scan.explain,
     "Exscan": scan.explain,
 }
-#: Whether the vectors go whole to all ranks, where each rank is alone on its node.
+#: Whether all ranks get whole vectors, if each rank is alone on its node.
 _GATHERED: dict[str, Callable[[Places, int], bool]] = {
     "Allreduce": allreduce.is_gathered,
     "Reduce_scatter": reduce_scatter.is_gathered,
     "Reduce_scatter_block": reduce_scatter.is_gathered,
 }
 _VECTORS_ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
-#: What is done where each rank gives others no more than `Spanning.is_short`.
+#: Descriptions of the host exchange, used for messages that `Spanning.is_short` accepts.
 _ON_HOST = {
     "Barrier": "a message of each rank to all others",
     "Bcast": "root sends to all ranks",
@@ -91,11 +91,12 @@ _ON_HOST = {
     "Reduce_scatter_block": _VECTORS_ON_HOST,
     "Alltoall": "all of each rank's blocks go to all others",
 }
-_OF_BLOCKS = ("Reduce_scatter", "Reduce_scatter_block", "Alltoall")  # each rank gives one for each
+# In these operations each rank has a block for each rank.
+_OF_BLOCKS = ("Reduce_scatter", "Reduce_scatter_block", "Alltoall")
 
 
 def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
-    """How an operation of `MODULES` runs, for `Comm.explain`."""
+    """Describe how an operation of `MODULES` runs, for `Comm.explain`."""
     assert operation in MODULES
     places = spanning.places
     if operation in _ON_HOST and spanning.is_short(nbytes * (places.size if operation in _OF_BLOCKS else 1)):
@@ -111,7 +112,7 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
 
 
 def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
-    """Return NCCL's collective that does a whole reduction, where it can (`nccl_reduction`)."""
+    """Return the NCCL collective that may do a whole reduction (`nccl_reduction`)."""
     if operation == "Allreduce" and allreduce.is_of_nccl(places, nbytes):
         return "allreduce"
     if operation == "Reduce_scatter_block" and reduce_scatter.is_of_nccl(places, nbytes):
@@ -120,7 +121,7 @@ def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
 
 
 def _folded(operation: str, places: Places, nbytes: int) -> str:
-    """How a reduction runs that kernels fold, where NCCL has collectives."""
+    """Describe a reduction that kernels fold although NCCL has collectives."""
     if operation in _GATHERED and _GATHERED[operation](places, nbytes):
         return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
     if operation == "Reduce" and reduce.is_broadcast(places):

@@ -1,7 +1,8 @@
-"""Allgather and Allgatherv over nodes: a rank's block goes over its rail to each node, whose ranks get it by a kernel.
+"""Allgather and Allgatherv over nodes.
 
-Short ones, where the host waits, go to all ranks on the host. Where each rank is alone on its node, NCCL's own
-collective moves blocks of one length. Blocks of one node are spread while those of the next are on their way.
+A rank sends its block over its rail to each node, where a kernel copies it to all ranks. The kernels of one node's
+blocks run while the next node's are on their way. Short blocks go through a host exchange. If each rank is alone on its
+node, NCCL's allgather moves blocks of one length.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> SpanningCall | No
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how an allgather runs, for `Comm.explain`."""
     return "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
 
 
@@ -74,7 +75,7 @@ def _call(comm: Intracomm, operation: str, sendbuf: Any, recv: Buffer, spans: li
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:
-    """The call in which each rank makes its own block in its place, and sends it from there."""
+    """Return the call with a transform: ranks write blocks to recvbuf and send them."""
     recv, nbytes = given.recv.address, given.recv.nbytes
 
     def compose_both(composition: Composition) -> None:
@@ -94,9 +95,9 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 def compose(
     composition: Composition, *, own: int, recv: int, spans: list[Span], after: tuple[int, ...] = ()
 ) -> None:
-    """Add the steps: this rank's bytes at `own` become the rank's span of `recv`, where they may be already.
+    """Add the steps that make each rank's bytes at `own` its span of every `recv`.
 
-    `after` are the steps that make them.
+    `own` may be the address of that span. `after` are the steps that write the bytes.
     """
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
@@ -107,9 +108,9 @@ def compose(
 
 
 def gather_all(composition: Composition, engine: NcclEngine, own: int, everything: int, nbytes: int) -> None:
-    """Add NCCL's own collective: as many bytes of each rank follow each other in `everything`."""
+    """Add NCCL's allgather of `nbytes` of each rank, contiguous in `everything`."""
     places = composition.places
-    others = places.away  # each is alone on its node
+    others = places.away  # all others: each rank is alone on its node
     enqueue = partial(engine.allgather, own, everything, nbytes)
     composition.collective(
         engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=nbytes * len(others)
@@ -117,7 +118,7 @@ def gather_all(composition: Composition, engine: NcclEngine, own: int, everythin
 
 
 def _are_blocks(spans: list[Span]) -> bool:
-    """Whether they follow each other, in order and of the same length."""
+    """Return whether spans are contiguous, in rank order and of one length."""
     first = spans[0]
     return all(span == Span(first.begin + rank * first.nbytes, first.nbytes) for rank, span in enumerate(spans))
 
@@ -158,7 +159,8 @@ def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], a
             if _holder(places, places.node, index) == places.rank
         ]
         name = "each rank's block to every node"
-        aside = places.local_size > 1  # where a kernel follows
+        # With several ranks on the node, kernels run beside the exchange.
+        aside = places.local_size > 1
         place = composition.exchange(name, sends, receives, on_rail=places.is_even, aside=aside, after=after)
         arrived.append((source, place))
     _spread(composition, places.node, own, recv, spans, after=())
@@ -167,7 +169,7 @@ def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], a
 
 
 def _holder(places: Places, node: int, index: int) -> int:
-    """The rank of a node that gets the blocks of ranks with a local index elsewhere."""
+    """Return the rank of a node that gets the blocks of local rank `index` elsewhere."""
     ranks = places.ranks_of(node)
     return ranks[index % len(ranks)]
 
@@ -175,7 +177,10 @@ def _holder(places: Places, node: int, index: int) -> int:
 def _spread(
     composition: Composition, node: int, own: int | None, recv: int, spans: list[Span], after: tuple[int, ...]
 ) -> None:
-    """Give a node's blocks, each of which one rank here has, to all ranks here; this rank's own may lie elsewhere."""
+    """Copy a node's blocks to all ranks of this node, each from the rank that has it.
+
+    This rank's own block is at `own`, if that is given.
+    """
     places = composition.places
     ranks, size = places.ranks_of(node), places.local_size
     if size == 1:

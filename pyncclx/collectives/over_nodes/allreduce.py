@@ -1,10 +1,9 @@
 """Allreduce over nodes.
 
-Shortest, where MPI moves the data: each rank's vector goes to all others on the host, and each rank folds all of them
-in the order of the other ways. Short: a kernel folds inside the node on all its ranks, these exchange the results over
-their rails, and fold them: one trip between nodes. Long: each rank folds a piece for its node, exchanges it over its
-rail and folds it, and all ranks of the node get all pieces; segments of the vector are in different steps at the same
-time.
+Shortest vectors: a host exchange over MPI gives all vectors to each rank, which folds them in the usual order. Short:
+all ranks of a node fold their vectors, exchange the results over their rails, and fold these, in one trip between
+nodes. Long: each rank folds a piece for its node, exchanges it over its rail and folds it, then all ranks of the node
+get all pieces. Several segments of the vector are under way, in different steps.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from .options import check_no_choice
 from .pieces import Span, aligned
 from .rail_fold import RailFold
 
-SHORT_NBYTES = 32 << 10  # of the vector; not measured
-# Of a vector, from which NCCL's allreduce takes less time than its allgather and a fold: of 2 MB on two nodes of one
-# H200 each it took 1.16 times as long, of 8 MB 0.92 (26 November 2026).
+SHORT_NBYTES = 32 << 10  # longest short vector; not measured
+# Shortest vector for NCCL's allreduce instead of its allgather and a fold. On two nodes of one H200 each, the former
+# took 1.16 times as long as the latter for 2 MB, 0.92 times for 8 MB (26 November 2026).
 WHOLE_NBYTES = 4 << 20
-SEGMENT_NBYTES = 1 << 20  # of one rank's piece; not measured
-# Of a vector, where each rank is alone on its node: nothing runs beside exchanges, and each has its latency.
+SEGMENT_NBYTES = 1 << 20  # segment of one rank's piece; not measured
+# Segment of a vector if each rank is alone on its node: nothing runs beside exchanges, and each has its latency.
 ALONE_SEGMENT_NBYTES = 32 << 20
 
 
@@ -61,14 +60,14 @@ def allreduce(
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how Allreduce runs, for `Comm.explain`."""
     if nbytes <= SHORT_NBYTES:
         return "a fold inside each node, an exchange of the nodes' results, a fold of these"
     return "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
 
 
 def compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int) -> None:
-    """Add the steps."""
+    """Add the steps of an Allreduce."""
     if not folding.goes_by_node(composition.places):
         _in_rank_order(composition, folding, send, recv, nbytes)
     elif composition.spanning.is_short(nbytes):
@@ -89,12 +88,12 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
 
 
 def is_gathered(places: Places, nbytes: int) -> bool:
-    """Whether vectors go whole to all ranks where NCCL's collectives can move them."""
+    """Return whether NCCL's allgather moves whole vectors to all ranks, if available."""
     return nbytes <= SHORT_NBYTES or places.count == 2
 
 
 def is_of_nccl(places: Places, nbytes: int) -> bool:
-    """Whether all of a call is left to NCCL, where its collectives can do it."""
+    """Return whether NCCL's allreduce does the whole call, if it can."""
     return nbytes >= WHOLE_NBYTES or not is_gathered(places, nbytes)
 
 
@@ -102,9 +101,9 @@ def _by_nccl(
     composition: Composition, engine: NcclEngine, reduction: NcclReduction, send: int, recv: int, nbytes: int
 ) -> None:
     places = composition.places
-    peers = places.away  # each rank is alone on its node
+    peers = places.away  # all others: each rank is alone on its node
     enqueue = partial(engine.allreduce, send, recv, nbytes, reduction)
-    sent_nbytes = 2 * nbytes * len(peers) // places.size  # around a ring
+    sent_nbytes = 2 * nbytes * len(peers) // places.size  # bytes around a ring
     composition.collective(engine, "NCCL's allreduce", enqueue, peers=peers, sent_nbytes=sent_nbytes)
 
 
@@ -133,7 +132,10 @@ def _short(composition: Composition, folding: Folding, send: int, recv: int, nby
 def _gathered(
     composition: Composition, folding: Folding, engine: NcclEngine, send: int, recv: int, nbytes: int
 ) -> None:
-    """Where each rank is alone on its node: NCCL's allgather takes less time than its sends and receives."""
+    """Add NCCL's allgather of whole vectors, then their fold.
+
+    Each rank is alone on its node. The allgather takes less time than NCCL's sends and receives.
+    """
     size = composition.places.size
     spans = Span(0, nbytes).cut(-(-nbytes // ALONE_SEGMENT_NBYTES), folding.unit_nbytes)
     (vectors,) = composition.memory(size * spans[0].nbytes)
@@ -162,7 +164,7 @@ def _long(composition: Composition, folding: Folding, send: int, recv: int, nbyt
 
 
 def _end(composition: Composition, fold: RailFold, spans: list[Span], recv: int, segment: int) -> None:
-    """Fold this rank's span of a segment, and give it to all ranks of the node."""
+    """Fold this rank's span of a segment, and send it to all ranks of the node."""
     places = composition.places
     mine = spans[places.local_rank]
     folded = fold.end(mine, recv + mine.begin, segment)
@@ -173,7 +175,7 @@ def _end(composition: Composition, fold: RailFold, spans: list[Span], recv: int,
 
 
 def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
-    """Every rank folds a part of all ranks' vectors, and gives it to all ranks."""
+    """Fold a part of all ranks' vectors on each rank, and send it to all ranks."""
     places = composition.places
     spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
     mine = spans[places.rank]

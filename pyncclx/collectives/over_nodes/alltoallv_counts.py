@@ -1,7 +1,7 @@
 """Alltoallv over nodes with counts on the device.
 
-The host reads this rank's counts, and sends each rank how many rows it gets and where they begin in sendbuf. From what
-comes it computes where rows belong, and so all that the exchange has to move: no row that stays travels
+The host reads this rank's counts, and sends each rank the number of its rows and where they begin in sendbuf. From the
+numbers it receives it computes the rows' places, and so all that the exchange has to move. No row that stays travels
 twice, and none is padded. `cuda/exchange/rows.cuh` has the same rules for one node.
 """
 
@@ -30,11 +30,11 @@ HOW = (
     "whatever the size: no number that all ranks have bounds what two of them move"
 )
 
-_PAIR_NBYTES = 2 * WORD_NBYTES  # of a rank's rows: how many, and where they begin in sendbuf
+_PAIR_NBYTES = 2 * WORD_NBYTES  # number of a rank's rows, and where they begin in sendbuf
 
 
 def alltoallv_counts(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> SpanningCall:
-    """The call of the dynamic form."""
+    """Return the call of the dynamic form."""
     arguments, _, segments, buffers, signature = resolve_call(comm, sendbuf, recvbuf, options)
     check_no_choice("Alltoallv", options.algorithm)
     compose = partial(_compose, arguments=arguments)
@@ -52,7 +52,7 @@ def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
 
 
 def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, to: int) -> None:
-    """Write what each rank gets: only rows that sendbuf has."""
+    """Write each rank's count and displacement; refuse rows outside of sendbuf."""
     size, most = composition.places.size, arguments.send_rows
     counts = read(composition, arguments.send_counts, size)
     following = np.maximum(counts, 0)
@@ -85,7 +85,8 @@ def _move(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, se
     }
     spill = composition.spanning.team.device.allocate_temporary(max(1, sum(cut.values())), stream) if cut else None
     receives, begin = list(kept), spill.address if spill else 0
-    for rank, nbytes in cut.items():  # an engine receives all that is sent
+    # An engine receives all bytes that a rank sends, so rows that do not fit need memory, too.
+    for rank, nbytes in cut.items():
         receives[rank] = Transfer(rank, begin, nbytes)
         begin += nbytes
     exchange(composition, "exchange of rows", sends, receives, drops=True)

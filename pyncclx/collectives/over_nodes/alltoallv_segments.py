@@ -1,8 +1,8 @@
 """Alltoallv of segments over nodes.
 
-The host reads which segments go where, and sends each rank a word for each: its rows, and whether they are for it. What
-goes to a rank is copied together, moves, and is copied to its places. `cuda/collectives/alltoallv_segments.cu` has the
-same rules for one node.
+The host reads the destinations of segments, and sends each rank a word per segment: its rows, and whether they are for
+that rank. The rows for a rank are packed before the exchange and unpacked after it.
+`cuda/collectives/alltoallv_segments.cu` has the same rules for one node.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..alltoallv_segments import WORD_NBYTES, Segments
 from .device_numbers import Integers, exchange_numbers, fitting, place, read, write, write_outputs
 from .movement import exchange
 
-_Copies = list[tuple[int, int, int]]  # where rows begin, where they are copied to, and how many
+_Copies = list[tuple[int, int, int]]  # source row, destination row, number of rows
 
 
 def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segments: Segments) -> None:
-    """Add the steps."""
+    """Add the steps of an Alltoallv of segments."""
     announce = partial(_announce, arguments=arguments, segments=segments)
     move = partial(_move, arguments=arguments, segments=segments)
     exchange_numbers(composition, "exchange of lengths", segments.number * WORD_NBYTES, announce, move)
@@ -33,7 +33,7 @@ def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segm
 def _announce(
     composition: Composition, stream: Any, *, arguments: AlltoallvArgs, segments: Segments, to: int
 ) -> None:
-    """Write the words for each rank: twice the rows of a segment, and 1 more if it goes there."""
+    """Write each rank's words: twice the rows of a segment, plus 1 if it goes there."""
     size = composition.places.size
     words = np.tile(_lengths(composition, arguments, segments) * 2, (size, 1))
     counts = read(composition, arguments.send_counts, size).tolist()
@@ -53,7 +53,7 @@ def _announce(
 
 
 def _lengths(composition: Composition, arguments: AlltoallvArgs, segments: Segments) -> Integers:
-    """The segments' lengths; 0 for those that sendbuf has not."""
+    """Return the segments' lengths; 0 for those outside of sendbuf."""
     room, used, found = arguments.send_rows, 0, []
     for number, given in enumerate(read(composition, segments.lengths.address, segments.number).tolist()):
         used += given if 0 <= given <= room else 0
@@ -94,13 +94,13 @@ def _move(
 
 
 def _rows(words: Integers) -> list[int]:
-    """How many rows go to each rank, or come from it."""
+    """Return the number of rows that go to each rank, or come from it."""
     counts: list[int] = ((words >> 1) * (words & 1)).sum(axis=1).tolist()
     return counts
 
 
 def _room(composition: Composition, stream: Any, words: Integers, row_nbytes: int) -> tuple[int, list[Transfer]]:
-    """Allocate memory for the rows, those of each rank behind those of the one before."""
+    """Allocate memory for the rows, sorted by rank."""
     counts, transfers, begin = _rows(words), [], 0
     memory = composition.spanning.team.device.allocate_temporary(max(1, sum(counts) * row_nbytes), stream)
     composition.keep(memory)
@@ -111,7 +111,7 @@ def _room(composition: Composition, stream: Any, words: Integers, row_nbytes: in
 
 
 def _together(leaving: Integers) -> _Copies:
-    """What is copied together for the ranks: neighbours at once."""
+    """Return the copies that pack rows for the ranks; adjacent rows share a copy."""
     copies: _Copies = []
     to = 0
     for words in leaving.tolist():
@@ -131,7 +131,7 @@ def _together(leaving: Integers) -> _Copies:
 def _places(
     composition: Composition, arguments: AlltoallvArgs, coming: Integers, rows: list[int]
 ) -> tuple[list[tuple[int, int]], _Copies]:
-    """Of each rank's rows: where they begin, and how many fit; and what is copied there of all that has come."""
+    """Return where ranks' rows begin, how many fit, and the copies that unpack them."""
     begins = (np.cumsum(rows) - rows).tolist()
     if arguments.placement != SENDER:
         found = place(composition, arguments, [(count, 0) for count in rows])

@@ -1,4 +1,7 @@
-"""Barrier of streams over nodes: inside each node, then over the rails; where MPI moves the data, on the host alone."""
+"""Barrier of streams over nodes: inside each node, then over the rails.
+
+If MPI moves the data, it is a host exchange only.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = No
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how Barrier runs, for `Comm.explain`."""
     return "a barrier inside each node, and a byte to each other node"
 
 

@@ -1,10 +1,9 @@
 """Bcast over nodes.
 
-Shortest, where the host waits: root sends to all ranks on the host. Where each rank is alone on its node, NCCL's own
-collective moves the data. Else short: root sends to one rank of each node, and a kernel copies inside each node. Long:
-root's node has a piece on each of its ranks, which goes over the rails, and all ranks of a node get all pieces. With
-more than two nodes a piece is cut once more: each node gets a part of it from root's, and the nodes exchange the parts,
-so root's links carry it once.
+Shortest messages: a host exchange. If each rank is alone on its node, NCCL's broadcast moves others. Short: root sends
+to one rank of each node, and a kernel copies inside each node. Long: root scatters pieces to its node's ranks, which
+send them over the rails, and all ranks of a node get all pieces. With more than two nodes, each node gets a part of a
+piece from root's node, and the nodes exchange the parts, so that root's links carry the piece once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .inside import allgatherv_call, bcast_call, scatterv_call
 from .options import check_no_choice
 from .pieces import Span
 
-SHORT_NBYTES = 64 << 10  # not measured
+SHORT_NBYTES = 64 << 10  # longest short message; not measured
 _UNIT = 16
 
 
@@ -50,7 +49,7 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how Bcast runs, for `Comm.explain`."""
     if nbytes <= SHORT_NBYTES:
         return "root sends to one rank of each node, and a kernel copies inside each"
     return "a piece for each rank of root's node, over rails to the other nodes, and to all ranks of each"
@@ -68,7 +67,7 @@ def _compose(composition: Composition, *, address: int, nbytes: int, root: int) 
 
 
 def broadcast_all(composition: Composition, engine: NcclEngine, address: int, nbytes: int, root: int) -> None:
-    """Add NCCL's own collective: root's bytes go to `address` of all ranks, which is elsewhere on each."""
+    """Add NCCL's broadcast of root's bytes to each rank's `address`."""
     is_root, others = composition.places.rank == root, composition.places.size - 1
     enqueue, peers = partial(engine.broadcast, address, nbytes, root), () if is_root else (root,)
     sent_nbytes = nbytes * others if is_root else 0
@@ -87,7 +86,7 @@ def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> 
 def _short(composition: Composition, address: int, nbytes: int, root: int) -> None:
     places = composition.places
     lane, home = places.local_of(root), places.node_of(root)
-    own = places.peer_on(places.node, lane)  # that has the data first in this node
+    own = places.peer_on(places.node, lane)  # rank that receives for this node
     to = places.other_nodes if places.rank == root else []
     sends = [Transfer(places.peer_on(node, lane), address, nbytes) for node in to]
     receives = [Transfer(root, address, nbytes)] if places.rank == own and places.node != home else []
@@ -113,7 +112,7 @@ def _long(composition: Composition, address: int, nbytes: int, root: int) -> Non
 
 
 def _over_the_rails(composition: Composition, own: int, mine: Span, home: int) -> None:
-    """The piece goes from root's node to all others, in a part for each of them."""
+    """Send the piece from root's node to all others, in a part for each of them."""
     places = composition.places
     others = [node for node in range(places.count) if node != home]
     parts = dict(zip(others, Span(0, mine.nbytes).cut(len(others), _UNIT), strict=True))

@@ -1,4 +1,4 @@
-"""Numbers on the device that the host reads between the steps of an Alltoallv over nodes, and writes."""
+"""Numbers in device memory that the host uses in an Alltoallv over nodes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Integers = npt.NDArray[np.int64]
 def exchange_numbers(
     composition: Composition, name: str, nbytes: int, announce: Callable[..., None], move: Callable[..., None]
 ) -> None:
-    """Add the steps of a move that depends on numbers of the device.
+    """Add the steps of a move that depends on numbers in device memory.
 
     Parameters
     ----------
     composition : Composition
     name : str
-        Of the exchange.
+        Name of the exchange.
     nbytes : int
-        Of the numbers for one rank.
+        Length of the numbers for one rank.
     announce : callable
-        ``announce(composition, stream, to=address)`` writes there what is for each rank.
+        ``announce(composition, stream, to=address)`` writes the numbers for each rank to `address`.
     move : callable
-        ``move(composition, stream, sent=address, received=address)`` follows, when those of all ranks have come.
+        ``move(composition, stream, sent=address, received=address)`` is called after the numbers of all ranks arrived.
     """
     size = composition.places.size
     sent, received = composition.memory(size * nbytes, size * nbytes)
@@ -46,7 +46,10 @@ def exchange_numbers(
 
 
 def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Of the rows of each rank: where they begin in recvbuf, and how many fit; `came` has the pairs that it sent."""
+    """Return where each rank's rows begin in recvbuf, and how many fit.
+
+    `came` has the pair of numbers that each rank sent.
+    """
     capacity, slot = arguments.capacity, arguments.slot_rows
     if arguments.placement == PLACED:
         begins = read(composition, arguments.recv_displs, len(came)).tolist()
@@ -65,14 +68,17 @@ def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Seq
 
 
 def fitting(count: int, begin: int, end: int) -> int:
-    """How many of `count` rows that begin there lie before `end`."""
+    """Return how many of `count` rows from `begin` on lie before `end`."""
     return 0 if begin < 0 or begin >= end else min(count, end - begin)
 
 
 def write_outputs(
     composition: Composition, stream: Any, arguments: AlltoallvArgs, counts: list[int], found: list[tuple[int, int]]
 ) -> None:
-    """Write what the caller gets beside the rows: `counts` are those of each rank, `found` is what `place` returns."""
+    """Write the outputs other than rows: counts, displacements, total and status.
+
+    `counts` are the rows that each rank sent, `found` is what `place` returned.
+    """
     begins, kept = ([pair[i] for pair in found] for i in range(2))
     dropped = [count - fit for count, fit in zip(counts, kept, strict=True)]
     outputs = {arguments.recv_counts: kept, arguments.status: dropped, arguments.total: [sum(kept)]}
@@ -87,11 +93,11 @@ def write_outputs(
 
 
 def read(composition: Composition, address: int, count: int) -> Integers:
-    """Read numbers: what writes them has ended."""
+    """Read numbers, after the step that writes them has ended."""
     return np.frombuffer(composition.spanning.team.device.peek(address, count * WORD_NBYTES), np.int64)
 
 
 def write(composition: Composition, address: int, numbers: Integers, stream: Any) -> None:
-    """Write numbers in the order of a stream."""
+    """Enqueue a write of numbers on a stream."""
     numbers = np.ascontiguousarray(numbers)
     composition.spanning.team.device.copy(address, MPI.Get_address(numbers), numbers.nbytes, stream)

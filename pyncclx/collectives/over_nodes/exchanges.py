@@ -1,4 +1,4 @@
-"""Operations over nodes in which any rank may send to any: Alltoall in its forms, Gather, Scatter, neighbourhoods."""
+"""Alltoall in its forms, Gather, Scatter and neighbourhood collectives over nodes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from .options import check_no_choice
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How they run, for `Comm.explain`."""
+    """Describe how these operations run, for `Comm.explain`."""
     return HOW
 
 
 def explain_alltoallv(places: Places, nbytes: int) -> str:
-    """How Alltoallv runs, for `Comm.explain`."""
+    """Describe how Alltoallv runs, for `Comm.explain`."""
     return f"{HOW}; {BY_COUNTS}"
 
 
@@ -75,7 +75,7 @@ def _compose_blocks(composition: Composition, *, send: int, recv: int, nbytes: i
         sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
         exchange(composition, "exchange between nodes", sends, receives, after)
     elif nbytes:
-        peers = composition.places.away  # each rank is alone on its node
+        peers = composition.places.away  # all others: each rank is alone on its node
         enqueue = partial(engine.alltoall, send, recv, nbytes)
         composition.collective(engine, "NCCL's alltoall", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
 
@@ -128,7 +128,8 @@ def _of_sides(operation: str, sent: Buffer, received: Buffer, source: Side, recv
     return _to_each(operation, sent, received, source.counts, source.displs, recv.counts, recv.displs, ("blocks",))
 
 
-NEIGHBORS = {  # by the names of the functions inside a node
+# By the names of the functions inside a node.
+NEIGHBORS = {
     name.lower(): neighbors.operation(name, *resolvers, partial(typed_exchange, make=_of_sides))
     for name, resolvers in neighbors.RESOLVERS.items()
 }
@@ -144,7 +145,10 @@ def _to_each(
     recv_displs: list[int],
     signature: tuple[Any, ...],
 ) -> SpanningCall:
-    """The call that sends bytes to every rank; in place both buffers are one, with the same counts."""
+    """Return the call that sends bytes to every rank.
+
+    In place both buffers are one, with the same counts.
+    """
 
     def compose(composition: Composition) -> None:
         spans = [(displ, displ + count) for displ, count in zip(send_displs, send_counts, strict=True) if count]
@@ -160,7 +164,10 @@ def _to_each(
 
 
 def _apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
-    """Return where what is sent is, and after which step; in place in a copy of the bytes from `begin` to `end`."""
+    """Return the address to send from, and the steps to wait for.
+
+    In place, it is a copy of the bytes from `begin` to `end`.
+    """
     if send != recv or begin == end:
         return send, ()
     (copy,) = composition.memory(end - begin)
@@ -237,7 +244,7 @@ def _rooted(
     receives: list[Transfer],
     signature: tuple[Any, ...],
 ) -> SpanningCall:
-    """The call of an operation in which root sends to all, or receives from all."""
+    """Return the call of an operation in which root sends to all or receives from all."""
 
     def compose(composition: Composition) -> None:
         rank = composition.places.rank

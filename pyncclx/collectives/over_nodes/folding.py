@@ -1,8 +1,8 @@
-"""What reductions over nodes have in common: the operator's template arguments, and folds of vectors from all ranks.
+"""Reductions over nodes: the operator's template arguments, and folds of vectors.
 
-The contributions are folded inside each node in rank order, and the nodes' results in the nodes' order. Each result has
-an element's type: halves are rounded once more than inside one node. An operator that a program has made may depend on
-the order of ranks: where nodes do not follow each other in it, each rank folds its part of all ranks' vectors instead.
+Each node folds its contributions in rank order, then the nodes' results are folded in the nodes' order. Results have
+the type of elements, so halves are rounded once more than inside one node. A program's own operator may depend on the
+order of ranks. If the nodes are not contiguous in that order, each rank folds its part of all ranks' vectors instead.
 """
 
 from __future__ import annotations
@@ -25,47 +25,53 @@ from .pieces import Span, aligned, unit_of
 class Folding(NamedTuple):
     """The operator of a reduction on its elements."""
 
-    template: tuple[str, ...]  # of the last fold, which finishes the value of all ranks
-    unit_nbytes: int  # parts are whole ones
-    nccl: NcclReduction | None  # if NCCL can do it among all ranks of the communicator
+    template: tuple[str, ...]  # template arguments of the last fold, which finishes the result
+    unit_nbytes: int  # parts are multiples of it
+    nccl: NcclReduction | None  # NCCL's operator if NCCL can do the whole reduction
 
     @classmethod
     def of(cls, comm: Intracomm, template: tuple[str, ...], itemsize: int) -> Folding:
-        """Return that of a kernel's template arguments."""
+        """Return the folding of a kernel's template arguments."""
         nccl = nccl_reduction(template, comm.size, deterministic=comm.deterministic)
         return cls(template, unit_of(template, itemsize), nccl)
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The template arguments inside a node: an average is a sum there."""
+        """The template arguments inside a node, where an average is a sum."""
         element, operator = self.template
         return (element, "Sum") if operator == "Avg" else self.template
 
     @property
     def of_records(self) -> bool:
-        """Whether few kernels take the elements."""
+        """Whether elements are records, which few kernels take."""
         operator = bound_op.named(self.template)
         return operator is not None and operator.of_records
 
     def goes_by_node(self, places: Places) -> bool:
-        """Whether the nodes' results may be folded."""
+        """Return whether the nodes' results may be folded, instead of all ranks' vectors."""
         return places.in_rank_order or bound_op.named(self.template) is None
 
 
 def order_of(comm: Intracomm) -> tuple[str, ...]:
-    """Return what a call's signature has of the order of ranks: nothing, unless it need not be kept."""
+    """Return a mark for the call's signature if the order of ranks need not be kept."""
     return () if comm.deterministic else ("not deterministic",)
 
 
 class OfNode(NamedTuple):
-    """What this rank has of its node's fold, and the step that has made it; on a node of one rank its own vector."""
+    """This rank's part of its node's fold, and the step that makes it.
+
+    On a node of one rank it is the rank's own vector.
+    """
 
     address: int
     after: tuple[int, ...]
 
 
 def whole_of_node(composition: Composition, folding: Folding, send: int, nbytes: int, slot: int) -> OfNode:
-    """Add the fold, on all ranks of the node, of their vectors at `send`; it goes to `slot` if there is one to make."""
+    """Add a fold of the node's vectors at `send`, with the result on all its ranks.
+
+    The result goes to `slot`, unless the node has only one rank.
+    """
     if composition.places.local_size == 1:
         return OfNode(send, ())
     return OfNode(slot, (composition.kernel(allreduce_call(send, slot, nbytes, folding.inside)),))
@@ -79,7 +85,10 @@ def part_of_node(
     slot: int,
     after: tuple[int, ...] = (),
 ) -> OfNode:
-    """Do so for a part on each rank: local rank r gets ``spans[r]``. `after` is what last used the slot's memory."""
+    """Add a fold of the node's vectors in parts: local rank r gets ``spans[r]``.
+
+    `after` are the steps that last used the slot's memory.
+    """
     places = composition.places
     mine = spans[places.local_rank]
     if places.local_size == 1:
@@ -90,10 +99,10 @@ def part_of_node(
 
 
 def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int, *, begin: int = 0) -> None:
-    """Add the folds, in each node's ranks and of the nodes, of a part of all ranks' vectors that have been shared.
+    """Add the folds of a part of all ranks' vectors after a host exchange.
 
-    These are the folds that kernels in the nodes would do, so the result has the same bits. No rank waits for others to
-    prepare the kernels: if these make another call, all find that when they share.
+    Like kernels in the nodes, they fold each node's vectors, then the nodes' results, so the result has the same bits.
+    No rank waits for others to prepare the kernels: the host exchange finds ranks whose calls differ.
     """
     places, vectors = composition.places, composition.spanning.short.address + begin
     ends = list(itertools.accumulate(len(places.ranks_of(node)) for node in range(places.count)))
@@ -126,10 +135,10 @@ def fold_shared(composition: Composition, folding: Folding, nbytes: int, result:
 def fold_from_all(
     composition: Composition, folding: Folding, send: int, spans: list[Span], result: int, slots: int, *, upto: int
 ) -> int:
-    """Add a fold, in rank order, of one part of the vectors of the ranks below `upto`; return the fold's place.
+    """Add a fold, in rank order, of the vectors of ranks below `upto`.
 
-    Every rank r gets part ``spans[r]``, of which this rank's goes to `result`. `slots` are aligned vectors, one for
-    each rank.
+    Every rank r folds part ``spans[r]``; this rank's goes to `result`. `slots` are aligned vectors, one for each rank.
+    Return the fold's place.
     """
     places = composition.places
     mine = spans[places.rank].nbytes

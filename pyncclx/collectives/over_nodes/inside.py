@@ -1,4 +1,4 @@
-"""Calls among the ranks of a node, as steps of a call over nodes: by addresses, without arrays and without checks."""
+"""Steps of a call over nodes among the ranks of one node: addresses, no checks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _BYTE = TABLE["uint8"]
 
 
 def memory(address: int, nbytes: int) -> Buffer:
-    """Return device memory as a buffer, for kernels to find the window that it is in."""
+    """Return device memory as a buffer, so that kernels can find its window."""
     return Buffer(address, nbytes, _BYTE, (nbytes,), False, None, None)
 
 
 def barrier_call() -> Call:
-    """A barrier of the ranks' streams."""
+    """Return a barrier of the ranks' streams."""
     return Call(operation="Barrier", choose=barrier.choose, sized=(0,), arguments=b"", buffers=(), signature=())
 
 
 def bcast_call(address: int, nbytes: int, root: int) -> Call:
-    """Root's bytes go to all ranks."""
+    """Return a broadcast of root's bytes."""
     return Call(
         operation="Bcast",
         choose=bcast.choose,
@@ -38,7 +38,7 @@ def bcast_call(address: int, nbytes: int, root: int) -> Call:
 
 
 def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...]) -> Call:
-    """The ranks' vectors are folded on all ranks."""
+    """Return a fold of the ranks' vectors, with the result on all ranks."""
     return Call(
         operation="Allreduce",
         choose=allreduce.choose,
@@ -53,7 +53,10 @@ def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...])
 def reduce_scatter_call(
     send: int, begins: Sequence[int], lengths: Sequence[int], recv: int, mine: int, template: tuple[str, ...]
 ) -> Call:
-    """Rank r gets the fold of the ranks' blocks r, which begin anywhere; `mine` are the bytes of this rank's."""
+    """Return a reduction in which rank r gets the fold of the ranks' blocks r.
+
+    Blocks may begin anywhere; `mine` is the length of this rank's, in bytes.
+    """
     end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
     blocks = Blocks(memory(send, end), list(lengths), list(begins))
     return Call(
@@ -68,7 +71,10 @@ def reduce_scatter_call(
 
 
 def allgatherv_call(own: int, recv: int, begins: Sequence[int], lengths: Sequence[int], rank: int) -> Call:
-    """Rank r's bytes at `own` become block r on all ranks. In place if they are there already."""
+    """Return a call in which rank r's bytes at `own` become block r on all ranks.
+
+    In place if `own` is that block's address.
+    """
     end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
     blocks = Blocks(memory(recv, end), list(lengths), list(begins))
     return Call(
@@ -84,7 +90,7 @@ def allgatherv_call(own: int, recv: int, begins: Sequence[int], lengths: Sequenc
 def gatherv_call(
     own: int, nbytes: int, recv: int, begins: Sequence[int], lengths: Sequence[int], root: int, *, is_root: bool
 ) -> Call:
-    """Rank r's bytes at `own` become block r at root."""
+    """Return a call in which rank r's bytes at `own` become block r at root."""
     send = memory(own, nbytes)
     if not is_root:
         arguments = pack_blocks(None, send=own, recv=own, nbytes=nbytes, root=root)
@@ -98,7 +104,10 @@ def gatherv_call(
 def scatterv_call(
     send: int, begins: Sequence[int], lengths: Sequence[int], own: int, nbytes: int, root: int, *, is_root: bool
 ) -> Call:
-    """Root's block r goes to rank r, to `own`; root's own stays where it is if that is its place."""
+    """Return a call in which root's block r goes to rank r, to `own`.
+
+    In place at root if `own` is the address of its block.
+    """
     recv = memory(own, nbytes)
     if not is_root:
         arguments = pack_blocks(None, send=own, recv=own, nbytes=nbytes, root=root)
@@ -119,9 +128,9 @@ def alltoallv_call(
     *,
     drops: bool = False,
 ) -> Call:
-    """Every rank sends bytes to every rank; no memory that is written is read.
+    """Return a call in which every rank sends bytes to every rank, not in place.
 
-    More than `got` is an error, unless the call `drops` it.
+    Receiving more than `got` is an error, unless the call `drops` the rest.
     """
     send_end = max(begin + length for begin, length in zip(send_begins, sent, strict=True))
     recv_end = max(begin + length for begin, length in zip(begins, got, strict=True))

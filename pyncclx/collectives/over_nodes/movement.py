@@ -1,4 +1,4 @@
-"""An exchange in which any rank sends bytes to any: between nodes by the engine, inside of each by a kernel."""
+"""Exchange of bytes among all ranks: an engine between nodes, kernels inside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOW = "each rank sends what goes to other nodes to its receiver, while a kernel 
 
 
 def blocks_at(address: int, nbytes: int, size: int) -> list[Transfer]:
-    """Return transfers of one length with all ranks, from memory where they follow each other."""
+    """Return transfers of one length with all ranks, in contiguous memory."""
     return [Transfer(rank, address + rank * nbytes, nbytes) for rank in range(size)]
 
 
@@ -26,19 +26,22 @@ def exchange(
     *,
     drops: bool = False,
 ) -> int:
-    """Add the steps; return the place of that between nodes. A rank sends at most one piece to each rank of its node,
-    and no memory that is written is read. In the node more may come than is received, if that `drops` the rest.
+    """Add the steps of an exchange; return the place of the step between nodes.
+
+    A rank sends at most one piece to each rank of its node. Sent and received memory must not overlap. With `drops`, a
+    rank of the node may send more than is received, and the rest is lost.
     """
     places = composition.places
     leaving, staying = _split(places, sends)
     coming, from_here = _split(places, receives)
     _move_inside(composition, staying, from_here, drops=drops)
-    aside = places.local_size > 1  # a second stream takes the host longer than the copy of a rank's own piece
+    # A second stream costs the host more time than the copy of a rank's own piece, the only work of a rank alone.
+    aside = places.local_size > 1
     return composition.exchange(name, leaving, coming, on_rail=False, aside=aside, after=after)
 
 
 def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:
-    """Those with ranks of other nodes, and those of this one by the peers' local indices."""
+    """Return transfers with other nodes, and those in this node by local rank."""
     other, own = [], {}
     for each in transfers:
         if places.node_of(each.peer) == places.node:
@@ -63,7 +66,7 @@ def _move_inside(
 
 
 def _arguments(transfers: dict[int, Transfer], size: int) -> tuple[int, Sequence[int], Sequence[int]]:
-    """The lowest address, where each rank's bytes begin from there, and how many they are."""
+    """Return the lowest address, and each rank's offset from it and length in bytes."""
     base = min((each.address for each in transfers.values() if each.nbytes), default=0)
     begins, lengths = [0] * size, [0] * size
     for index, each in transfers.items():

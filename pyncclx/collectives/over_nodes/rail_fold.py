@@ -1,7 +1,8 @@
-"""The part of a reduction between two parts inside the node: a fold of the nodes' pieces over the rails.
+"""The fold of the nodes' pieces over the rails, in the middle of a reduction.
 
-Of two nodes each sends the other its piece, and both fold both. Of more, each folds a part of the piece for all: the
-parts are exchanged, folded, and given to all, so that a link carries a piece about twice for any number of nodes.
+Two nodes send each other their pieces, and both fold both. Each of more nodes folds a part of the piece for all: the
+nodes exchange parts, fold them, and send the results to all. A link carries a piece about twice for any number of
+nodes.
 """
 
 from __future__ import annotations
@@ -11,29 +12,36 @@ from ...nodes.engine import Transfer
 from .folding import Folding, part_of_node
 from .pieces import Span, aligned
 
-WHOLE_NBYTES = 16 << 10  # shorter pieces go to all nodes as they are: one trip in place of two; not measured
+# Pieces up to this length go to all nodes whole: one trip in place of two. Not measured.
+WHOLE_NBYTES = 16 << 10
 
 
 class RailFold:
-    """The fold of several segments of this rank's piece, of which `at_once` are under way at the same time."""
+    """The fold of a rank's piece in segments, `at_once` of them under way at a time."""
 
     def __init__(self, composition: Composition, folding: Folding, longest: int, *, at_once: int) -> None:
         places = composition.places
         self._composition, self._folding, self._places = composition, folding, places
         self._stride = aligned(longest)
         self._whole = places.count == 2 or longest <= WHOLE_NBYTES
-        each = (places.count + 1) * self._stride  # one vector more: this node's, which lies apart if it is cut in parts
+        # One vector more: this node's lies apart if it is cut into parts.
+        each = (places.count + 1) * self._stride
         (base,) = composition.memory(at_once * each)
         self._slots = [base + number * each for number in range(at_once)]
-        self._begun: dict[int, tuple[int, int]] = {}  # of a segment under way: where the node's is, and the exchange
-        self._ended: list[int] = []  # the last steps on the slots of each segment
+        # Address of the node's vector and place of the exchange, by segment under way.
+        self._begun: dict[int, tuple[int, int]] = {}
+        # The last step on the slots of each segment.
+        self._ended: list[int] = []
 
     def begin(self, spans: list[Span], send: int, segment: int) -> None:
-        """Fold a segment inside the node, of which local rank r gets ``spans[r]``, and begin to exchange it."""
+        """Fold a segment inside the node, and begin to exchange it.
+
+        Local rank r gets ``spans[r]``.
+        """
         places, slots = self._places, self._slots[segment % len(self._slots)]
         mine = spans[places.local_rank]
         slot = slots + (places.node if self._whole else places.count) * self._stride
-        before = segment - len(self._slots)  # which had the same slots
+        before = segment - len(self._slots)  # segment that had the same slots
         free = (self._ended[before],) if before >= 0 else ()
         own, after = part_of_node(self._composition, self._folding, send, spans, slot, free)
         sends, receives = [], []
@@ -48,7 +56,10 @@ class RailFold:
         self._begun[segment] = own, exchanged
 
     def end(self, mine: Span, result: int, segment: int) -> int:
-        """Fold what has come of a segment; this rank's span of it goes to `result`. Return the place of the end."""
+        """Fold the received vectors of a segment; return the place of the last step.
+
+        This rank's span goes to `result`.
+        """
         composition, places = self._composition, self._places
         slots, (own, begun) = self._slots[segment % len(self._slots)], self._begun.pop(segment)
         if self._whole:
@@ -81,7 +92,10 @@ class RailFold:
         return Span(0, mine.nbytes).cut(self._places.count, self._folding.unit_nbytes)
 
     def _peers(self) -> list[tuple[int, int]]:
-        """The other nodes, and the rank of this rank's rail on each; none for a rank that is on no rail."""
+        """Return the other nodes, and the rank of this rank's rail on each.
+
+        A rank on no rail has none.
+        """
         places = self._places
         if places.local_rank >= places.lanes:
             return []

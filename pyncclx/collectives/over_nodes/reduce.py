@@ -1,4 +1,7 @@
-"""Reduce over nodes: a fold of pieces inside each node, which go to root's node, are folded there, and go to root."""
+"""Reduce over nodes.
+
+Each node folds its vectors in pieces. The pieces go to root's node, which folds them and sends the results to root.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def reduce(
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how Reduce runs, for `Comm.explain`."""
     return "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root"
 
 
@@ -79,13 +82,16 @@ def _by_nccl(
     root: int,
 ) -> None:
     is_root = composition.places.rank == root
-    peers = composition.places.away if is_root else ()  # each rank is alone on its node
+    peers = composition.places.away if is_root else ()  # all others: each rank is alone on its node
     enqueue = partial(engine.reduce, send, recv, nbytes, reduction, root)
     composition.collective(engine, "NCCL's reduce", enqueue, peers=peers, sent_nbytes=0 if is_root else nbytes)
 
 
 def is_broadcast(places: Places) -> bool:
-    """Whether a vector goes to root by a broadcast, where NCCL has collectives: it takes less time than a send."""
+    """Return whether NCCL's broadcast, if available, moves a vector to root.
+
+    It takes less time than a send.
+    """
     return places.count == 2
 
 
@@ -96,7 +102,8 @@ def _from_other(
     (vector,) = composition.memory(nbytes) if is_root else (send,)
     broadcast_all(composition, engine, vector, nbytes, 1 - root)
     if is_root:
-        vectors = vector - (1 - root) * nbytes  # root's own one is elsewhere
+        # The fold reads vectors in rank order, but root's own from `send`.
+        vectors = vector - (1 - root) * nbytes
         composition.fold(
             folding.template, vectors=vectors, count=2, stride=nbytes, nbytes=nbytes, result=recv, own=(root, send)
         )
@@ -109,7 +116,8 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     mine, stride = spans[places.local_rank], aligned(spans[0].nbytes)
     slots, whole = composition.memory(places.count * stride, stride)
     slot = slots + places.node * stride
-    if folding.of_records:  # all of it goes over one rail; the others' results are not used
+    # The fold of records goes over one rail; other ranks ignore their results.
+    if folding.of_records:
         own = whole_of_node(composition, folding, send, nbytes, slot).address
     else:
         own = part_of_node(composition, folding, send, spans, slot).address
@@ -142,7 +150,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
 
 
 def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
-    """Every rank folds a part of all ranks' vectors, and gives it to root."""
+    """Fold a part of all ranks' vectors on each rank, and send it to root."""
     places = composition.places
     spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
     mine, is_root = spans[places.rank], places.rank == root

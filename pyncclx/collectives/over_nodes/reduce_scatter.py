@@ -1,7 +1,7 @@
 """Reduce_scatter and Reduce_scatter_block over nodes.
 
-For each node a kernel folds the blocks of its ranks, each on the rank with the same local index, which sends it there;
-the receiver folds what comes from the nodes.
+For each node, a kernel folds the blocks for its ranks. Each local rank folds the block for the rank of the same local
+index and sends it there. The receiver folds the results of all nodes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .folding import Folding, fold_from_all, fold_shared, order_of, part_of_node
 from .options import check_no_choice
 from .pieces import Span, aligned
 
-GATHERED_NBYTES = 4 << 10  # of a vector, of blocks of one length
-# Of a vector, up to which NCCL's own reduce-scatter takes less time than sends, receives and a fold: of 8 KB on two
-# nodes of one H200 each it took 0.70 times as long, of 32 KB 1.10 (27 November 2026).
+GATHERED_NBYTES = 4 << 10  # longest vector that NCCL's allgather moves whole
+# Longest vector for NCCL's reduce-scatter instead of sends, receives and a fold. On two nodes of one H200 each, the
+# former took 0.70 times as long as the latter for 8 KB, 1.10 times for 32 KB (27 November 2026).
 WHOLE_NBYTES = 16 << 10
 
 
@@ -67,26 +67,27 @@ def reduce_scatter_block(
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how a reduce-scatter runs, for `Comm.explain`."""
     return "a fold inside the node for each node, whose ranks get the results over rails and fold them"
 
 
 def is_gathered(places: Places, nbytes: int) -> bool:
-    """Whether vectors go whole to all ranks where NCCL has collectives, by the bytes of the longest block.
+    """Return whether NCCL's allgather, if available, moves whole vectors to all ranks.
 
-    For few bytes its allgather takes less time than its sends and receives.
+    It takes less time than NCCL's sends and receives for few bytes. `nbytes` is the length of the longest block.
     """
     return nbytes * places.size <= GATHERED_NBYTES
 
 
 def is_of_nccl(places: Places, nbytes: int) -> bool:
-    """Whether a call is left to NCCL whose blocks have so many bytes, where its collectives can do it."""
+    """Return whether NCCL does a call with blocks of `nbytes`, if it can."""
     return nbytes * places.size <= WHOLE_NBYTES
 
 
 def _call(comm: Intracomm, operation: str, send: Buffer, recv: Buffer, spans: list[Span], op: Any) -> SpanningCall:
     reduction = ops.of(op, operation)
-    unit = unit_of(send, [span.nbytes for span in spans])  # blocks of whole records
+    # The unit that divides all blocks must consist of whole records.
+    unit = unit_of(send, [span.nbytes for span in spans])
     folding = Folding.of(comm, ops.template(operation, reduction, unit), send.datatype.itemsize)
     return SpanningCall(
         operation=operation,
@@ -130,17 +131,18 @@ def _by_nccl(
 ) -> None:
     size = composition.places.size
     (apart,) = composition.memory(size * nbytes)
-    if send < recv + nbytes and recv < send + size * nbytes:  # the result would overwrite what NCCL has still to read
+    # The result would overwrite data that NCCL still reads.
+    if send < recv + nbytes and recv < send + size * nbytes:
         composition.copy(apart, send, size * nbytes)
         send = apart
-    peers = composition.places.away  # each rank is alone on its node
+    peers = composition.places.away  # all others: each rank is alone on its node
     enqueue = partial(engine.reduce_scatter, send, recv, nbytes, reduction)
     composition.collective(engine, "NCCL's reduce-scatter", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
 
 
 @dataclass
 class _ByNode:
-    """The steps where the nodes' results are folded."""
+    """The steps of a reduce-scatter that folds the nodes' results."""
 
     composition: Composition
     folding: Folding
@@ -148,7 +150,7 @@ class _ByNode:
     spans: list[Span]
 
     def add(self, mine: Span, recv: int) -> None:
-        """Add them; this rank's block of the result goes to `recv`."""
+        """Add the steps; this rank's block of the result goes to `recv`."""
         composition, places = self.composition, self.composition.places
         nodes = range(places.count)
         outgoing = [(node, turn, self._of_turn(node, turn)) for node in nodes for turn in self._turns(node)]
@@ -180,25 +182,25 @@ class _ByNode:
         )
 
     def _apart(self, own: int, nbytes: int, recv: int, slot: int) -> int:
-        """Where this rank's vector is when results are written: elsewhere, if they would overwrite what follows."""
+        """Return the address of this rank's vector, copied if the result partly overlaps."""
         if own == recv or abs(own - recv) >= nbytes:
             return own
         self.composition.copy(slot, own, nbytes)
         return slot
 
     def _turns(self, node: int) -> range:
-        """Of a node with more ranks than this one, a rank folds the blocks of several."""
+        """Return a node's turns: several if it has more ranks than this node."""
         places = self.composition.places
         return range(-(-len(places.ranks_of(node)) // places.local_size))
 
     def _of_turn(self, node: int, turn: int) -> list[Span]:
-        """The blocks of a node's ranks that this node's ranks fold in a turn."""
+        """Return the blocks for a node's ranks that this node's ranks fold in a turn."""
         places = self.composition.places
         ranks = places.ranks_of(node)[turn * places.local_size : (turn + 1) * places.local_size]
         return [self.spans[rank] for rank in ranks] + [Span(0, 0)] * (places.local_size - len(ranks))
 
     def _receiver(self, node: int, turn: int) -> int | None:
-        """The rank whose block this rank folds in a turn."""
+        """Return the rank whose block this rank folds in a turn."""
         places = self.composition.places
         ranks, index = places.ranks_of(node), turn * places.local_size + places.local_rank
         return ranks[index] if index < len(ranks) else None

@@ -1,4 +1,7 @@
-"""Scan and Exscan over nodes: each rank's vector goes to all ranks above it, which fold what they get in rank order."""
+"""Scan and Exscan over nodes.
+
+Each rank sends its vector to all ranks above, which fold the vectors they receive in rank order.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def exscan(
 
 
 def explain(places: Places, nbytes: int) -> str:
-    """How it runs, for `Comm.explain`."""
+    """Describe how Scan and Exscan run, for `Comm.explain`."""
     return "each vector goes to all ranks above its own, which fold; memory and traffic grow with the ranks"
 
 
