@@ -15,7 +15,7 @@ from ..launch.keys import MAKERS, NoKey
 from ..team.streams import is_of_current, stream_for
 from .channels import Outlet
 from .departure import SYNCHRONOUS
-from .mpi_transfer import start_receive, start_send
+from .mpi_transfer import start_send
 from .probe import HOLDING
 from .receive import Incoming
 from .send import Outgoing
@@ -90,9 +90,5 @@ def begin_send(
 def begin_receive(comm: MessageBase, endpoint: Endpoint, plan: Plan, owner: Any, stream: Any) -> Incoming:
     """Begin to receive a message that a probe has found, if one matches, or the next one."""
     probed = comm.probed.take(plan.rank, plan.tag) if HOLDING else None
-    incoming = Incoming(endpoint, plan, owner, stream, probed)
-    if probed is None:
-        incoming.start(partial(start_receive, comm, plan.rank, plan.tag))
-    else:
-        incoming.start(lambda memory: MPI.Message.Irecv(probed.message, [memory, MPI.BYTE]))
-    return incoming
+    matched = None if probed is None else probed.message
+    return Incoming(comm, endpoint, plan, owner, stream, matched, probed)

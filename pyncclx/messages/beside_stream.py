@@ -19,13 +19,15 @@ class OpenArrival(Arrival):
     ----------
     launched : bool
         Whether its kernel is launched.
+    is_posted : bool
+        Whether it is, or was, among the open receives.
     is_awaited : bool
         Whether a call waits for it.
     is_abandoned : bool
         Whether no call will finish it: its data is then brought as soon as its kernel waits for nothing.
     """
 
-    launched = is_awaited = is_abandoned = False
+    launched = is_posted = is_awaited = is_abandoned = False
     _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
 
     def leave_stream(self) -> None:

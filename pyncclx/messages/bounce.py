@@ -11,8 +11,6 @@ the data goes through MPI. The ends of channels have words of their own, see `ch
 from __future__ import annotations
 
 import struct
-import threading
-from typing import Any
 
 from ..backends import Device, Exported
 from ..requests.open_receives import LOCK
@@ -27,9 +25,9 @@ PLACES = 640
 SLOT_NBYTES = 32 << 10  # the longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
 _ARRIVED = HEADERS * HEADER_NBYTES
-_READY = _ARRIVED + 4 * ARRIVED_WORDS
-_DONE = _READY + CLOCK.size * PLACES
-_ENDS = _DONE + CLOCK.size * PLACES
+READY = _ARRIVED + 4 * ARRIVED_WORDS  # where the ready words begin
+TO_DONE = CLOCK.size * PLACES  # from a place's ready word to its done word
+_ENDS = READY + 2 * TO_DONE
 _SLOTS = -(-(_ENDS + END_NBYTES * ENDS) // 128) * 128
 SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
 
@@ -46,6 +44,7 @@ class BounceMemory:
         For messages that are copied to a slot, and for messages that stay in their buffers.
     slot_addresses : list of (int, int)
         Of each slot's ready word and of the slot, by their places.
+    arrived : ArrivedWords
     headers : Headers
         One for each communicator.
     """
@@ -58,41 +57,46 @@ class BounceMemory:
         base = self.address
         self.slot_addresses = [(words_of(base, place)[0], base + slot_offset(place)) for place in range(SLOTS)]
         self.headers = Headers(device, self.address)
-        self._arrived: dict[tuple[int, int, int], int] = {}  # stream, thread, number -> address of their words
-        self._next_arrived, self._end_of_arrived = self.address + _ARRIVED, self.address + _READY
-        self._more: list[Exported] = []  # memory for more arrived words
+        self.arrived = ArrivedWords(device, self.address + _ARRIVED, self.address + READY)
 
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """Return what receivers have written so far to the done words of `number` places."""
         _, done = words_of(self.address, first)
         return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
 
-    def arrived_words(self, stream: Any, number: int) -> int:
-        """Return the address of words that count receiving kernels' blocks: kernels of one stream share them."""
-        # A per-thread stream has one name in all threads.
-        key = (getattr(stream, "ptr", 0), threading.get_ident(), number)
-        words = self._arrived.get(key)
-        return self._new_arrived_words(key) if words is None else words
 
-    def _new_arrived_words(self, key: tuple[int, int, int]) -> int:
+class ArrivedWords(dict[tuple[int, int, int], int]):
+    """Addresses of words that count receiving kernels' blocks: kernels of one stream share them.
+
+    The keys are a stream's handle, the thread, for a per-thread stream has one handle in all threads, and a number of
+    words.
+    """
+
+    def __init__(self, device: Device, begin: int, end: int) -> None:
+        super().__init__()
+        self._device, self._next, self._end = device, begin, end
+        self._more: list[Exported] = []  # memory for more words
+
+    def __missing__(self, key: tuple[int, int, int]) -> int:
         nbytes = 4 * key[-1]
         with LOCK:  # no two keys have one word
-            if self._next_arrived + nbytes > self._end_of_arrived:
-                self._allocate_arrived()
-            words = self._arrived.setdefault(key, self._next_arrived)
-            self._next_arrived += nbytes
+            if self._next + nbytes > self._end:
+                self._allocate()
+            words = self.setdefault(key, self._next)
+            self._next += nbytes
             return words
 
-    def _allocate_arrived(self) -> None:
-        """Allocate more arrived words: a kernel or a graph may use those that were handed out, at any time."""
+    def _allocate(self) -> None:
+        """Allocate more words: a kernel or a graph may use those that were handed out, at any time."""
         more = self._device.allocate_exported(4 * ARRIVED_WORDS)
         self._more.append(more)
-        self._next_arrived, self._end_of_arrived = more.address, more.address + 4 * ARRIVED_WORDS
+        self._next, self._end = more.address, more.address + 4 * ARRIVED_WORDS
 
 
 def words_of(base: int, place: int) -> tuple[int, int]:
     """Return the addresses of a place's ready word and done word in bounce memory that begins at `base`."""
-    return base + _READY + CLOCK.size * place, base + _DONE + CLOCK.size * place
+    ready = base + READY + CLOCK.size * place
+    return ready, ready + TO_DONE
 
 
 def slot_offset(place: int) -> int:

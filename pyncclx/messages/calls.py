@@ -106,9 +106,7 @@ def _begin_matched(
     endpoint = comm.endpoint
     plan = planned(endpoint, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True)
     assert plan is not None
-    incoming = Incoming(endpoint, plan, buf, stream_of(endpoint, plan), probed)
-    incoming.start(lambda memory: MPI.Message.Irecv(message, [memory, MPI.BYTE]))
-    return incoming
+    return Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)
 
 
 def _finish(incoming: Incoming, status: MPI.Status | None) -> None:

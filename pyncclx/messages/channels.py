@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from ..errors import NotSupported
 from .arguments import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE
-from .batch import Batch
+from .batch import Message, message
 from .bounce import SLOT_NBYTES, end_address
 from .endpoint import Endpoint
 from .envelope import EAGER, Envelope
@@ -82,16 +82,16 @@ class Outlet:
             self._answered = self._device.peek(self._words.done + 4, len(_ANSWER)) == _ANSWER
         return self._answered
 
-    def send(self, batch: Batch, data: int, peer: int, tag: int) -> None:
+    def send(self, batch: list[Message], data: int, peer: int, tag: int) -> None:
         """Send the data at an address by the launch of a batch."""
         ready, done, sent, awaited = self._words
         common = {"ready": ready, "done": done, "peer": peer, "tag": tag}
         if self._nbytes > SLOT_NBYTES:
-            batch.add(SIGNAL_MESSAGE, **common, epoch=sent)
-            batch.add(AWAIT_MESSAGE, **common, epoch=awaited)
+            batch.append(message(SIGNAL_MESSAGE, **common, epoch=sent))
+            batch.append(message(AWAIT_MESSAGE, **common, epoch=awaited))
             return
         slots = {"buffer": self._slots.address, "stride": self._slots.stride} if self._slots is not None else {}
-        batch.add(PUT_MESSAGE, **common, **slots, data=data, nbytes=self._nbytes, epoch=sent)
+        batch.append(message(PUT_MESSAGE, **common, **slots, data=data, nbytes=self._nbytes, epoch=sent))
 
 
 class Inlet:
@@ -130,12 +130,12 @@ class Inlet:
             self._theirs.done + 4, MPI.Get_address(answer), len(answer), endpoint.postbox.host_array_stream
         )
 
-    def receive(self, batch: Batch, buffer: int, tag: int) -> None:
+    def receive(self, batch: list[Message], buffer: int, tag: int) -> None:
         """Receive to an address by the launch of a batch."""
         words = {"ready": self._theirs.ready, "done": self._theirs.done}
         own = {"epoch": self._mine, "arrived": self._mine + _WORD_NBYTES}
         where = {"data": self._data, "stride": self._stride, "buffer": buffer, "nbytes": self.nbytes}
-        batch.add(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag)
+        batch.append(message(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag))
 
 
 def key_of(envelope: Envelope) -> tuple[bytes, int]:

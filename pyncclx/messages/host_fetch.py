@@ -68,7 +68,7 @@ class HostFetch:
         status.Set_source(envelope.source)
         status.Set_elements(MPI.BYTE, self._message_nbytes)
         plan = self._endpoint.plan("Recv", buffer, envelope.source, MPI.ANY_TAG)
-        self._incoming = Incoming(self._endpoint, plan, None, self._stream)
+        self._incoming = Incoming(None, self._endpoint, plan, None, self._stream)
         self._incoming.accept(self._message, status)
         if nbytes and self._has_room:
             device.copy(MPI.Get_address(self._data), copy.address, nbytes, self._stream)

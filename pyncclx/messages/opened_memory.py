@@ -21,6 +21,8 @@ class OpenedMemory:
 
     Attributes
     ----------
+    bounces : dict of bytes to (int or None)
+        The address here of each process's bounce memory that was to be opened, by its uid; None: it cannot be.
     is_full : bool
         Whether more is open than MAX_OPEN.
     """
@@ -29,8 +31,8 @@ class OpenedMemory:
 
     def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
         self._device, self._uid, self._node = device, uid, node_identity()
-        self._own_bounce = bounce
-        self._bounces: dict[bytes, Peer | None] = {}
+        self.bounces: dict[bytes, int | None] = {uid: bounce}
+        self._memories: list[Peer] = []
         self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
         self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
         self.unused: deque[Envelope] = deque()  # to be released; appended to at any time, by destructors
@@ -38,22 +40,21 @@ class OpenedMemory:
 
     def bounce_address(self, sender: Sender) -> int | None:
         """Return the address here of a sender's bounce memory; None if it cannot be opened, which is tried once."""
-        if sender.uid == self._uid:
-            return self._own_bounce
-        if sender.uid not in self._bounces:
+        if sender.uid not in self.bounces:
             with self._lock:
-                if sender.uid not in self._bounces:  # another thread has been faster
-                    self._bounces[sender.uid] = self._open_bounce(sender)
-        memory = self._bounces[sender.uid]
-        return None if memory is None else memory.address
+                if sender.uid not in self.bounces:  # another thread has been faster
+                    self.bounces[sender.uid] = self._open_bounce(sender)
+        return self.bounces[sender.uid]
 
-    def _open_bounce(self, sender: Sender) -> Peer | None:
+    def _open_bounce(self, sender: Sender) -> int | None:
         if sender.node != self._node or not sender.bounce_handle:
             return None
         try:
-            return self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
+            memory = self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
         except (OSError, RuntimeError):  # no such path, or the driver's refusal
             return None
+        self._memories.append(memory)
+        return memory.address
 
     def data_address(self, envelope: Envelope) -> int:
         """Return the address here of offered data, which stays open until `release` is called. Waits for nothing."""

@@ -40,7 +40,7 @@ class _Other(NamedTuple):
 class Meeting:
     """The letter of the receiver, as a receive that is open (`requests/open_receives.py`)."""
 
-    clock, has_arrived, launched, is_awaited, is_held_back = 0, False, False, False, False
+    clock, has_arrived, launched, is_posted, is_awaited, is_held_back = 0, False, False, False, False, False
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key

@@ -18,7 +18,7 @@ from ..requests.open_receives import let_receives_leave
 from ..requests.work import Startable
 from ..system.process import held
 from ..team.streams import current_stream, stream_for
-from .batch import Batch
+from .batch import Message, launch
 from .endpoint import Endpoint
 from .pending import MessageWork
 from .side import Side
@@ -36,18 +36,18 @@ class _Group:
     def __init__(self, endpoint: Endpoint, stream: Any) -> None:
         self._endpoint, self.stream = endpoint, stream
         self.is_captured = endpoint.device.is_capturing(stream)
-        self.batch = Batch(endpoint, "Startall")
+        self.batch: list[Message] = []
         self.captured: list[PersistentMessage] = []
 
     def launch(self) -> None:
         """Launch the batch of the messages that have begun, or end their capture."""
         if not self.is_captured:
-            self.batch.launch(self.stream)
+            launch(self._endpoint, "Startall", self.batch, self.stream)
             return
         order = self._endpoint.order
         stream = order.aside(self.stream)
         with order.following(stream):
-            self.batch.launch(stream)
+            launch(self._endpoint, "Startall", self.batch, stream)
         event = order.mark(stream)
         for work in self.captured:
             work.capture_end(event, self.stream)
@@ -133,7 +133,7 @@ class PersistentMessage(MessageWork, Startable):
 
     # The start
 
-    def begin(self, stream: Any, batch: Batch | None) -> None:
+    def begin(self, stream: Any, batch: list[Message] | None) -> None:
         """Begin one message; what has to be launched is added to a batch, or launched now if there is none."""
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ class PersistentMessage(MessageWork, Startable):
         """Raise NotSupported if it has no channel."""
         raise NotImplementedError
 
-    def capture(self, stream: Any, batch: Batch) -> None:
+    def capture(self, stream: Any, batch: list[Message]) -> None:
         """Add a message of the channel to a batch."""
         raise NotImplementedError
 

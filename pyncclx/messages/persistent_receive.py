@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ..backends import Event
 from ..errors import NotSupported
 from ..requests.status import status_of_no_source
-from .batch import Batch
+from .batch import Message
 from .begin import begin_receive
 from .channels import Inlet, inlet_of, key_of, unmatched
 from .persistent import PersistentMessage
@@ -34,7 +34,7 @@ class PersistentReceive(PersistentMessage):
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_receive(self.name, side.rank, side.tag)
 
-    def begin(self, stream: Any, batch: Batch | None) -> None:
+    def begin(self, stream: Any, batch: list[Message] | None) -> None:
         incoming = begin_receive(self.comm, self.endpoint, self._plan, None, stream)
         self.messages, self.status = (incoming,), incoming.status
         incoming.postbox.receives.post(incoming)
@@ -56,7 +56,7 @@ class PersistentReceive(PersistentMessage):
             how += "neighbourhood collectives (Ineighbor_alltoallw) with NCCL can"
             raise unmatched(self.name, f"this one has met none that can: {how}")
 
-    def capture(self, stream: Any, batch: Batch) -> None:
+    def capture(self, stream: Any, batch: list[Message]) -> None:
         assert self._inlet is not None
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, stream)

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NotSupported
-from .batch import Batch
+from .batch import Message
 from .begin import begin_send
 from .channels import Outlet, outlet_of, unmatched
 from .persistent import PersistentMessage
@@ -31,7 +31,7 @@ class PersistentSend(PersistentMessage):
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_send(self.name, side.rank, side.tag)
 
-    def begin(self, stream: Any, batch: Batch | None) -> None:
+    def begin(self, stream: Any, batch: list[Message] | None) -> None:
         if self._outlet is None:
             if isinstance(self.buffer, TypedBuffer):
                 self.buffer.allocate(self.endpoint.device, stream)
@@ -55,7 +55,7 @@ class PersistentSend(PersistentMessage):
                 raise unmatched(self.name, why)
             os.sched_yield()
 
-    def capture(self, stream: Any, batch: Batch) -> None:
+    def capture(self, stream: Any, batch: list[Message]) -> None:
         assert self._outlet is not None
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.pack(self.endpoint, stream)

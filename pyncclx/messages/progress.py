@@ -49,7 +49,7 @@ class ReceiveProgress:
     def post(self, receive: OpenReceive) -> None:
         """Look for its message from now on, whatever this process waits for."""
         with LOCK:
-            self._turn += 1
+            self._turn, receive.is_posted = self._turn + 1, True
             if receive not in OPEN_RECEIVES and receive not in self._leaving:
                 OPEN_RECEIVES.append(receive)
             if self.watcher.asleep:

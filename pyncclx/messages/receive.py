@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 from mpi4py import MPI
 
 from ..backends import Event
 from ..recovery.blame import failure_behind
-from ..requests.open_receives import LOCK
+from ..requests.open_receives import LOCK, OPEN_RECEIVES
 from .arguments import PULL, PULL_MESSAGE
-from .batch import BLOCK_NBYTES, Batch
+from .batch import BLOCK_NBYTES, Message, launch
 from .beside_stream import OpenArrival
-from .bounce import words_of
+from .bounce import CLOCK, READY, TO_DONE
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
+from .scratch import KEPT_NBYTES
 from .send import Outgoing
 from .sender_memory import address_of
 from .typed import TypedBuffer
@@ -40,7 +42,7 @@ class Incoming(OpenArrival):
 
     def launch_soon(self, outgoing: Outgoing) -> None:
         """Look for the message for as long as a launch takes; if it arrives, launch it with the one to send."""
-        if not self.postbox.receives.claim(self):
+        if OPEN_RECEIVES and not self.postbox.receives.claim(self):
             return
         for _ in range(POLLS):
             if self.poll():
@@ -51,7 +53,7 @@ class Incoming(OpenArrival):
         """Wait on the host until the message has arrived and its kernel is launched."""
         receives, self.is_awaited = self.postbox.receives, True
         try:
-            if not receives.claim(self):
+            if (OPEN_RECEIVES or self.is_posted) and not receives.claim(self):
                 receives.wait_until(lambda: self.launched)
                 return
             try:
@@ -70,34 +72,36 @@ class Incoming(OpenArrival):
 
     def launch(self, outgoing: Outgoing | None = None) -> None:
         """Enqueue what brings the data to the buffer; the same kernel copies a short message to send, if given."""
-        envelope = self.envelope
+        message = None
         try:
-            if envelope is None or envelope.transport == INLINE:
-                self._copy(0 if envelope is None else ENVELOPE_NBYTES)
-            elif envelope.transport != EMPTY:
-                self._pull(envelope, outgoing)
+            message = self._begin_launch()
+            if message is not None:
+                _, data, buffer, nbytes, ready, done, clock, *_, peer, tag = message
+                endpoint, stream, kernel, blocks = self.endpoint, self._kernel_stream, "pull", 1
+                if nbytes > BLOCK_NBYTES:
+                    blocks = min(-(-nbytes // BLOCK_NBYTES), endpoint.device.max_channels)
+                arrived = self.postbox.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), 1]
+                arguments = PULL.pack(ready, done, arrived, data, buffer, nbytes, clock, peer, tag)
+                if outgoing is not None:
+                    kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
+                endpoint.launch(self.plan.operation, kernel, blocks, endpoint.device.threads, arguments, stream)
         except Exception as error:  # belongs to the call that waits for this receive, which may be another one
             self._error = self._error or error
-        finally:
-            self._end_launch()
-
-    def _end_launch(self) -> None:
-        if self.is_abandoned:
-            self._finish_alone()
-        self.launched = True  # not before: another thread may wait for it
-        ring, calls = self.endpoint.ring, self.endpoint.calls
-        if ring is not None and calls is not None:
-            if self._is_wild:
-                calls.match(self._entry, self.status.source, self.status.tag)
-            ring.end(self._entry)
-        release = self._scratch.give_back if self._transfer is not None else self._scratch.drop  # of `accept`
-        release(self._message, self._copied)
-        del self._message
+        if message is not None and (self._start_event is not None or self._has_opened):
+            self._leave()
+        self._end_launch()
 
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
         """Launch this one, which is at `first`, with those after it of its endpoint and stream; return their end."""
-        end = first + 1
-        while end < len(receives) and isinstance(receives[end], Incoming) and self._goes_with(receives[end]):
+        end, has_left = first + 1, self._start_event is not None
+        for other in receives[end:]:
+            if not (
+                isinstance(other, Incoming)
+                and other.endpoint is self.endpoint
+                and (other._start_event is not None) == has_left
+                and (has_left or other.stream is self.stream or other.stream == self.stream)
+            ):
+                break
             end += 1
         if end == first + 1:
             self.launch()
@@ -105,14 +109,47 @@ class Incoming(OpenArrival):
             _launch_together(receives[first:end])
         return end
 
-    def _goes_with(self, other: Incoming) -> bool:
-        """Whether one kernel may do both."""
-        has_left, other_left = self._start_event is not None, other._start_event is not None
-        return (
-            self.endpoint is other.endpoint
-            and has_left == other_left
-            and (has_left or self.stream is other.stream or self.stream == other.stream)
-        )
+    def _begin_launch(self) -> Message | None:
+        """Prepare the stream and open the memory; return what a kernel has to fetch, None if MPI brought the data."""
+        envelope = self.envelope
+        if envelope is None or envelope.transport == INLINE:
+            self._copy(0 if envelope is None else ENVELOPE_NBYTES)
+            return None
+        if envelope.transport == EMPTY:
+            return None
+        endpoint, postbox, sender, place = self.endpoint, self.postbox, envelope.sender, envelope.place
+        bounce, source, clock = postbox.opened.bounces.get(sender.uid), self.status.source, envelope.clock
+        if bounce is None:
+            bounce = postbox.opened.bounce_address(sender)
+            assert bounce is not None  # or the sender would have sent the data along
+        if self._start_event is not None:
+            self._kernel_stream = postbox.side_stream
+            self._start_event.order(self._kernel_stream)
+        # After an error, the kernel only sets the done word.
+        data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
+        nbytes, ready = 0 if self._error else envelope.nbytes, bounce + READY + CLOCK.size * place
+        postbox.rescue.pulled.setdefault(sender.uid, {})[place] = clock
+        endpoint.senders[source] = sender
+        words = ready, ready + TO_DONE, clock
+        return PULL_MESSAGE, data, self.buffer.address, nbytes, *words, 0, 0, 0, source, self.status.tag
+
+    def _end_launch(self) -> None:
+        plan, calls = self.plan, self.endpoint.calls
+        if calls is not None:
+            is_wild = plan.rank == MPI.ANY_SOURCE or plan.tag == MPI.ANY_TAG
+            if is_wild and not (self._is_cancelling and self.status.Is_cancelled()):
+                calls.match(self._entry, self.status.source, self.status.tag)
+            calls.ring.end(self._entry)
+        message, scratch, self._message = self._message, self._scratch, None
+        if self._comm is None:  # it has been accepted
+            scratch.drop(message, self._copied)
+        elif self._copied is None and len(message) == KEPT_NBYTES:
+            scratch.free.append(message)
+        else:
+            scratch.give_back(message, self._copied)
+        if self.is_abandoned:
+            self._finish_alone()
+        self.launched = True  # last: another thread may wait for it
 
     def _copy(self, begin: int) -> None:
         """Enqueue the copy of what MPI has received from a place of its message on."""
@@ -121,38 +158,6 @@ class Incoming(OpenArrival):
             self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
             if self._scratch.is_read_later:
                 self._copied = self._event_on(self.stream)
-
-    def _pull(self, envelope: Envelope, outgoing: Outgoing | None) -> None:
-        try:
-            ready, done, *fields = self._begin_pull(envelope)
-            device, kernel, grid, nbytes = self.endpoint.device, "pull", 1, fields[2]
-            if nbytes > BLOCK_NBYTES:
-                grid = min(-(-nbytes // BLOCK_NBYTES), device.max_channels)
-            arguments = PULL.pack(ready, done, self.postbox.bounce.arrived_words(self._kernel_stream, 1), *fields)
-            if outgoing is not None:
-                kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
-            self.endpoint.launch(self.operation, kernel, grid, device.threads, arguments, self._kernel_stream)
-            if self._start_event is not None:
-                self._end_event = self._event_on(self._kernel_stream)
-        finally:
-            if self._has_opened:
-                self._release(envelope)
-
-    def _begin_pull(self, envelope: Envelope) -> tuple[int, ...]:
-        """Prepare the stream and open the memory; return the fields of `PULL`, without the word for `arrived`."""
-        endpoint, postbox, source = self.endpoint, self.postbox, self.status.source
-        bounce = postbox.opened.bounce_address(envelope.sender)
-        assert bounce is not None  # or the sender would have sent the data along
-        if self._start_event is not None:
-            self._kernel_stream = postbox.side_stream
-            self._start_event.order(self._kernel_stream)
-        # After an error, the kernel only sets the done word.
-        data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
-        nbytes = 0 if self._error else envelope.nbytes
-        postbox.rescue.pulled.setdefault(envelope.sender.uid, {})[envelope.place] = envelope.clock
-        endpoint.senders[source] = envelope.sender
-        ready, done = words_of(bounce, envelope.place)
-        return ready, done, data, self.buffer.address, nbytes, envelope.clock, source, self.status.tag
 
     def _opened(self, envelope: Envelope) -> int:
         """Return where a long message's data is in this process; 0 after an error, which is kept."""
@@ -169,20 +174,22 @@ class Incoming(OpenArrival):
         return 0
 
     def _sender_failure(self) -> Exception | None:
-        return self.endpoint.failure_of(self.status.source, self.operation)
+        return self.endpoint.failure_of(self.status.source, self.plan.operation)
 
     def _release(self, envelope: Envelope) -> None:
         if self.endpoint.device.exports_are_copies:  # of which this is closed now
             self.endpoint.device.synchronize(self._kernel_stream)
         self.postbox.opened.release(envelope)
 
-    def _leave(self, error: Exception | None) -> None:
-        """The launch of a batch that was to fetch the data is done, or has failed."""
-        self._error = self._error or error
-        if self._start_event is not None:
-            self._end_event = self._event_on(self._kernel_stream)
-        if self._has_opened and self.envelope is not None:
-            self._release(self.envelope)
+    def _leave(self) -> None:
+        """Note the end of a kernel beside the stream, and close what was opened for it; it may have failed to start."""
+        try:
+            if self._start_event is not None:
+                self._end_event = self._event_on(self._kernel_stream)
+            if self._has_opened and self.envelope is not None:
+                self._release(self.envelope)
+        except Exception as error:
+            self._error = self._error or error
 
     # The end
 
@@ -202,7 +209,7 @@ class Incoming(OpenArrival):
         if last is not stream:
             device.order(last, stream)
         if self.endpoint.broken and self.envelope is not None and self._error is None:
-            self.endpoint.check_data(self.operation, self.status.source, self.envelope.clock)
+            self.endpoint.check_data(self.plan.operation, self.status.source, self.envelope.clock)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -233,28 +240,24 @@ class Incoming(OpenArrival):
 
 def _launch_together(receives: Sequence[Incoming]) -> None:
     """Launch receives of one endpoint and stream: one kernel fetches what kernels have to fetch."""
-    batch, fetched = Batch(receives[0].endpoint, "Irecv"), []
-    error: Exception | None = None
+    fetched: list[Incoming] = []
+    messages: list[Message] = []
     for each in receives:
-        envelope = each.envelope
-        if envelope is None or envelope.transport in (INLINE, EMPTY):
-            each.launch()
-            continue
         try:
-            ready, done, data, buffer, nbytes, clock, peer, tag = each._begin_pull(envelope)
-        except Exception as raised:
-            each._leave(raised)
-            each._end_launch()
-            continue
-        words = {"ready": ready, "done": done, "clock": clock, "peer": peer, "tag": tag}
-        batch.add(PULL_MESSAGE, **words, data=data, buffer=buffer, nbytes=nbytes)
-        fetched.append(each)
+            message = each._begin_launch()
+            if message is not None:
+                messages.append(message)
+                fetched.append(each)
+        except Exception as error:
+            each._error = each._error or error
     try:
         if fetched:
-            batch.launch(fetched[0]._kernel_stream)
-    except Exception as raised:
-        error = raised
+            launch(fetched[0].endpoint, "Irecv", messages, fetched[0]._kernel_stream)
+    except Exception as error:
+        for each in fetched:
+            each._error = each._error or error
     for each in fetched:
-        if error is not None or each._start_event is not None or each._has_opened:
-            each._leave(error)
+        if each._start_event is not None or each._has_opened:
+            each._leave()
+    for each in receives:
         each._end_launch()

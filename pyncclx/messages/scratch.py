@@ -12,7 +12,7 @@ from ..backends import Device, Event
 from .unsent import Unsent, Used
 
 PINNED_NBYTES = 16 << 10  # the shortest message with pinned memory; 2 × H200, Open MPI over sockets, 2026-11-27
-_NBYTES = 1 << 20  # of a piece that is kept
+KEPT_NBYTES = 1 << 20  # of a piece that is used again
 _MAX_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
 _FOR_ONE = 2  # copies that are asked when a piece is taken: more than one, so that those that are over become fewer
 
@@ -24,12 +24,14 @@ class Scratch:
     ----------
     is_read_later : bool
         Whether a copy from a piece may still read it when the call that enqueues the copy has returned.
+    free : list of memoryview
+        Pieces of KEPT_NBYTES, which have room for messages of half that.
     """
 
     def __init__(self, device: Device, unsent: Unsent, *, is_pinned: bool) -> None:
         self._device, self._unsent, self._is_pinned = device, unsent, is_pinned
         self.is_read_later = is_pinned or device.name == "host"
-        self._free: list[memoryview] = []
+        self.free: list[memoryview] = []
         self._copied: deque[tuple[Event, memoryview]] = deque()  # with the end of the copy from each
 
     def take(self, nbytes: int) -> memoryview:
@@ -40,22 +42,22 @@ class Scratch:
         """
         if self._copied:
             self._reclaim()
-        if 2 * nbytes > _NBYTES:
+        if 2 * nbytes > KEPT_NBYTES:
             return self._allocate(nbytes + min(nbytes, _MAX_EXTRA_NBYTES))
         try:
-            return self._free.pop()
+            return self.free.pop()
         except IndexError:
-            return self._allocate(_NBYTES)
+            return self._allocate(KEPT_NBYTES)
 
     def _allocate(self, nbytes: int) -> memoryview:
         return host_memory(self._device, nbytes, is_pinned=self._is_pinned).data  # costs less to slice than an array
 
     def give_back(self, piece: memoryview, copied: Event | None = None) -> None:
         """Keep a piece for another message, once what has been copied from it is over."""
-        if len(piece) != _NBYTES:
+        if len(piece) != KEPT_NBYTES:
             self.drop(piece, copied)
         elif copied is None:
-            self._free.append(piece)
+            self.free.append(piece)
         else:
             self._copied.append((copied, piece))
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
 from .arguments import PUT, PUT_MESSAGE, SIGNAL_MESSAGE, offer_arguments
-from .batch import Batch
+from .batch import Message
 from .bounce import words_of
 from .departure import Departure
 
@@ -64,16 +64,15 @@ class Outgoing(Departure):
             self._launch_offer(self.stream, ready=True, wait=True)
             self._offered = None
 
-    def signal_ready_by(self, batch: Batch) -> None:
+    def signal_ready_by(self, batch: list[Message]) -> None:
         """Do what `signal_ready` does by the launch of a batch."""
         if self.put:
             data, slot, ready, nbytes, clock = PUT.unpack(self.put)
-            copy = {"data": data, "buffer": slot, "ready": ready, "nbytes": nbytes, "clock": clock}
-            batch.add(PUT_MESSAGE, **copy, peer=self.peer, tag=self.tag)
+            batch.append((PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, self.peer, self.tag))
             self.put = b""
         if self._offered is not None:
             ready, _ = words_of(self.postbox.bounce.address, self._offered)
-            batch.add(SIGNAL_MESSAGE, ready=ready, clock=self.clock, peer=self.peer, tag=self.tag)
+            batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, self.peer, self.tag))
 
     def _launch_put(self) -> None:
         threads = min(-(-self.nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)

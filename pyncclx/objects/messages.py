@@ -184,7 +184,7 @@ def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: i
     status = MPI.Status()
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, len(message))
-    incoming = Incoming(endpoint, endpoint.plan(_RECEIVE, data, source, tag), None, stream)
+    incoming = Incoming(None, endpoint, endpoint.plan(_RECEIVE, data, source, tag), None, stream)
     incoming.accept(np.frombuffer(message, np.uint8), status)
     incoming.finish(stream)
     return incoming

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from mpi4py import MPI
 
@@ -15,21 +16,20 @@ class Failures:
 
     Attributes
     ----------
-    of_requests : dict of int to MPI.Exception
+    of_requests : mapping of int to MPI.Exception
         By the index of the request: those that MPI has in the statuses.
     of_call : Exception or None
         The first of all others. They concern the communicator, as PeerTimeout and RankFailed do, or an object.
     """
 
-    def __init__(self) -> None:
-        self.of_requests: dict[int, MPI.Exception] = {}
-        self.of_call: Exception | None = None
-        self._pending: set[int] = set()
+    of_requests: Mapping[int, MPI.Exception] = MappingProxyType({})  # until there is any
+    of_call: Exception | None = None
+    _pending: frozenset[int] = frozenset()
 
     def add(self, error: Exception, index: int) -> None:
         """Keep what a request has raised, by its index."""
         if isinstance(error, MPI.Exception) and not isinstance(error, (RankFailed, Revoked)):
-            self.of_requests.setdefault(index, error)
+            self.of_requests = {index: error, **self.of_requests}  # the first of a request stays
         else:
             self.add_of_call(error)
 
@@ -39,7 +39,7 @@ class Failures:
 
     def update(self, other: Failures, indices: Sequence[int]) -> None:
         """Add the failures of some of the requests, by their indices among all."""
-        self.of_requests |= {indices[index]: error for index, error in other.of_requests.items()}
+        self.of_requests = {**self.of_requests, **{indices[index]: each for index, each in other.of_requests.items()}}
         self._pending |= {indices[index] for index in other._pending}
         self.of_call = self.of_call or other.of_call
 
@@ -62,7 +62,7 @@ class Failures:
         if error.Get_error_class() != MPI.ERR_IN_STATUS or not failed:
             self.add_of_call(error)
             return
-        self.of_requests |= failed
+        self.of_requests = {**self.of_requests, **failed}
         self._pending |= {index for index, code in codes if code == MPI.ERR_PENDING}
 
     def set_errors(self, statuses: Iterable[tuple[int, MPI.Status]]) -> None:

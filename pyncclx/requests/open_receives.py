@@ -24,6 +24,8 @@ class OpenReceive(Protocol):
         Whether its envelope has.
     launched : bool
         Whether its kernel is.
+    is_posted : bool
+        Whether it is, or was, in the list.
     is_awaited : bool
         Whether a call waits for it that makes the program's stream wait, too.
     is_held_back : bool
@@ -33,6 +35,7 @@ class OpenReceive(Protocol):
     clock: int
     has_arrived: bool
     launched: bool
+    is_posted: bool
     is_awaited: bool
 
     @property

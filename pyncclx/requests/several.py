@@ -34,7 +34,9 @@ class Requests(OwnRequest):
         PeerTimeout, RankFailed, Revoked, Aborted, CollectiveMismatch
             Errors of a communicator.
         """
-        complete(requests, statuses).raise_of("Waitall")
+        failures = complete(requests, statuses)
+        if failures.of_requests or failures.of_call is not None:
+            failures.raise_of("Waitall")
         return True
 
     @classmethod

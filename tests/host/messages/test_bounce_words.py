@@ -1,7 +1,5 @@
 """Words of the bounce memory that count the blocks of receiving kernels."""
 
-from types import SimpleNamespace
-
 from pyncclx.backends import host
 from pyncclx.messages import bounce
 
@@ -11,8 +9,8 @@ def test_arrived_words_are_never_handed_out_twice(monkeypatch):
     device = host.Device()
     memory = bounce.BounceMemory(device)
     monkeypatch.setattr(device, "synchronize", lambda *_: 1 / 0)
-    words = [memory.arrived_words(SimpleNamespace(ptr=ptr), 39) for ptr in range(500)]
+    words = [memory.arrived[ptr, 1, 39] for ptr in range(500)]
     taken = [word + 4 * index for word in words for index in range(39)]
     assert len(set(taken)) == len(taken)
-    assert memory.arrived_words(SimpleNamespace(ptr=3), 39) == words[3]
+    assert memory.arrived[3, 1, 39] == words[3]
     assert all(device.peek(word, 4) == bytes(4) for word in words)

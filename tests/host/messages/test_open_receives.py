@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -54,7 +55,7 @@ class Device:
 
 
 class Opened:
-    is_full = False
+    is_full, bounces = False, {SENDER.uid: BOUNCE}
 
     def bounce_address(self, sender):
         return BOUNCE
@@ -76,7 +77,7 @@ def endpoint(device):
     postbox = SimpleNamespace(
         opened=Opened(),
         side_stream=SIDE,
-        bounce=SimpleNamespace(arrived_words=lambda stream, number: 0),
+        bounce=SimpleNamespace(arrived=defaultdict(int)),
         scratch=SimpleNamespace(drop=lambda message, copied: None),
         rescue=SimpleNamespace(pulled={}),
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
@@ -101,7 +102,7 @@ class Typed(TypedBuffer):
 def receive_of(endpoint, transport=OFFERED, buffer=None):
     """A receive on `OWN` whose message has come, with clock 5."""
     buffer = buffer or SimpleNamespace(nbytes=64, address=0)
-    receive = Incoming(endpoint, Plan("Irecv", buffer, 1, 0, 64, 1024, b""), None, OWN)
+    receive = Incoming(None, endpoint, Plan("Irecv", buffer, 1, 0, 64, 1024, b""), None, OWN)
     receive.envelope = Envelope(SENDER, transport, clock=5, nbytes=64)
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)

@@ -227,8 +227,7 @@ def test_an_error_of_what_brings_the_data(comm, monkeypatch):
     request = own.Isend(put(data_of(own.rank, 1, 0, 2)), right, 1)
     recv = Output(2, "i8")
     with monkeypatch.context() as patch, raises_everywhere(own, RuntimeError, match="no kernel"):
-        for bring in ("_pull", "_copy"):
-            patch.setattr(Incoming, bring, refuse)
+        patch.setattr(Incoming, "_begin_launch", refuse)
         own.Recv(recv.array, left, 1)
     request.Wait()
     own.Sendrecv(put(data_of(own.rank, 2, 0, 2)), right, 1, recv.array, left, 1)
