@@ -41,7 +41,8 @@ SIZES = (8, 2 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20,
 Row = dict[str, Any]
 WIDTH, HEIGHT, LEFT, TOP = 175, 190, 50, 62  # of one panel, and where the first begins
 GAP_ACROSS, GAP_DOWN = 22, 52  # between panels
-LEGEND = {"pyncclx": "pyncclx", "NCCL": "NCCL: the faster of plain calls and symmetric windows"}
+MOST = 3  # times as fast as NCCL: the top of a panel
+LEGEND = ("pyncclx", "NCCL, the faster of plain calls and symmetric windows")
 
 
 class Theme(NamedTuple):
@@ -193,44 +194,39 @@ def text(x: float, y: float, content: str, **attributes: str) -> str:
 
 
 def panel(measured: dict[int, tuple[float, float]], name: str, corner: tuple[int, int], theme: Theme) -> list[str]:
-    """One operation: time over size, ours and the best of NCCL's, both axes logarithmic."""
-    low_size, high_size, low_time, high_time = 8, 128 << 20, 2, 1000
-    left, top = corner
-    bottom = top + HEIGHT
-
-    def place(nbytes: int, microseconds: float) -> str:
-        x = left + WIDTH * log_position(nbytes, low_size, high_size)
-        y = bottom - HEIGHT * log_position(microseconds, low_time, high_time)
-        return f"{x:.1f},{y:.1f}"
-
+    """One operation: how many times as fast as NCCL, over the size of the message."""
+    low_size, high_size, (left, top) = 8, 128 << 20, corner
     lines = [f'<rect x="{left}" y="{top}" width="{WIDTH}" height="{HEIGHT}" class="frame"/>']
-    for tick in (10, 100):
-        y = bottom - HEIGHT * log_position(tick, low_time, high_time)
-        lines.append(f'<path d="M{left} {y:.1f}h{WIDTH}" class="grid"/>')
+    lines += [f'<path d="M{left} {height_of(tick, top):.1f}h{WIDTH}" class="grid"/>' for tick in range(2, MOST)]
     for nbytes in (8, 1 << 10, 128 << 10, 16 << 20):
         x = left + WIDTH * log_position(nbytes, low_size, high_size)
         lines.append(f'<path d="M{x:.1f} {top}v{HEIGHT}" class="grid"/>')
-        lines.append(text(x, bottom + 14, amount(nbytes), text_anchor="middle"))
-    for index, colour in enumerate(theme.lines):
-        points = " ".join(place(nbytes, pair[index]) for nbytes, pair in sorted(measured.items()))
-        lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        lines.append(text(x, top + HEIGHT + 14, amount(nbytes), text_anchor="middle"))
+    ours, theirs = theme.lines
+    lines.append(f'<path d="M{left} {height_of(1, top):.1f}h{WIDTH}" stroke="{theirs}" stroke-width="2"/>')
+    points = [
+        f"{left + WIDTH * log_position(nbytes, low_size, high_size):.1f},{height_of(peer / own, top):.1f}"
+        for nbytes, (own, peer) in sorted(measured.items())
+    ]
+    lines.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{ours}" stroke-width="2"/>')
     lines.append(text(left + WIDTH / 2, top - 8, name.capitalize(), text_anchor="middle", font_weight="bold"))
     return lines
 
 
-def ticks_of_time(top: int) -> list[str]:
-    """The numbers at the left of a row of panels, and their unit."""
-    lines = []
-    for tick in (2, 10, 100, 1000):
-        y = min(top + HEIGHT - HEIGHT * log_position(tick, 2, 1000) + 4, top + HEIGHT - 1)  # above the sizes
-        lines.append(text(LEFT - 5, y, str(tick), text_anchor="end"))
-    return [*lines, text(0, 0, "µs", transform=f"translate(14 {top + HEIGHT / 2}) rotate(-90)", text_anchor="middle")]
+def height_of(ratio: float, top: int) -> float:
+    """Where a ratio is in a panel that begins at `top`, on a linear axis."""
+    return top + HEIGHT - HEIGHT * ratio / MOST
+
+
+def ticks_of_ratios(top: int) -> list[str]:
+    """The numbers at the left of a row of panels."""
+    return [text(LEFT - 5, height_of(tick, top) + 4, f"{tick}×", text_anchor="end") for tick in range(1, MOST + 1)]
 
 
 def legend(left: int, y: int, theme: Theme) -> list[str]:
     """What each line is."""
     lines = []
-    for label, colour, x in zip(LEGEND.values(), theme.lines, (left, left + 90), strict=True):
+    for label, colour, x in zip(LEGEND, theme.lines, (left, left + 90), strict=True):
         lines.append(f'<path d="M{x} {y}h18" stroke="{colour}" stroke-width="3"/>')
         lines.append(text(x + 23, y + 4, label))
     return lines
@@ -239,7 +235,7 @@ def legend(left: int, y: int, theme: Theme) -> list[str]:
 def picture(theme: Theme = LIGHT, columns: int = len(OPERATIONS)) -> str:
     """The picture as SVG, with its panels in some columns."""
     results, rows = read(DRAWN), len(OPERATIONS) // columns
-    head = [f"Time of one operation, {title(results)}", "in a CUDA graph, buffers in windows"]
+    head = ["How many times as fast as NCCL, in a CUDA graph", f"{title(results)}, buffers in windows"]
     head = ["; ".join(head)] if rows == 1 else head
     left, font_size = (LEFT, "13") if rows == 1 else (12, "12")
     first = TOP + 18 * (len(head) - 1)
@@ -257,8 +253,8 @@ def picture(theme: Theme = LIGHT, columns: int = len(OPERATIONS)) -> str:
     corners = [(x, y) for y in tops for x in lefts]
     for operation, corner in zip(OPERATIONS, corners, strict=True):
         lines += panel(by_size(results, operation), operation, corner, theme)
-    lines += [line for top in tops for line in ticks_of_time(top)]
-    lines.append(text(width / 2, height - 8, "size of the message (both axes logarithmic)", text_anchor="middle"))
+    lines += [line for top in tops for line in ticks_of_ratios(top)]
+    lines.append(text(width / 2, height - 8, "size of the message", text_anchor="middle"))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
