@@ -1,4 +1,4 @@
-"""Compare calls between nodes: each rank sends the text of a call to the next.
+"""Comparison of calls between nodes: each rank sends its calls to the next rank.
 
 Inside a node kernels compare calls. Engines between nodes move plain bytes. So each rank sends a text of each call by
 MPI to the next rank of a ring. Whenever it makes a call or waits for results, it compares the texts of the previous

@@ -1,4 +1,4 @@
-"""Compose the program of a call: each method adds a step."""
+"""Composition of a call's program: each method adds a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End a communicator over nodes when a call fails, and tell other ranks why."""
+"""The end of a communicator over nodes after a failed call, on all ranks."""
 
 from __future__ import annotations
 

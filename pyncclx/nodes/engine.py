@@ -25,7 +25,7 @@ class EngineError(MPIError):
 
 
 class Engine(Protocol):
-    """Move bytes between ranks of a communicator that share no memory.
+    """Protocol of an engine, which moves bytes between ranks that share no memory.
 
     All ranks run the same steps in the same order. Bytes sent to a rank arrive in the order of the sends, so an
     exchange may have several transfers with one peer.

@@ -1,4 +1,4 @@
-"""Raise errors of kernels in a node with ranks of the communicator over nodes."""
+"""Errors of kernels in a node, with ranks of the communicator over nodes."""
 
 from __future__ import annotations
 

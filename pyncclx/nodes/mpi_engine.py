@@ -32,7 +32,7 @@ _LONGEST_PAUSE_S = 1e-3
 
 
 class MpiEngine:
-    """Move bytes by MPI on a duplicate of the communicator; see `Engine`.
+    """An engine that moves bytes by MPI on a duplicate of the communicator.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 
 
 class NcclEngine:
-    """Move bytes by a communicator of NCCL; see `Engine`. Collective to make.
+    """An engine that moves bytes by a communicator of NCCL. Collective to make.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cut transfers into pieces for MPI, in their own or in pinned host memory."""
+"""Pieces of transfers for MPI, in their own or in pinned host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do a call over nodes: enqueue its cached program, or compose one."""
+"""Calls over nodes: enqueue the cached program, or compose one."""
 
 from __future__ import annotations
 

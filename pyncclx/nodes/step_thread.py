@@ -36,7 +36,7 @@ class Doing:
 
 
 class StepThread:
-    """Runs functions in order, in a thread that is made at the first one.
+    """A thread that runs functions in order; it is made at the first one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pass failures of kernels to other nodes, as a word with the data of exchanges.
+"""Kernel failures on other nodes, sent as a word with the data of exchanges.
 
 A kernel that has failed leaves its results undefined, and the engine sends them nevertheless. So each rank sends its
 failure word along, and the receivers raise at their next check. On a node of one rank no kernel waits for a peer, so

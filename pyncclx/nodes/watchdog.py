@@ -77,7 +77,7 @@ class Awaited:
 
 
 class Watchdog:
-    """Polls the programs of all communicators in a thread, as long as there are some."""
+    """A thread that polls the programs of all communicators while there are any."""
 
     def __init__(self) -> None:
         self._awaited: deque[tuple[Device, Awaited]] = deque()
@@ -152,7 +152,7 @@ WATCHDOG = PerProcess(Watchdog)
 
 
 class Watch:
-    """Has the watchdog watch the programs of one communicator.
+    """The watchdog's interface for the programs of one communicator.
 
     Parameters
     ----------

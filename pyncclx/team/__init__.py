@@ -1,11 +1,11 @@
-"""What a communicator carries: options, and on the device its lease, its windows, and the order of its launches.
+"""The state of a communicator: options, lease, windows, and order of launches.
 
-* `base`: `Base`, the type of a communicator in rooms below `communicator`; `options`: its options as attributes.
-* `state`: what all objects with one handle share, and `Attachment`, by which rooms above keep something with it.
+* `base`: `Base`, the type of a communicator in packages below `communicator`; `options`: its options as attributes.
+* `state`: what all objects with one handle share, and `Attachment`, the state that packages above add to it.
 * `team`: the device side, made at the first use from `members` (the ranks' properties). Its parts: `windows` and
   `registration`, `scratch`, `plans`, `launch_order`, `error_record` (with `kernel_errors`, `device_errors` and
   `operations`).
-* `disagreement`: what kernels have on record of calls that differ among ranks.
-* `compare`: the comparison of calls among the ranks under PYNCCLX_CHECK=1.
-* `streams`: which streams a call is ordered behind, and which one its user continues on.
+* `disagreement`: what kernels have recorded about calls that differ between ranks.
+* `compare`: the comparison of calls between ranks under PYNCCLX_CHECK=1.
+* `streams`: the streams that a call waits for, and the one on which its user continues.
 """

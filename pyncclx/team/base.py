@@ -1,4 +1,4 @@
-"""What all our communicators have beyond MPI's: options, a team, and memory that all ranks have mapped."""
+"""Methods of all communicators beyond MPI's: options, a Team, memory to share."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ T = TypeVar("T")
 
 
 class Base(Options):
-    """What all our communicators have beyond MPI's; the base of every family of methods."""
+    """The base of every family of methods of a communicator."""
 
     @property
     def team(self) -> Team:
-        """The device side of this communicator, made at the first use, which is collective."""
+        """The device side of this communicator. Collective at the first use."""
         state = state_of(self)
         team = state.team
         if team is None:
@@ -55,9 +55,9 @@ class Base(Options):
         return team
 
     def meet(self, check: Callable[[Team], T]) -> tuple[Team, T]:
-        """Return the team, and what `check` returns on this rank. Collective.
+        """Return the Team, and the result of `check` on this rank. Collective.
 
-        All ranks raise what `check` raises on one, or what a kernel has recorded there: none goes on alone.
+        If `check` raises on one rank, or a kernel has recorded an error there, all ranks raise it.
         """
         team = state_of(self).team or self.team
 
@@ -72,9 +72,9 @@ class Base(Options):
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
         if state.loss is not None:
             raise state.loss.exception()
-        if state.refusal is not None and self.staging:  # as before: nothing has changed since
+        if state.refusal is not None and self.staging:  # the reason still holds
             raise NotSupported(str(state.refusal))
-        comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # to find out where they are
+        comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # asking for the topology is a meeting, too
         if self.node_topology.node_count > 1:
             raise NotSupported(
                 f"ranks on several nodes ({self.node_topology.node_count}, of at most {MAX_RANKS} ranks each): this "
@@ -89,17 +89,17 @@ class Base(Options):
             raise
 
     def _device_of_team(self) -> Device:
-        """Return the device; families that need more of this process before its kernels wait make it here."""
+        """Return the device; subclasses may prepare the process here."""
         return backends.select()
 
     @property
     def node_topology(self) -> mpi_bootstrap.Topology:
-        """The nodes of the communicator, none with more ranks than a Team can have. Collective at the first use.
+        """The communicator's nodes, of at most MAX_RANKS ranks. Collective at first use.
 
         Raises
         ------
         RanksMissing
-            Some rank has not come within PYNCCLX_TIMEOUT.
+            Some rank has not called within PYNCCLX_TIMEOUT.
         """
         state = state_of(self)
         if state.topology is None:
@@ -109,28 +109,30 @@ class Base(Options):
     def by_nodes(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
     ) -> bool | None:
-        """Do an operation over several nodes; None if its ranks are on one, or its arrays on the host. Collective.
+        """Do an operation over several nodes. Collective.
 
-        `begun` is its entry in the flight recorder.
+        Returns None if the ranks are on one node, or the arrays on the host. `begun` is the flight recorder's entry.
         """
         return None
 
     def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Do so if an equal operation came before; else return False."""
+        """Enqueue an equal cached operation over nodes, or return False."""
         return False
 
     @property
     def scratch(self) -> Scratch:
-        """Memory for copies of arguments. Collective at the first use."""
+        """Scratch memory for copies of arguments. Collective at the first use."""
         return self.team.scratch
 
     @property
     def device(self) -> str:
-        """Where operations on device arrays run: "gpu", or "host" under PYNCCLX_DEVICE=host."""
+        """Where operations on device arrays run: "gpu", or "host" (PYNCCLX_DEVICE=host)."""
         return backends.select().name
 
     def select_device(self) -> int:
-        """Make the GPU with this rank's local rank current; call it before the first array is made. Collective.
+        """Make the GPU of this rank's local rank current. Collective.
+
+        Call it before you make the first array.
 
         Returns
         -------
@@ -143,11 +145,11 @@ class Base(Options):
         >>> comm.select_device()
         0
         """
-        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self), pretended=False)  # GPUs are the machine's
+        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self), pretended=False)  # not of a pretended node
         return backends.make_current(place.local_rank, place.local_size)
 
     def synchronize(self) -> None:
-        """Wait on the host until every operation on device arrays so far is over.
+        """Wait on the host until all operations on device arrays so far have ended.
 
         Raises
         ------
@@ -166,15 +168,15 @@ class Base(Options):
             for attachment in state.attachments.values():
                 attachment.drain()
             if state.team is not None:
-                if state.team.order.is_unused:  # the program's own kernels may have used the team's memory
+                if state.team.order.is_unused:  # the program's own kernels may use the team's memory
                     wait_for_program(state.team.device, state)
                 state.team.drain()
 
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
-        """Allocate an array that every rank has mapped: operations on it move data without a copy on the way.
+        """Allocate an array that all ranks map, so operations move data without copies.
 
-        This is so where an operation writes to the array, or any part of it, and for reductions also where it reads.
-        Large messages gain, small ones are as fast elsewhere. Collective; shapes may differ between ranks.
+        This holds for arrays that an operation writes, also to a part of them; reductions also read from them directly.
+        Large messages gain; small ones are as fast elsewhere. Collective; shapes may differ between ranks.
 
         Parameters
         ----------
@@ -184,15 +186,15 @@ class Base(Options):
         Returns
         -------
         array
-            CuPy's, zeroed; NumPy's on the host device. Its memory is released when the communicator has been freed
-            and the last view of the array is gone; between the two it is an ordinary array.
+            A CuPy array of zeros; NumPy's on the host device. The memory is released when the communicator has been
+            freed and the last view of the array is gone. After `Free` it is an ordinary array.
 
         Raises
         ------
         NotSupported
             On all ranks: their kernels cannot reach each other's memory.
         TypeError, ValueError, MemoryError
-            On all ranks: some rank's shape or dtype is none, or it has not so much memory. Nothing is kept then.
+            On all ranks: some rank's shape or dtype is invalid, or it has too little memory. Nothing is allocated then.
 
         Examples
         --------
@@ -208,10 +210,11 @@ class Base(Options):
             return team.add_window(cast(MPI.Intracomm, self), lengths, datatype)
 
     def Register(self, array: Any) -> Registration:
-        """Map the memory of an existing array into all ranks: from now on operations treat it like one from `Alloc`.
+        """Map an existing array's memory into all ranks, as if it came from `Alloc`.
 
-        The whole allocation that the array is in is mapped; with a memory pool it holds other arrays too. Collective;
-        each rank passes an array of its own, of any length. Not while a stream is being captured.
+        The whole allocation that contains the array is mapped; in a memory pool it may contain other arrays, too.
+        Collective; each rank passes an array of its own, of any length. Do not call it while a stream is being
+        captured.
 
         Parameters
         ----------
@@ -220,7 +223,7 @@ class Base(Options):
         Returns
         -------
         Registration
-            Holds the array until it is freed, or the communicator is.
+            Holds the array until the registration or the communicator is freed.
 
         Raises
         ------
@@ -247,11 +250,10 @@ class Base(Options):
 
 
 def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> None:
-    """Wait on the host for the stream on which the program continues, and raise what kernels have recorded.
+    """Wait on the host for the program's stream, and raise what kernels have recorded.
 
-    `buffers` are those of the call, if it was on the stream of their library.
-
-    Nonblocking calls under way are on other streams: a peer may begin its part only after this rank's next call.
+    `buffers` are the call's, if it was enqueued on their library's stream. Nonblocking calls in flight are on other
+    streams and are not waited for: a peer may begin its part only after this rank's next call.
     """
     state, device = state_of(comm), backends.select()
     stream = current_stream(device, buffers, state)
@@ -264,14 +266,14 @@ def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> N
 
 
 def nodes_of(comm: MPI.Intracomm, state: State) -> mpi_bootstrap.Topology:
-    """Find out where the ranks of a communicator are, once they have all come. Collective."""
+    """Return the nodes of a communicator, after all its ranks have met. Collective."""
     mpi_bootstrap.check_launch(comm)
     state.meet(comm)
     return mpi_bootstrap.topology(comm, most=MAX_RANKS)
 
 
 def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape as a tuple, and the datatype; raise what NumPy would for an array of them."""
+    """Return shape and datatype for `Alloc`, or raise NumPy's error."""
     lengths = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     if min(lengths, default=0) < 0:
         raise ValueError(f"Alloc: shape is {shape}; no length can be negative")
@@ -284,6 +286,6 @@ def _checked_shape(shape: int | tuple[int, ...], dtype: Any) -> tuple[tuple[int,
 if TYPE_CHECKING:
 
     class IntraBase(MPI.Intracomm, Base):
-        """`Base` of families that belong to intracommunicators."""
+        """`Base` for methods of intracommunicators only."""
 else:
     IntraBase = Base

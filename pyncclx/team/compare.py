@@ -1,7 +1,7 @@
-"""The comparison of calls among the ranks of a communicator, which PYNCCLX_CHECK=1 asks for.
+"""Comparison of each call between a communicator's ranks (PYNCCLX_CHECK=1).
 
-Each rank sends its call to all others, on a duplicate of the communicator, and no rank waits longer than
-PYNCCLX_TIMEOUT for the others' calls.
+Each rank sends its call to all others on a duplicate of the communicator. A rank waits at most PYNCCLX_TIMEOUT for the
+others' calls.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..recording.failures import noted
 from ..system import settings
 from .state import Attachment, Carrier, state_of
 
-_NAME = "comparisons"  # of the attachment
-_Call = tuple[Any, ...]  # operation, and what must be equal on all ranks
+_NAME = "comparisons"  # name of the attachment
+_Call = tuple[Any, ...]  # operation, and the arguments that must be equal on all ranks
 
 
 class _Comparisons(Attachment):
-    """What a communicator has for the comparison of its calls; the ranks count them alike."""
+    """The calls of a communicator to be compared, numbered alike on all ranks."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.rank, self.size, self.name = comm.rank, comm.size, comm.Get_name()
         self._apart, self._duplicating = MPI.Comm.Idup(comm)
-        self.number = 0  # of the last call
-        self._calls: dict[tuple[int, int], _Call] = {}  # rank, number: what others have called
+        self.number = 0  # number of the last call
+        self._calls: dict[tuple[int, int], _Call] = {}  # calls of all ranks, by rank and number
         self._given_up: dict[tuple[int, int], _Call] = {}
         self._sent: list[MPI.Request] = []
         _ALL.add(self)
@@ -45,16 +45,16 @@ class _Comparisons(Attachment):
         return self.number
 
     def _send(self, call: _Call | None) -> None:
-        """Send the last call, or None in its place."""
+        """Send the last call, or None to withdraw it."""
         self._sent = [request for request in self._sent if not request.Test()]
         for rank in self._others():
             self._sent.append(MPI.Comm.isend(self._apart, (self.number, call), rank))
 
     def finish(self, number: int) -> None:
-        """Compare the calls with a number."""
+        """Wait for all ranks' calls of this number, and compare them."""
 
         def late() -> str:
-            if number == self.number:  # on the ranks that have come, the next call takes its place
+            if number == self.number:  # the other ranks' next call gets this number
                 self._send(None)
                 self.number -= 1
             ranks = [rank for rank in self._others() if (rank, number) not in self._calls]
@@ -75,13 +75,13 @@ class _Comparisons(Attachment):
         return all((rank, number) in self._calls for rank in range(self.size))
 
     def _collect(self) -> None:
-        """Take the calls that have come, and put those aside that were given up."""
+        """Receive calls, and set aside those that were withdrawn."""
         for rank in self._others():
             while (message := MPI.Comm.improbe(self._apart, rank)) is not None:
                 number, call = message.recv()
                 if call is not None:
                     self._calls[rank, number] = call
-                elif (rank, number) in self._calls:  # else its comparison has just ended here
+                elif (rank, number) in self._calls:  # otherwise its comparison has just ended here
                     self._given_up[rank, number] = self._calls.pop((rank, number))
 
     def _missing(self, call: _Call, who: str) -> str:
@@ -89,7 +89,7 @@ class _Comparisons(Attachment):
         return f"ranks disagree about the call: {waited}; {who} called anything on this communicator ({self.name})"
 
     def _elsewhere(self, rank: int) -> Iterator[str]:
-        """What a rank has called on other communicators, and this rank has not."""
+        """Yield calls of a rank on other communicators that this rank has not made."""
         world = self._world_rank(rank)
         for other in _ALL:
             if other is not self and other._duplicating == MPI.REQUEST_NULL:
@@ -103,10 +103,10 @@ class _Comparisons(Attachment):
         return int(group.Translate_ranks([rank], world)[0])
 
     def close(self) -> None:
-        """Compare no more. The duplicate stays: a call that its rank gave up may still arrive on it.
+        """Stop comparing. Keep the duplicate: a withdrawn call may still arrive on it.
 
-        Once it is freed here, MPI may give such a message to the next communicator, which then has the same number:
-        Open MPI 5 aborts.
+        If it were freed, MPI could deliver such a message to the next communicator with the same number, and Open MPI 5
+        aborts.
         """
         _ALL.discard(self)
 
@@ -115,7 +115,7 @@ _ALL: weakref.WeakSet[_Comparisons] = weakref.WeakSet()
 
 
 class Comparison:
-    """The comparison of one call, which other ranks get at once."""
+    """The comparison of one call, which is sent to the other ranks at once."""
 
     def __init__(self, comm: MPI.Comm, operation: str, signature: tuple[Any, ...] = ()) -> None:
         attachments = state_of(cast(Carrier, comm)).attachments

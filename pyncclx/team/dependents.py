@@ -1,4 +1,4 @@
-"""What a communicator holds beside its lease, and closes with it."""
+"""Protocols of what a communicator owns beside its lease, and closes with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Dependent(Protocol):
-    """Memory that the communicator holds beside the lease; `close` takes it out of `Team.dependents`."""
+    """Memory beside the lease; `close` removes it from `Team.dependents`."""
 
     nbytes: int
 
@@ -14,12 +14,12 @@ class Dependent(Protocol):
 
 
 class KernelTeam(Dependent, Protocol):
-    """What a program's own kernels are given; `close` takes it out of `Team.device_teams`.
+    """Memory for a program's own kernels; `close` removes it from `Team.device_teams`.
 
     Attributes
     ----------
     for_program : bool
-        Whether the program launches the kernels, on streams that only it knows; else they are of a window's signals.
+        Whether the program launches the kernels, on any streams. Otherwise a window's signals use them.
     """
 
     for_program: bool

@@ -1,4 +1,4 @@
-"""Exceptions for what the device functions of cuda/pyncclx.cuh record when they fail."""
+"""Exceptions for errors that the device functions of cuda/pyncclx.cuh record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MISUSES = {  # Misuse
     21: "the word at {given:#x} is not at a multiple of its {most} bytes",
     22: "the kernel is made for {given} ranks, the communicator has {most}; compile it for as many",
 }
-_NUMBERS = {  # what is waited for
+_NUMBERS = {  # what each function waits for
     **dict.fromkeys(("wait_until", "Wait_signal"), "signal"),
     "barrier": "block",
     "grid_barrier": "counter",
@@ -29,7 +29,7 @@ _NUMBERS = {  # what is waited for
 
 
 class GridTimeout(PeerTimeout):
-    """Blocks of one grid did not all come; `expected` and `seen` are numbers of blocks."""
+    """A grid barrier timed out; `expected` and `seen` are numbers of blocks."""
 
     def __str__(self) -> str:
         return (
@@ -39,13 +39,13 @@ class GridTimeout(PeerTimeout):
 
 
 def misuse(record: ErrorWords) -> ValueError:
-    """Return the exception for arguments that a device function refused: `source` of the record is the function."""
+    """Return the exception for arguments that device function `record.source` refused."""
     text = MISUSES[record.overflow].format(given=record.wanted, most=record.capacity)
     return ValueError(f"pyncclx_{FUNCTIONS[record.source]}, called by a kernel: {text}")
 
 
 def failure(record: ErrorWords, rank: int) -> Exception:
-    """Return the exception for a wait that a device function gave up: `channel` of the record is the function."""
+    """Return the exception for a wait that device function `record.channel` ended."""
     function, peer = FUNCTIONS[record.channel], record.peer
     prefix = "" if function == "Wait_signal" else "pyncclx_"
     name = f"{prefix}{function} ({_NUMBERS[function]} {record.epoch})"

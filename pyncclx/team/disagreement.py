@@ -1,4 +1,4 @@
-"""Calls that differ among ranks: what kernels have on record of them (twin of cuda/protocol/calls.cuh)."""
+"""Calls that differ between ranks (twin of cuda/protocol/calls.cuh)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from ..backends import Device
 from ..memory import layout
 from ..memory.called import NBYTES, on_record, unpack_call
 
-# A kernel may notice a difference before the other has put its call on record.
+# A kernel may notice a difference before the other rank's kernel has recorded its call.
 _RECORD_S, _PAUSE_S = 1.0, 0.001
 
 
 class Disagreement:
-    """The part of a communicator's leases in which its ranks find that their calls differ."""
+    """The part of a communicator's leases where kernels record their calls."""
 
     def __init__(self, device: Device, rank: int, bases: list[int]) -> None:
         self._device, self._rank, self._bases = device, rank, bases
 
     def describe(self, a: int, b: int, epoch: int) -> str:
-        """Return a sentence about two ranks whose calls differ, in operation `epoch` of channel 0 or before it."""
+        """Return a sentence about calls of two ranks that differ, up to `epoch`.
+
+        `epoch` is the operation of channel 0 in which they noticed.
+        """
         what, ranks = "ranks disagree about a call", sorted((a, b))
         deadline = time.monotonic() + _RECORD_S
         while time.monotonic() < deadline:
@@ -33,10 +36,11 @@ class Disagreement:
         return f"{what}: {text}; PYNCCLX_CHECK=1 finds the first of them"
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Return a rank that has begun an operation, and its epoch, where this rank prepares its call; None: none has.
+        """Find a rank whose kernel waits in another call than this rank prepares.
 
-        The kernel of the other waits for this rank, which waits on the host, where all ranks meet to prepare a kernel.
-        Call it when the other has had time enough to come there. `text`, for this rank's call, is put on record.
+        That kernel waits for this rank, which waits on the host, where all ranks meet to prepare a kernel. Call this
+        when the other rank has had time to reach the meeting. Records `text` as this rank's call. Returns the rank and
+        its epoch, or None.
         """
         channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl
         (finished,) = _epochs(self._device.peek(channel, 8))
@@ -49,7 +53,7 @@ class Disagreement:
         return None
 
     def _call(self, rank: int, epoch: int) -> str | None:
-        """The text of a rank's call in an operation; None if it is not on record."""
+        """Return the text of a rank's call in an operation; None if none is recorded."""
         called = self._device.peek(self._record(rank, epoch), NBYTES)
         return unpack_call(called) if _epochs(called[:8]) == (epoch,) else None
 
@@ -58,5 +62,5 @@ class Disagreement:
 
 
 def _epochs(words: bytes) -> tuple[int, ...]:
-    """The upper halves of words."""
+    """Return the upper halves of 64-bit words."""
     return tuple(word >> 32 for word in struct.unpack(f"={len(words) // 8}Q", words))

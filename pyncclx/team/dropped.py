@@ -1,9 +1,9 @@
-"""Communicators that a program has dropped without freeing them: the next one of the same ranks takes over their Team.
+"""Dropped communicators, whose Team the next one of the same ranks takes over.
 
 mpi4py frees no communicator by itself, and programs often free none either: a function splits one, uses it and returns.
-Its memory would be lost, and with it room for others. So ranks that meet to make a communicator's Team look for one
-that none of them can call any more, and in which no kernel runs. If its ranks are theirs they take it over, with the
-kernels that it has loaded; if there is none, those that they have found are closed.
+Its memory would be lost to other communicators. So ranks that meet to make a Team look for a communicator that none of
+them can call any more and in which no kernel runs. If its ranks are the same, they take over its Team with the loaded
+kernels. Otherwise they close the dropped communicators that they have found.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from . import members
 from .state import State
 from .team import Team
 
-_STATES: WeakValueDictionary[bytes, State] = held(WeakValueDictionary[bytes, State]())  # with a Team, by its id
-MOST_KEPT = 4  # dropped ones of the same ranks
+_STATES: WeakValueDictionary[bytes, State] = held(WeakValueDictionary[bytes, State]())  # states with a Team, by its id
+MOST_KEPT = 4  # dropped communicators of the same ranks
 
 
 def remember(state: State) -> None:
-    """Look at a communicator that has a Team when others are made."""
+    """Register a communicator with a Team, so that later ones can find it dropped."""
     if state.team is not None:
         _STATES[state.team.id] = state
         state.maker = threading.get_ident()
 
 
 def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
-    """Meet for a new communicator, and return the Team of a dropped one of the same ranks, if there is one. Collective.
+    """Return the Team of a dropped communicator of the same ranks or None. Collective.
 
-    If there is none, the dropped ones that have been found are closed. `select` makes the device ready; all ranks raise
-    what it raises on one.
+    Without one, the ranks close the dropped communicators that they have found. `select` makes the device ready; all
+    ranks raise what it raises on one.
     """
     own: dict[bytes, tuple[State, Team]] = {}
 
@@ -63,9 +63,9 @@ def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
 
 
 def _taken(state: State, comm: MPI.Intracomm, in_world: Sequence[int]) -> Team | None:
-    """Take the Team from a communicator for another one, whose ranks are `in_world` in MPI.COMM_WORLD."""
+    """Move the Team of a dropped state to `comm`, with ranks `in_world` in COMM_WORLD."""
     team, state.team = state.team, None
-    state.close()  # what it has beside
+    state.close()  # its attachments
     if team is not None:
         team.belong_to(comm, in_world)
     return team
@@ -77,10 +77,11 @@ def _close(dropped: Iterable[State]) -> None:
 
 
 def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
-    """What is dropped and has no use, by the ids of the Teams: no object, kernel, graph, window nor message needs it.
+    """Return the dropped states that nothing needs, by the ids of their Teams.
 
-    Each belongs to one thread, which has made it: two that make communicators at once must not both take it over. What
-    has been left by threads that have ended is the main one's.
+    No object, kernel, graph, window or message may need them. Each belongs to the thread that made it, because two
+    threads that make communicators at once must not both take it over. States of ended threads belong to the main
+    thread.
     """
     found = {}
     for name, state in list(_STATES.items()):
@@ -88,14 +89,15 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
         has_use = any(not attachment.is_idle() for attachment in state.attachments.values())
         if team is not None and state.is_dropped and not has_use and is_of_this_thread(state):
             if not heap.offer(layout.least_nbytes(size)):
-                team.order.synchronize()  # there is no room for another one
+                # There is no room for another one, so wait until it is idle.
+                team.order.synchronize()
             if team.heap is heap and team.is_idle():
                 found[name] = state, team
     return found
 
 
 def is_of_this_thread(state: State) -> bool:
-    """Return whether this thread has made a communicator's Team, or is the main one and that thread has ended."""
+    """Return whether this thread made the Team, or is main and that thread has ended."""
     if state.maker == threading.get_ident():
         return True
     is_main = threading.current_thread() is threading.main_thread()
@@ -110,18 +112,18 @@ def _described(team: Team) -> Dropped:
 
 
 def _of_ranks(team: Team, present: Sequence[Present]) -> list[Dropped]:
-    """What the ranks of a Team that are here, and have dropped it, have sent of it."""
+    """Return what the present ranks have sent about a Team that they have dropped."""
     dropped = {each.uid: each.dropped for each in present}
     return [dropped[uid][team.id] for uid in team.uids if team.id in dropped.get(uid, ())]
 
 
 def _is_common(team: Team, present: Sequence[Present]) -> bool:
-    """Whether all ranks of a Team are here, and have dropped it after the same calls."""
+    """Return whether all ranks of a Team are present and dropped it after equal calls."""
     of_ranks = _of_ranks(team, present)
     return len(of_ranks) == team.size and len({each.reached for each in of_ranks}) == 1
 
 
 def _fits(team: Team, present: Sequence[Present]) -> bool:
-    """Whether a Team is of the ranks here, in this order, and as good as a new one."""
+    """Return whether a Team has the ranks present, in order, and is as good as new."""
     is_as_good = all(each.is_as_good for each in _of_ranks(team, present))
     return is_as_good and team.uids == [each.uid for each in present]

@@ -1,4 +1,4 @@
-"""The end of a Team: the wait for its own kernels, and what it gives back then."""
+"""The end of a Team: it waits for its kernels, and releases its memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Ending:
     Attributes
     ----------
     dependents, device_teams : list
-        What is closed with it.
+        Memory that is closed with it.
     tracks : set of Ending
-        The Teams beside it, which have its windows.
+        The Teams of tracks, which share its windows.
     """
 
     device: Device
@@ -50,17 +50,18 @@ class Ending:
 
     @property
     def uids(self) -> list[bytes]:
-        """The names of the ranks' heaps."""
+        """The uids of the ranks' heaps."""
         raise NotImplementedError
 
     def may_launch(self) -> bool:
-        """Return whether the program may launch kernels that use the communicator: its own, or those of graphs."""
+        """Return whether the program may launch kernels of its own or graphs."""
         return self.order.has_graphs or any(each.for_program for each in self.device_teams)
 
     def finish(self) -> None:
-        """Wait on the host until nothing of this communicator runs: a kernel of another one may wait for a peer.
+        """Wait on the host until no kernel of this communicator runs.
 
-        A program's own kernels may be on any stream; where it has launched some, the whole device is waited for.
+        A kernel of another communicator may wait for a peer, so the device is not synchronized. Only where the program
+        has launched kernels of its own, on any stream, the whole device is waited for.
         """
         if any(each.for_program for each in self.device_teams):
             self.device.synchronize()
@@ -74,12 +75,12 @@ class Ending:
         self.heap.meet(mpi_bootstrap.allgather_objects(comm, self.heap.present()))
 
     def close(self) -> None:
-        """Give the lease back. Not collective: the ranks have met since their last kernel ended."""
+        """Return the lease. Not collective: ranks have met since their last kernel ended."""
         self._close_own()
         self.heap.release(self.lease, self.id)
 
     def abandon(self) -> None:
-        """Close, but leave the lease and other memory that peers may write to until the ranks have met."""
+        """Close, but keep memory that peers may still write to until the ranks have met."""
         memory = (*self.dependents, *self.device_teams, *self.windows.held())
         nbytes = self.lease.nbytes + sum(window.memory.nbytes for window in self.windows if window.owner is not None)
         nbytes += sum(dependent.nbytes for dependent in (*self.dependents, *self.device_teams))
@@ -91,7 +92,7 @@ class Ending:
             self.heap.abandon(Abandoned(team_id=self.id, uids=uids, lease=self.lease, memory=memory, nbytes=nbytes))
 
     def _close_own(self) -> None:
-        """Release what this rank alone uses, and unmap the peers' memory; kernels of this rank have ended."""
+        """Release what only this rank uses, after its kernels ended; unmap peers' memory."""
         self.remembered.clear()
         for holders in (self.dependents, self.device_teams):
             while holders:

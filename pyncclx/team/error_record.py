@@ -1,4 +1,4 @@
-"""The record of what went wrong in the kernels of a communicator on this rank; each call checks it."""
+"""The record of kernel errors of a communicator on this rank; each call checks it."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from .operations import NUMBERS
 
 
 class ErrorRecord:
-    """Words that kernels write, and their claims: a kernel sets a claim, so that one alone writes the words.
+    """Words that kernels write, and claims: only the kernel that set a claim writes.
 
-    The failure detector looks after it: it gives the record its loss, and publishes what kernels have given up.
+    The failure detector sets the record's loss, and publishes timeouts and other failures of its kernels.
 
     Attributes
     ----------
     address : int
-        Of the words: `Team::watch`.
+        Address of the words: `Team::watch`.
     claims : list of int
         Addresses of the claims on `Watch::overflow`, one in each lease or workspace of the communicator.
     loss : Loss or None
-        Why the communicator cannot go on, if not for what a kernel here has found.
+        Why the communicator cannot go on, if the reason is not an error of a kernel on this rank.
     disagreement : Disagreement or None
-        Of the ranks' calls; None before they have their leases.
+        Finds which calls differ between ranks; None before the ranks have their leases.
     id, rank, comm, uids, world_ranks, is_busy, may_launch, is_of_messages
-        As of `recovery.watched.Watched`.
+        See `recovery.watched.Watched`.
     """
 
     comm: MPI.Comm
@@ -74,37 +74,38 @@ class ErrorRecord:
         self.claims: list[int] = []
         self.loss: Loss | None = None
         self.disagreement: Disagreement | None = None
-        self._mismatch = ""  # its text, once it has been raised: the leases may change
+        self._mismatch = ""  # text of the error once raised: the leases may change
         self.is_busy: Callable[[], bool] = lambda: False
         self.may_launch: Callable[[], bool] = lambda: False
-        self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations that each rank has begun, as seen here
-        self._gave_up: Note | None = None  # what the others have been given to read
+        self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations begun by each rank, as seen here
+        self._gave_up: Note | None = None  # the note published to other ranks
         _OPEN.get().add(self)
 
     def belong(self, comm: MPI.Comm, name: bytes, uids: Sequence[bytes], world_ranks: Sequence[int]) -> None:
-        """Set what the detector looks for."""
+        """Set what the failure detector needs to watch the communicator."""
         self.comm, self.id, self.uids, self.world_ranks = comm, name, tuple(uids), tuple(world_ranks)
 
     def check(self) -> None:
-        """Raise what a kernel has recorded since the last look.
+        """Raise what a kernel has recorded since the last check.
 
         Raises
         ------
         RankFailed, Revoked, PeerTimeout, Aborted, CollectiveMismatch
-            From then on at every call: ranks no longer agree where they are. Free the communicator, or Shrink it.
+            At every call from then on: the ranks are no longer in step. Free the communicator, or Shrink it.
         CapacityExceeded, ValueError, MPI.Exception
-            Once; the communicator goes on. A call that was about to be launched has not been made then.
+            Once; the communicator goes on. The call that raises has not been launched.
         """
         if self._words[FAILURE]:
             raise noted(self.failure())
         error = self.refusal() if self._words[OVERFLOW] else None
         if error is not None:
-            for claim in self.claims:  # after the words: a kernel that has one may write the record at once
+            # Clear the claims after the words: a kernel may claim and write the record at once.
+            for claim in self.claims:
                 self._device.fill_zero(claim, 4)
             raise error
 
     def refusal(self) -> Exception | None:
-        """Return the exception for numbers on the device that a kernel has refused since the last look."""
+        """Return the exception for numbers on the device that a kernel refused."""
         if not self._words[OVERFLOW]:
             return None
         error = noted(kernel_errors.overflow(read(self._watch, "i8"), self.rank))
@@ -122,7 +123,7 @@ class ErrorRecord:
         return bool(self._words[FAILURE])
 
     def failure(self) -> Exception:
-        """Return the exception for what has ended the communicator."""
+        """Return the exception for the failure that ended the communicator."""
         blame.look_now()
         record, loss = read(self._watch), self.loss
         if self._mismatched(record, loss):
@@ -138,14 +139,14 @@ class ErrorRecord:
         if note is None or note.kind != losses.TIMED_OUT or note.peer == self.rank:
             return self._with_evidence(loss.exception(wait=wait))
         if 0 <= note.peer < len(self.uids):
-            wait.peer = note.peer  # the others gave up first, so what they waited for is late
+            wait.peer = note.peer  # the others timed out first, so the rank that they waited for is late
         return self._with_evidence(wait)
 
     def _with_evidence(self, error: Exception) -> Exception:
         return blame.with_evidence(error, self.rank, self.uids, self.entered)
 
     def _mismatched(self, record: ErrorWords, loss: Loss | None) -> bool:
-        """Whether a kernel here or another rank has found that two ranks made different calls; describe them once."""
+        """Return whether ranks made different calls; describe the difference once."""
         note = None if loss is None else loss.note
         if record.failure == MISMATCH:
             found = self.rank, record.peer, record.epoch
@@ -158,7 +159,7 @@ class ErrorRecord:
         return True
 
     def refuse(self, operation: str, kind: int, source: int, wanted: int, capacity: int) -> None:
-        """Record numbers on the device that the host has read and refuses, as a kernel would; the first ones count."""
+        """Record numbers on the device that the host refuses; the first ones count."""
         words = self._watch.array.view(np.int64)
         if not words[OVERFLOW]:
             words[OPERATION] = NUMBERS[operation]
@@ -166,7 +167,7 @@ class ErrorRecord:
             words[OVERFLOW] = kind
 
     def check_for_call(self, text: str) -> None:
-        """Raise CollectiveMismatch if another rank is in a kernel of another call than that prepared here."""
+        """Raise CollectiveMismatch if another rank is in a kernel of a different call."""
         self.check()
         found = self.disagreement.find(text) if self.disagreement is not None else None
         if found is not None:
@@ -175,30 +176,34 @@ class ErrorRecord:
         self.check()
 
     def _was_first(self, note: Note) -> bool:
-        """Whether kernels here gave up before another rank did, and not since this process stood still."""
+        """Return whether kernels here timed out before the other rank's.
+
+        A process that stood still times out later, so it is not first.
+        """
         own = self._gave_up
         return own is not None and own.when_ns < note.when_ns
 
     def lose(self, loss: Loss) -> None:
-        """Make every kernel of this communicator on this rank leave its waits, and every call raise."""
+        """End the waits of this communicator's kernels on this rank; its calls raise."""
         before = self.loss
         if before is None or len(loss.ranks) > len(before.ranks):  # failed ranks count more than notes
             self.loss = loss
         self._watch.array[ABORT] = 1
         if not self._words[FAILURE]:
             self._words[FAILURE] = LOST
-        if loss.note is None or loss.note.kind != losses.MISMATCH:  # the next call has more of it
-            noted(loss.exception())  # now, while this rank is where it is, whenever its next call raises
+        if loss.note is None or loss.note.kind != losses.MISMATCH:  # the next call describes a mismatch better
+            # Log it now, with this rank's position at the failure, not when its next call raises.
+            noted(loss.exception())
 
     def give_up(self, kind: str, operation: str = "") -> None:
-        """End what goes on here and on all other ranks, for a reason that is no rank's failure."""
+        """Fail the communicator on all ranks, for a reason that is no rank's failure."""
         note = Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), operation)
         self.lose(Loss(note=note))
         if DETECTOR.made is not None:
             DETECTOR.made.presence.note(note)
 
     def given_up(self) -> Note | None:
-        """Return a note for the other ranks if kernels here have given up by themselves; once."""
+        """Return a note for other ranks if kernels here timed out or failed; once."""
         if not self._words[FAILURE] or self._gave_up is not None or self.loss is not None:
             return None
         record = read(self._watch)
@@ -211,24 +216,24 @@ class ErrorRecord:
         return self._gave_up
 
     def abort(self) -> None:
-        """Make every kernel of this communicator on this rank leave its waits."""
+        """End the waits of this communicator's kernels on this rank."""
         self._watch.array[ABORT] = 1
 
     def report(self) -> None:
-        """Say what a kernel has refused where no later call can raise it."""
+        """Log what a kernel has refused, if no later call can raise it."""
         error = self.refusal()
         if error is not None:
             note(logging.WARNING, f"the communicator ends before a call has raised {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """Free the words."""
+        """Report what no call has raised, and free the words."""
         self.report()
         _OPEN.get().discard(self)
         self._watch.close()
 
 
 def _open() -> WeakSet[ErrorRecord]:
-    """Make the set of the records that are not closed; at the end of the program they are reported."""
+    """Return a set for the open records, which are reported at exit."""
     records: WeakSet[ErrorRecord] = WeakSet()
 
     def report() -> None:

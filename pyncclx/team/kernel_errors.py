@@ -1,4 +1,4 @@
-"""Exceptions for what kernels record when something goes wrong in them."""
+"""Exceptions for errors that kernels record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..memory.error_words import ABORTED, TIMED_OUT, ErrorWords
 from . import device_errors
 from .operations import DEVICE_TEAM, OPERATIONS
 
-CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # Watch::overflow; CUT: rows did not fit
+CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # values of Watch::overflow; CUT: rows did not fit
 
 _REFUSED = {
     BAD_COUNTS: (
@@ -29,7 +29,7 @@ _REFUSED = {
 
 
 def failure(record: ErrorWords, rank: int) -> Exception:
-    """Return the exception for a wait that a kernel gave up."""
+    """Return the exception for a kernel's wait that ended early."""
     operation, peer = OPERATIONS[record.operation], record.peer
     if operation == DEVICE_TEAM:
         return device_errors.failure(record, rank)
@@ -39,7 +39,7 @@ def failure(record: ErrorWords, rank: int) -> Exception:
 
 
 def wait_of(record: ErrorWords, rank: int) -> PeerTimeout:
-    """Return a wait that a kernel gave up as the exception that it would be at its deadline."""
+    """Return a kernel's ended wait as the PeerTimeout of its deadline."""
     error = failure(record._replace(failure=TIMED_OUT), rank)
     assert isinstance(error, PeerTimeout)
     return error

@@ -1,4 +1,4 @@
-"""The order of a communicator's launches: each follows the one before, whatever their streams are."""
+"""The order of a communicator's launches: each follows the last, on any stream."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ _NO_STREAM, _ABSENT = object(), object()
 
 
 class LaunchOrder:
-    """Launches the kernels of one communicator on this rank, one after the other.
+    """Launcher of one communicator's kernels on this rank, one after the other.
 
-    What a graph captures does not run now, so it is no launch that others wait for; the owner of the graph orders its
-    replays. Inside one capture, captured launches follow each other. A call beside the capture of the very stream that
-    had the last launch does not wait for that: CUDA records no event there until the capture ends.
+    Captured launches do not run now, so later launches do not wait for them; the owner of the graph orders its replays.
+    Inside one capture, captured launches follow each other. If the stream of the last launch is then captured, a call
+    on another stream does not wait for that launch: CUDA records no event there until the capture ends.
 
-    Nonblocking and persistent calls are launched aside: on a stream of the communicator's own, so that what the caller
-    enqueues next does not wait for them. Several such streams run at once as far as the hardware does: CUDA maps all
-    streams of a process to a few queues (CUDA_DEVICE_MAX_CONNECTIONS). In one queue a kernel
-    waits for the one before it. So where more streams than queues have collectives under way that the ranks began in
-    different orders, the ranks may wait for each other until PYNCCLX_TIMEOUT; and all their kernels must fit the GPU
-    together.
+    Nonblocking and persistent calls are launched aside: on a stream of the communicator, so that the caller's
+    subsequent work does not wait for them. Several such streams run at once as far as the hardware allows. CUDA maps
+    all streams of a process to a few queues (CUDA_DEVICE_MAX_CONNECTIONS), and in one queue a kernel waits for the one
+    before it. If more streams than queues have collectives in flight that the ranks began in different orders, the
+    ranks may wait for each other until PYNCCLX_TIMEOUT. All their kernels must also fit on the GPU together.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.kept = Kept()
-        self._ready: Any = _NO_STREAM  # the next launch on it needs nothing before
-        self._stream: Any = _NO_STREAM  # of the last launch, unless `_end` is its end
-        self._beside = UsedStreams(device)  # of work that is in no order with launches
+        self._ready: Any = _NO_STREAM  # stream whose next launch needs no wait
+        self._stream: Any = _NO_STREAM  # stream of the last launch, unless `_end` marks its end
+        self._beside = UsedStreams(device)  # streams with work that is in no order with launches
         self._captured_beside = False  # whether a graph has such work
-        self._end: Event | None = None  # of the last launch, if its stream is another one in each thread
-        self._captured: Any = _NO_STREAM  # of the last captured launch
-        self._is_captured = False  # what `follow` was called for last
-        self._may_be_captured = False  # a launch on a stream that was ready
+        self._end: Event | None = None  # end of the last launch, if its stream differs in each thread
+        self._captured: Any = _NO_STREAM  # stream of the last captured launch
+        self._is_captured = False  # whether the last `follow` was for a captured stream
+        self._may_be_captured = False  # a launch on a ready stream may have been captured
         self._asides: dict[bool, Any] = {}  # streams for launches aside, by whether they are captured
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
     ) -> None:
-        """Launch a kernel on `stream`; `parameters` are the bytes of its only parameter, which begins with a Team."""
+        """Launch a kernel on `stream`.
+
+        `parameters` are the bytes of its only parameter, which begins with a Team.
+        """
         if stream is self._ready and not OPEN_RECEIVES:
             self._device.launch(function, grid, threads, parameters, stream, early)
         else:
@@ -53,7 +55,7 @@ class LaunchOrder:
                 self._device.launch(function, grid, threads, parameters, stream, early)
 
     def repeat(self, repeated: Repeated, stream: Any) -> None:
-        """Launch on `stream` what was prepared before."""
+        """Launch a prepared kernel on `stream`."""
         if stream is self._ready and not OPEN_RECEIVES:
             repeated.launch(stream)
         else:
@@ -61,7 +63,7 @@ class LaunchOrder:
                 repeated.launch(stream)
 
     def repeat_aside(self, repeated: Repeated, stream: Any) -> Any:
-        """Launch aside what was prepared before; return the stream that it is on. See `aside`."""
+        """Launch a prepared kernel aside, and return its stream. See `aside`."""
         aside = self._asides.get(False, _ABSENT)
         if aside is self._ready and not OPEN_RECEIVES and repeated.launch_aside(stream, aside):
             return aside
@@ -71,13 +73,13 @@ class LaunchOrder:
 
     @contextmanager
     def following(self, stream: Any) -> Iterator[None]:
-        """Order what the block enqueues on `stream` behind the last launch here, and before no receive that is open."""
+        """Order the block's work on `stream` after the last launch and open receives."""
         self.follow(stream)
         yield
         self.extend(stream)
 
     def follow(self, stream: Any) -> None:
-        """Order what is enqueued on `stream` next as `following` does; `extend` comes behind it."""
+        """Order the next work on `stream` as `following` does; call `extend` after it."""
         if stream is self._ready and not OPEN_RECEIVES:
             return
         let_receives_leave()
@@ -95,17 +97,17 @@ class LaunchOrder:
         self._may_be_captured |= self._device.can_be_captured(stream) and stream is not self._asides.get(False)
 
     def _follow_captured(self, stream: Any) -> None:
-        """Do so inside a capture; the last launch on a stream that has since joined the capture may be part of it."""
+        """Order work of a captured stream. The last launch may be in the same capture."""
         for before in (self._stream, self._captured):
             if before is not _NO_STREAM and before != stream:
                 self._device.order(before, stream)
         self._ready, self._captured = _NO_STREAM, stream
 
     def aside(self, stream: Any) -> Any:
-        """Return the stream for a launch aside, which comes after what `stream` has now.
+        """Return the stream for a launch aside, ordered after the work on `stream`.
 
-        While `stream` is being captured, it is one that joins the capture; `stream` itself if that is impossible, since
-        two captures go on at once.
+        If `stream` is being captured, it is a stream that joins the capture. It is `stream` itself if that is
+        impossible, because two captures are in progress.
         """
         capturing = self._device.is_capturing(stream)
         if capturing not in self._asides:
@@ -114,17 +116,17 @@ class LaunchOrder:
         if capturing:
             return aside if self._device.fork(stream, aside) else stream
         self._device.order_eager(stream, aside)
-        if stream is self._stream:  # so it also comes after the last launch
+        if stream is self._stream:  # so it also follows the last launch
             self._ready = self._stream = aside
         return aside
 
     def extend(self, stream: Any) -> None:
-        """Count what has been enqueued on `stream` since the last launch, copies for example, as part of it."""
+        """Count the work enqueued on `stream` since the last launch as part of it."""
         if self._end is not None and not self._is_captured:
             self._end.record(stream)
 
     def mark(self, stream: Any) -> Event:
-        """Return an event at the end of what `stream` has."""
+        """Return an event recorded at the end of the work on `stream`."""
         event = self._device.event()
         event.record(stream)
         return event
@@ -136,30 +138,31 @@ class LaunchOrder:
 
     @property
     def has_graphs(self) -> bool:
-        """Whether graphs have captured something, so that it may run at any time."""
+        """Whether graphs have captured a launch, so that it may run at any time."""
         return self._captured_beside or self._captured is not _NO_STREAM
 
     def is_busy(self) -> bool:
-        """Return whether something launched is not over, or may be in a replay; by any thread."""
+        """Return whether a launch runs, or a graph may run one. Any thread may call this."""
         streams = [self._stream, *list(self._beside.values()), *self._asides.values()]
         return self.has_graphs or not self._are_over(streams)
 
     def note(self, stream: Any) -> None:
-        """Note that work which is in no order with launches, such as a wait for a signal, is on a stream next."""
+        """Record that unordered work, such as a wait for a signal, is enqueued next."""
         if stream is not None and self._device.is_capturing(stream):
             self._captured_beside = True
         elif stream is not self._beside.last:
             self._beside.add(stream)
 
     def is_over(self) -> bool:
-        """Return whether what was launched is over, to the thread that launches; in graphs it never is.
+        """Return whether all launches have ended, for the thread that launches them.
 
-        A launch costs too much to ask each time whether its stream is being captured: where the program could have done
-        so, it never is either.
+        It is false once a graph may have captured a launch. Asking at each launch whether its stream is being captured
+        would cost too much, so it is also false if the program could have captured one.
         """
         if self._may_be_captured:
             return False
-        # On None a call returns when its kernel has ended: what runs there is another thread's.
+        # The stream None is synchronous: a call returns when its kernel has ended, so any work there is another
+        # thread's.
         streams = [stream for stream in (self._stream, *self._asides.values()) if stream is not None]
         return not self.has_graphs and self._are_over(streams)
 
@@ -168,7 +171,10 @@ class LaunchOrder:
         return not running and (self._end is None or self._end.is_over())
 
     def synchronize(self) -> None:
-        """Wait on the host until all launches are over; inside a capture nothing runs, and there is no wait."""
+        """Wait on the host until all launches have ended.
+
+        Inside a capture nothing runs, so there is no wait.
+        """
         if self._end is not None:
             self._end.synchronize()
         elif self._stream is not _NO_STREAM:
@@ -177,9 +183,10 @@ class LaunchOrder:
             self._device.synchronize()
 
     def finish(self) -> None:
-        """Wait on the host until nothing of the communicator runs: launches, what is beside them, and graphs.
+        """Wait on the host until no launch, unordered work or graph runs.
 
-        A graph may be replayed on any stream, and some handles name another stream in each thread: then for the device.
+        A graph may be replayed on any stream, and some handles name a different stream in each thread. Then the whole
+        device is synchronized.
         """
         beside = list(self._beside.values())
         if self.has_graphs or any(map(self._device.is_per_thread, beside)):
@@ -190,6 +197,6 @@ class LaunchOrder:
             self._wait_for(stream)
 
     def _wait_for(self, stream: Any) -> None:
-        """Wait for a stream; on None a call returns when its kernel has ended."""
+        """Wait for a stream; on None a call has returned after its kernel's end."""
         if stream is not None and not self._device.is_capturing(stream):
             self._device.synchronize(stream)

@@ -1,4 +1,4 @@
-"""The ranks of a communicator before they have a Team: their properties, whether they can form one, their heaps."""
+"""Members: the properties of a communicator's ranks before they form a Team."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..system import settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What each rank sends to all others before they make a Team."""
+    """The properties that each rank sends to all others before they make a Team."""
 
     node: bytes  # mpi_bootstrap.node_identity
     hostname: str
@@ -37,21 +37,21 @@ class Member:
     multiprocessors: int
     threads: int
     nvlinked: frozenset[str] | None  # Device.nvlinked
-    uid: bytes  # of the heap
-    ipc_handle: bytes  # of the heap; empty: it travels as a file descriptor
+    uid: bytes  # uid of the heap
+    ipc_handle: bytes  # handle of the heap; empty if it is sent as a file descriptor
     heap_nbytes: int
     lease_offset: int
-    offer_nbytes: int  # of the lease that it can give
+    offer_nbytes: int  # the largest lease that the heap can give
     team_id: bytes  # rank 0's is the communicator's
     timeout_s: float
     limits: tuning.Limits  # rank 0's are used
-    heaps: frozenset[bytes]  # uids of those of other processes that it has mapped
-    presences: frozenset[bytes]  # uids of the processes whose pages it has mapped
+    heaps: frozenset[bytes]  # uids of the other processes whose heaps it has mapped
+    presences: frozenset[bytes]  # uids of the processes whose presence pages it has mapped
     lines: bool = True  # PYNCCLX_LINES
 
 
 def meet(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> list[Member]:
-    """Return the ranks' members once they have mapped each other's heaps, if they can form a Team. Collective."""
+    """Map the heaps of the ranks that can form a Team; return the members. Collective."""
     _check(members)
     _map_heaps(comm, heap, members)
     _map_presences(comm, members)
@@ -59,7 +59,7 @@ def meet(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> list[Member]
 
 
 def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member:
-    """This rank's member; raises if its settings or tables cannot be read."""
+    """Return this rank's member; raise if its settings or tables cannot be read."""
     return Member(
         node=mpi_bootstrap.node_identity(),
         hostname=MPI.Get_processor_name(),
@@ -86,7 +86,7 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
 
 
 def has_settings_of_now(member: Member, device: Device) -> bool:
-    """Whether a new member of this rank would have the settings of one that was made before, but for tuning tables."""
+    """Return whether a new member would have the same settings, but for tuning tables."""
     return (member.timeout_s, member.max_channels) == (settings.TIMEOUT.get(), channels(device))
 
 
@@ -100,7 +100,7 @@ def _map_heaps(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
 
 
 def _map_presences(comm: MPI.Intracomm, members: list[Member]) -> None:
-    """Let the detector look at the pages of all ranks' processes; without them it asks MPI alone."""
+    """Map the presence pages of all ranks for the detector, which otherwise asks MPI."""
     missing = _missing(members, [member.presences for member in members])
     if any(missing):
         wanted = [rank for rank, member in enumerate(members) if member.uid in missing[comm.rank]]
@@ -110,13 +110,13 @@ def _map_presences(comm: MPI.Intracomm, members: list[Member]) -> None:
 
 
 def _missing(members: list[Member], mapped: list[frozenset[bytes]]) -> list[set[bytes]]:
-    """Return, for each rank, the uids of the other processes of which it has mapped nothing."""
+    """Return for each rank the uids of other processes that it has not mapped."""
     uids = {member.uid for member in members}
     return [uids - has - {member.uid} for member, has in zip(members, mapped, strict=True)]
 
 
 def channels(device: Device) -> int:
-    """Return the most blocks of an operation: the environment variable PYNCCLX_CHANNELS, or as the device has it."""
+    """Return the most blocks of an operation: PYNCCLX_CHANNELS, or the device's limit."""
     chosen = settings.CHANNELS.get()
     if chosen is None:
         return device.max_channels
@@ -127,38 +127,39 @@ def channels(device: Device) -> int:
 
 
 def most_ranks_per_device(members: Iterable[Member]) -> int:
-    """Return the most ranks with the same GPU; 1 for no ranks."""
+    """Return the most ranks that share one GPU; 1 if there are no ranks."""
     return max(Counter(member.device for member in members).values(), default=1)
 
 
 def sharing(members: Iterable[Member]) -> int:
-    """Return the most ranks with kernels on one GPU at the same time: these, or all processes of the GPU.
+    """Return the most ranks whose kernels run on one GPU at the same time.
 
-    Blocks of other communicators' ranks are on the GPU, too.
+    Ranks of other communicators also run blocks on the GPU, so all its processes count if their number is known.
     """
     concurrent = [member for member in members if member.runs_concurrently]
     return max(most_ranks_per_device(concurrent), *(member.assigned_processes for member in concurrent), 1)
 
 
 def nvlinked(members: Sequence[Member]) -> bool:
-    """Return whether NVLink joins the GPU of each rank with those of all others, as far as its process sees them.
+    """Return whether NVLink joins all ranks' GPUs, as far as each process sees them.
 
-    Over PCIe no change of a peer's memory is atomic.
+    Over PCIe, operations on a peer's memory are not atomic.
     """
     return all(a.nvlinked is None or b.device in a.nvlinked for a in members for b in members)
 
 
 def has_lines(members: Sequence[Member]) -> bool:
-    """Return whether 128 bytes that a warp stores at a peer are seen whole: NVLink joins all ranks' GPUs.
+    """Return whether 128 bytes that a warp stores at a peer arrive as a whole.
 
-    Inside a GPU nothing promises it: its L2 cache may take the bytes in parts. So ranks that share one have no lines.
+    NVLink must join the GPUs of all ranks. Inside a GPU there is no such guarantee, because its L2 cache may take the
+    bytes in parts. So ranks that share a GPU use no LL128 lines.
     """
     chosen = all(member.lines for member in members)
     return chosen and nvlinked(members) and most_ranks_per_device(members) == 1
 
 
 def _check(members: list[Member]) -> None:
-    """Raise NotSupported, on all ranks alike, if these ranks cannot form a team."""
+    """Raise NotSupported, on all ranks alike, if these ranks cannot form a Team."""
     if len(members) > layout.MAX_RANKS:
         raise NotSupported(
             f"a communicator of {len(members)} ranks: at most {layout.MAX_RANKS} ranks of one node can use device "
@@ -176,7 +177,7 @@ def _check(members: list[Member]) -> None:
 
 
 def warn(members: list[Member]) -> None:
-    """Warn of environment variables that pyncclx does not have, and of ranks that take turns on a GPU."""
+    """Warn of unknown environment variables, and of ranks that time-slice a GPU."""
     for sentence in settings.unknown():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
     in_turns = ", ".join(in_turns_on(members))
@@ -192,6 +193,6 @@ def warn(members: list[Member]) -> None:
 
 
 def in_turns_on(members: list[Member]) -> list[str]:
-    """Return the GPUs of which several ranks have one, and take turns on it."""
+    """Return the GPUs that several ranks share by time slicing."""
     ranks = Counter(member.device for member in members if not member.runs_concurrently)
     return sorted(name for name, count in ranks.items() if count > 1)

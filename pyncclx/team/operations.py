@@ -1,4 +1,4 @@
-"""The operations by number: kernels write an operation's number into error records."""
+"""The operations by number, as kernels write them into error records."""
 
 DEVICE_TEAM = "device_team"  # the device functions of cuda/pyncclx.cuh, called by a program's own kernels
 

@@ -1,4 +1,4 @@
-"""The options of a communicator: when calls return, whether they are compared, and ways beside kernels."""
+"""Options of a communicator: when calls return, checks, and ways beside kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from mpi4py import MPI
 from .. import backends
 from .state import BLOCKING, STAGES_BY_DEFAULT, Hold, State, state_of
 
-# Families of methods are classes of their own, which the communicators inherit. At run time they must be plain
-# Python classes: only one base of a class may come from mpi4py's line. To the type checker they are communicators.
+# Families of methods are classes of their own, which the communicators inherit. At run time they must be plain Python
+# classes: only one base of a class may derive from mpi4py's. To the type checker they are communicators.
 if TYPE_CHECKING:
     _Comm = MPI.Comm
 else:
@@ -18,22 +18,22 @@ else:
 
 
 class Options(_Comm):
-    """What a communicator's state holds of options, as attributes of the communicator."""
+    """A communicator's options, as attributes that are stored in its state."""
 
     _state: State | None = None
     _hold: Hold | None = None
 
     @property
     def state(self) -> State:
-        """What the communicator carries."""
+        """The state that the communicator carries."""
         return state_of(self)
 
     @property
     def blocking(self) -> str:
-        """When a call on device arrays returns: "stream" (at once, default) or "host" (when the result is there).
+        """When calls on device arrays return: "stream" (at once) or "host" (with results).
 
-        A new communicator begins with the value of the one that it was made from, and the others with that of the
-        environment variable PYNCCLX_BLOCKING.
+        "stream" is the default. A new communicator takes the value of its parent, and other communicators take that of
+        the environment variable PYNCCLX_BLOCKING.
 
         Raises
         ------
@@ -55,20 +55,20 @@ class Options(_Comm):
 
     @property
     def stream(self) -> Any:
-        """The stream on which calls on device arrays are enqueued; None (default) for the one that is current.
+        """Stream on which calls on device arrays are enqueued; None: the current stream.
 
-        A handle of CUDA's as an integer, a stream of CuPy's, or any object with ``__cuda_stream__``, as streams of
-        other libraries have. Calls come after the work on it, and after the arrays' producers; results are ready for
-        what it is given next. A new communicator begins with the stream of the one that it was made from; requests
-        that exist keep theirs.
+        None is the default. Set it to a CUDA handle as an integer, a CuPy stream, or any object with
+        ``__cuda_stream__``, such as streams of other libraries. Calls wait for the work on the stream and for the
+        arrays' producers; results are ready for its subsequent work. A new communicator takes the stream of its parent.
+        Existing requests keep their streams.
 
-        Without one, calls that block the host (`blocking`) have a stream of pyncclx's own if the program has not
-        chosen a current one: they wait for their arrays, and not for what else the program computes.
+        Without a stream, calls that block the host (`blocking`) use one of pyncclx's own, if the program has not chosen
+        a current stream. They wait for their arrays, and not for other work of the program.
 
         Raises
         ------
         TypeError
-            Set to what is no stream.
+            The value is not a stream.
 
         Examples
         --------
@@ -83,16 +83,16 @@ class Options(_Comm):
 
     @property
     def checking(self) -> bool:
-        """Whether calls are compared between the ranks: PYNCCLX_CHECK=1 when the communicator was first used."""
+        """Whether calls are compared between ranks: PYNCCLX_CHECK=1 at the first use."""
         return state_of(self).checking
 
     @property
     def staging(self) -> bool:
-        """Whether calls for which there is no kernel may go through MPI, on copies of device arrays in host memory.
+        """Whether calls without a kernel may use MPI on copies in host memory.
 
-        False by default, and such calls raise NotSupported: a hidden copy is correct and slow. True for a program that
-        has imported `pyncclx.MPI`, or runs under ``python -m pyncclx run``, since such programs expect every call of
-        MPI to work. A communicator begins with the setting of the one that it was made from. Set it alike on all ranks.
+        False by default; such calls then raise NotSupported, because a hidden copy is correct but slow. True for a
+        program that has imported `pyncclx.MPI` or runs under ``python -m pyncclx run``, since such programs expect
+        every MPI call to work. A communicator takes the setting of its parent. Set it alike on all ranks.
 
         Examples
         --------
@@ -108,11 +108,11 @@ class Options(_Comm):
 
     @property
     def deterministic(self) -> bool:
-        """Whether reductions have the same bits in each run: the ranks' elements are folded in a fixed order.
+        """Whether reductions give the same bits in each run, by a fixed order of ranks.
 
-        True by default. If it is False, NCCL may add floating-point numbers in its own order where that is faster: over
-        more than two nodes, each with one rank of the communicator. A new communicator begins with the value of the one
-        that it was made from. Set it alike on all ranks; requests that exist keep what was set.
+        True by default. If False, NCCL may add floating-point numbers in its own order where that is faster: over more
+        than two nodes, each with one rank of the communicator. A new communicator takes the value of its parent. Set it
+        alike on all ranks; existing requests keep the value that was set.
 
         Examples
         --------
@@ -127,13 +127,13 @@ class Options(_Comm):
 
     @property
     def ordered_starts(self) -> bool:
-        """Whether the ranks start the persistent collectives that they prepare from now on in the same order.
+        """Whether all ranks start persistent collectives in the same order.
 
-        False by default: MPI lets each rank start them in an order of its own. Each then has memory and a stream of
-        its own, for up to 16 at a time, while the heap has room. True saves that memory: they share the communicator's,
-        run one after the other, and `Prequest.Startall` starts several by one launch. A start in another order than on
-        the other ranks then raises `CollectiveMismatch`. A new communicator begins with the value of the one that it
-        was made from. Set it alike on all ranks.
+        It holds for requests that are prepared later. False by default: MPI lets each rank start them in any order.
+        Each request then has its own memory and stream, for up to 16 at a time, while the heap has room. True saves
+        that memory: requests share the communicator's, run one after the other, and `Prequest.Startall` starts several
+        by one launch. A start in another order than on the other ranks then raises `CollectiveMismatch`. A new
+        communicator takes the value of its parent. Set it alike on all ranks.
 
         Examples
         --------
@@ -148,11 +148,11 @@ class Options(_Comm):
 
     @property
     def sm_free(self) -> bool:
-        """Whether Allgather, Alltoall and Bcast leave long messages to the copy engines, where windows allow it.
+        """Whether copy engines move long messages of Allgather, Alltoall and Bcast.
 
-        The multiprocessors are then free for other kernels, but for two barriers of one warp. False by default. The
-        arrays that receive must be in windows (`Alloc`) on all ranks, else kernels move the data; the ranks exchange
-        where they are on the host, at each call. Set it alike on all ranks.
+        The multiprocessors are then free for other kernels, except for two barriers of one warp. False by default. The
+        receiving arrays must be in windows (`Alloc`) on all ranks; otherwise kernels move the data. The ranks exchange
+        the arrays' places on the host at each call. Set it alike on all ranks.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""How calls run: what a team keeps of earlier calls, to launch equal ones at once."""
+"""Plans: kernels and parameters that a Team caches to launch equal calls at once."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from ..backends import Function
 
 
 class Plan(NamedTuple):
-    """How calls of one kind run: those of the same operation, elements and size."""
+    """The kernel for calls of one kind: the same operation, elements and size."""
 
     operation: str
     function: Function
     grid: int
-    threads: int  # of a block
-    early: bool = False  # takes few multiprocessors: launched early, it waits for the kernel before, and lets the next
-    kernel: str = ""  # its name
+    threads: int  # per block
+    # Launched beside the previous kernel, for which it waits, because it uses few multiprocessors.
+    early: bool = False
+    kernel: str = ""  # the kernel's name
 
 
 class Producer(NamedTuple):
-    """The stream whose work a call waits for."""
+    """A stream that a call must wait for."""
 
     stream: int
     of_torch: bool
 
 
 def producers_of(buffers: Iterable[Buffer]) -> tuple[Producer, ...]:
-    """Return the producers of those buffers that name a stream."""
+    """Return the producers of the buffers that name a stream."""
     return tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
 
 
 class RememberedLaunch(NamedTuple):
-    """A call that came before: what it takes to launch it once more."""
+    """A cached launch: all that is needed to launch an equal call again."""
 
     plan: Plan
-    parameters: bytes  # of the kernel
-    producers: tuple[Producer, ...]  # of those buffers that name a stream
-    of_current: bool  # whether the current stream makes one of the others
+    parameters: bytes  # bytes of the kernel's parameter
+    producers: tuple[Producer, ...]  # for buffers that name a stream
+    of_current: bool  # whether the current stream produces one of the other buffers
     around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
-    record: Callable[[], None] | None  # writes the entry of the flight recorder
+    record: Callable[[], None] | None  # writes the flight recorder's entry

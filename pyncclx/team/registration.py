@@ -1,4 +1,4 @@
-"""Registrations: existing arrays whose memory is mapped into all ranks for a while."""
+"""Registrations: existing arrays whose memory is mapped into all ranks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .team import Team
 
 
 class Registration:
-    """The memory of an array of each rank, mapped into all ranks; `comm.Register` makes it.
+    """The memory of an array of each rank, mapped into all ranks by `comm.Register`.
 
-    It ends with `Free`, with a ``with`` block, or with the communicator, which holds the array until then.
+    It ends with `Free`, with a ``with`` block, or with the communicator. Until then the array is kept alive.
 
     Examples
     --------
@@ -25,19 +25,19 @@ class Registration:
         self._comm, self._team, self._window = comm, team, window
 
     def Free(self) -> None:
-        """Unmap the memory, once every rank's operations are over. Collective.
+        """Unmap the memory, once every rank's operations have ended. Collective.
 
-        A peer that has other work under way, graphs or a `device_team` unmaps it later. Do not return the memory to
-        CUDA (cudaFree) at once; the pools of CuPy and PyTorch keep it.
-
-        Graphs and persistent requests that were made with the array must not be used any more, as if it were deleted.
+        A peer with other work in progress, graphs or a `device_team` unmaps it later. So do not return the memory to
+        CUDA (cudaFree) at once; the pools of CuPy and PyTorch keep it. Do not use graphs and persistent requests made
+        with the array any more.
         """
-        if self._window in self._team.windows:  # else it was freed, or the communicator was
+        if self._window in self._team.windows:  # otherwise it has been freed already
             self._team.deregister(self._comm, self._window)
 
     def __enter__(self) -> Registration:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None:  # Free waits for all ranks, and those of a rank that raises may never come here
+        # After an exception other ranks may never call Free, which waits for all of them.
+        if kind is None:
             self.Free()

@@ -1,4 +1,4 @@
-"""Device memory for one operation at a time: copies of derived datatypes, lists of segments, results to be moved."""
+"""Device memory for one operation at a time: copies, lists of segments, results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ ALIGNMENT = 256
 
 
 class Scratch:
-    """The scratch memory of one communicator on this rank; it grows, and lasts as long as its team."""
+    """A communicator's scratch memory on this rank; it grows, and lives with the Team."""
 
     def __init__(self, device: Device, caller: Callable[[], Caller] = lambda: ANY_CALLER) -> None:
         self._device, self._caller = device, caller
-        self._parts: list[tuple[int, Upload]] = []  # graphs may use earlier ones; only the last is handed out
+        # Graphs may use earlier parts; only the last one is handed out.
+        self._parts: list[tuple[int, Upload]] = []
 
     def address(self, nbytes: int) -> int:
-        """Return the address of `nbytes` or more, allocated if the last part is shorter.
+        """Return the address of `nbytes` or more; allocate if the last part is shorter.
 
         Raises
         ------
@@ -29,14 +30,17 @@ class Scratch:
         """
         if not self._parts or self._parts[-1][0] < nbytes:
             enough = 1 << (nbytes - 1).bit_length()
-            stream = current_stream(self._device, (), self._caller())  # whose work before has used the memory last
+            stream = current_stream(self._device, (), self._caller())  # its work has used the memory last
             if self._device.is_capturing(stream):
                 raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
             self._parts.append((enough, self._device.allocate_temporary(enough, stream)))
         return self._parts[-1][1].address
 
     def addresses(self, *lengths: int) -> list[int]:
-        """Return the addresses of so many bytes each, `ALIGNMENT` apart or a multiple of it; raise as `address`."""
+        """Return addresses for parts of these lengths; raise as `address`.
+
+        Distances are multiples of `ALIGNMENT`.
+        """
         ends = list(itertools.accumulate(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in lengths))
         if not ends or ends[-1] == 0:
             return [0] * len(lengths)

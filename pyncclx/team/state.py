@@ -1,4 +1,4 @@
-"""What a communicator carries on its handle: options, the device side once it is made, and attachments."""
+"""State of a communicator: options, the Team once it is made, and attachments."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ BLOCKING = ("stream", "host")
 
 
 class Attachment:
-    """Base of what rooms above keep with a communicator."""
+    """Base of the state that packages above keep with a communicator."""
 
     is_of_messages = False
 
     def join(self, team: Team) -> None:
-        """Called once the communicator has a team."""
+        """Join the communicator's Team; called once it is made."""
 
     @property
     def teams(self) -> Collection[Team]:
-        """Teams beside the communicator's own, whose kernels end with its."""
+        """Teams beside the communicator's own, which are closed with it."""
         return ()
 
     def is_idle(self) -> bool:
-        """Return whether nothing of it runs or may run again, so that it may be closed with a dropped communicator."""
+        """Return whether nothing runs or may run again, so that it may be closed unfreed."""
         return False
 
     def drain(self) -> None:
-        """Wait on the host for everything launched so far, and check it; called by `synchronize`."""
+        """Wait on the host for all launches so far, and check them; for `synchronize`."""
 
     def check(self) -> None:
         """Raise what kernels have recorded."""
 
     def close(self) -> None:
-        """Called when the communicator has been freed, or gives its memory back. All its ranks do so."""
+        """Release everything; called on all ranks when the communicator is freed."""
 
     def abandon(self) -> None:
-        """Called in place of `close` where the other ranks may not do so."""
+        """Release everything without the other ranks, in place of `close`."""
         self.close()
 
     def abandon_device(self, failed: Collection[int]) -> bool:
-        """Release what cannot be used once ranks of MPI.COMM_WORLD have failed; return whether that is all there is."""
+        """Release what failed ranks of COMM_WORLD make unusable; return if that is all."""
         return False
 
 
@@ -69,49 +69,49 @@ class Carrier(Protocol):
     _hold: Hold | None
 
     def Get_attr(self, keyval: int, /) -> Any:
-        """As mpi4py's."""
+        """Return an attribute (mpi4py's method)."""
 
     def Set_attr(self, keyval: int, attrval: Any, /) -> None:
-        """As mpi4py's."""
+        """Set an attribute (mpi4py's method)."""
 
 
 _Made = TypeVar("_Made", bound=Carrier)
 
 
 class Hold:
-    """What whoever may still call a communicator has: its objects, and requests that can be started again."""
+    """Held by all that can call a communicator: its objects and restartable requests."""
 
     __slots__ = ("__weakref__",)
 
 
 class State:
-    """What a communicator carries: all objects with its handle share it, through an MPI attribute."""
+    """The state shared by all objects with a communicator's handle (an MPI attribute)."""
 
     def __init__(self, parent: State | None = None, identity: Identity | None = None) -> None:
         self.blocking: str = parent.blocking if parent else settings.BLOCKING.get()
         self.staging: bool | None = parent.staging if parent else None
-        self.stream: Any = parent.stream if parent else None  # that the user has named
+        self.stream: Any = parent.stream if parent else None  # set by the user
         self.sm_free: bool = parent.sm_free if parent else False
         self.deterministic: bool = parent.deterministic if parent else True
         self.ordered_starts: bool = parent.ordered_starts if parent else False
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
-        self.loss: Loss | None = None  # why the ranks never meet again
+        self.loss: Loss | None = None  # why the ranks cannot meet again
         self.topology: mpi_bootstrap.Topology | None = None  # once it has been asked for
         self.meeting = mpi_bootstrap.Meeting()
-        self.look: Callable[[], None] | None = None  # while this rank waits for others: raises what ends the wait
+        self.look: Callable[[], None] | None = None  # called in waits for other ranks; raises to end them
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
-        self.attachments: dict[str, Attachment] = {}  # by the name of the room that has them
-        self.maker: int | None = None  # the thread that has made the team
-        self.made_here = False  # by a method of ours: the program has no object of mpi4py's for it
+        self.attachments: dict[str, Attachment] = {}  # keys: names of their packages
+        self.maker: int | None = None  # the thread that made the Team
+        self.made_here = False  # made by pyncclx: mpi4py has no object for it
         self._hold: Callable[[], Hold | None] = lambda: None  # a weak reference
         self.identity = identity  # None: no calls are recorded
         self._calls: Calls | None = None
 
     def take_options(self, other: State) -> None:
-        """Take over what the program has set on another state."""
+        """Copy the options that the program has set on another state."""
         self.blocking, self.staging, self.stream = other.blocking, other.staging, other.stream
         self.sm_free, self.deterministic = other.sm_free, other.deterministic
 
@@ -122,7 +122,7 @@ class State:
         return own + [team for attachment in self.attachments.values() for team in attachment.teams]
 
     def hold(self) -> Hold:
-        """Return what keeps the communicator from being taken for one that the program has dropped."""
+        """Return a `Hold`; while it lives, the communicator does not count as dropped."""
         hold = self._hold()
         if hold is None:
             hold = Hold()
@@ -131,38 +131,38 @@ class State:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether a program that has not freed the communicator cannot call it any more."""
+        """Whether the program has not freed the communicator and cannot call it any more."""
         return self.made_here and self._hold() is None
 
     def calls(self, comm: MPI.Comm) -> Calls | None:
-        """Return what records the communicator's calls; None if none are recorded."""
+        """Return the recorder of the communicator's calls; None if none are recorded."""
         if self._calls is None and self.identity is not None:
             self._calls = calls_of(self.identity, comm.Get_name(), comm.rank)
         return self._calls
 
     def recorded(self, comm: MPI.Comm, operation: str) -> AbstractContextManager[object]:
-        """Record a collective call in which the ranks meet on the host, which the block is."""
+        """Record the block as a collective call in which ranks meet on the host."""
         calls = self.calls(comm)
         return nullcontext() if calls is None else calls.meeting(operation)
 
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
-        """Show, to those who look at this process from outside, that it waits while the block runs."""
+        """Show tools outside this process that it waits in the block."""
         calls = self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
 
     def meet(
         self, comm: MPI.Intracomm, seconds: float | None = None, call: str = "", of_part: ErrorRecord | None = None
     ) -> None:
-        """Wait for all ranks to come here, before they make something together, for a call. Collective.
+        """Wait until all ranks have called this, before a joint step. Collective.
 
         Raises
         ------
         CollectiveMismatch
-            Some have not come within three quarters of the time, for they are in a kernel of another call.
+            Within three quarters of the time some have not called: they are in a kernel of another call.
         RanksMissing
-            Some have not come within PYNCCLX_TIMEOUT, or so many seconds.
+            Some have not called within PYNCCLX_TIMEOUT, or `seconds`.
         RankFailed, Revoked, PeerTimeout, Aborted
-            Some will never come, or the communicator has failed.
+            Some cannot call any more, or the communicator has failed.
         """
         patience = settings.TIMEOUT.get() if seconds is None else seconds
         errors = self.team.errors if self.team is not None and not self.team.errors.has_failed else None
@@ -181,13 +181,13 @@ class State:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
 
     def part(self, comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
-        """Meet before memory is released, then call `leave`, which may communicate. Collective.
+        """Meet before memory is released, then call `leave`. Collective.
 
         Returns
         -------
         bool
-            Whether all ranks have come; they need not if the communicator has failed, which `errors` has, or if this
-            rank has given up a meeting, so that the others may be in another one.
+            Whether all ranks have met. They need not if the communicator has failed, which `errors` shows, or if this
+            rank has left a rendezvous early, so that the others may be in another one.
         """
         if errors.has_failed or mpi_bootstrap.has_given_up(comm):
             return False
@@ -201,7 +201,7 @@ class State:
         return True
 
     def drain(self) -> None:
-        """Wait on the host for what collectives have launched, and for nothing else; raise what kernels recorded."""
+        """Wait on the host for launches of collectives only; raise what kernels recorded."""
         for attachment in self.attachments.values():
             if not attachment.is_of_messages:
                 attachment.drain()
@@ -209,15 +209,15 @@ class State:
             self.team.drain()
 
     def close(self) -> None:
-        """Release what the communicator holds on the device: its ranks have met since their last kernel ended."""
+        """Release the device side. The ranks have met since their last kernel ended."""
         self._end(Team.close, lambda attachment: attachment.close())
 
     def abandon(self) -> None:
-        """Release what no other rank uses; the rest is kept until the ranks have met."""
+        """Release what no other rank uses; keep the rest until the ranks have met."""
         self._end(Team.abandon, lambda attachment: attachment.abandon())
 
     def abandon_device(self, failed: Collection[int]) -> None:
-        """Release what the device side holds, as `abandon`; messages between living ranks go on.
+        """Abandon the device side; messages between living ranks go on.
 
         Parameters
         ----------
@@ -234,7 +234,7 @@ class State:
     def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
         team, self.team = self.team, None
         calls, self._calls = self._calls, None
-        with ExitStack() as rest:  # each is released, whatever the release of another raises
+        with ExitStack() as rest:  # each is released, even if another one raises
             if calls is not None:
                 rest.callback(calls.close)
             for attachment in reversed(list(self.attachments.values())):
@@ -244,10 +244,10 @@ class State:
 
 
 class _Attribute:
-    """The value of the MPI attribute. When MPI deletes the communicator, the last reference to this goes.
+    """The value of the MPI attribute; MPI drops it when it deletes the communicator.
 
-    A callback for deletion would be simpler, but fails with MPICH: before a callback, mpi4py asks MPI for the topology
-    of the communicator, which MPICH looks for among the attributes. Its list still has those that it has just freed.
+    A callback for deletion would be simpler, but fails with MPICH. Before a callback, mpi4py asks MPI for the
+    communicator's topology, which MPICH looks for among attributes that it has just freed.
     """
 
     def __init__(self, state: State) -> None:
@@ -255,7 +255,7 @@ class _Attribute:
 
     def __del__(self) -> None:
         self.state.current = False
-        self.state.abandon()  # of a communicator that `Free` of pyncclx has closed, nothing is left
+        self.state.abandon()  # nothing is left after `Free` of pyncclx
 
 
 def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
@@ -263,14 +263,15 @@ def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
     return _Attribute(State(parent, parent.identity and parent.identity.another()))
 
 
-# Made at the first use: creating a keyval needs MPI to be initialised, and nothing happens at import.
+# Made at the first use: a keyval needs an initialised MPI, and an import must not do anything.
 _KEYVAL = PerProcess(lambda: MPI.Comm.Create_keyval(_copy), lasting=True)
 
 
 def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
-    """Return the state of a communicator, made at the first use with the options of `parent`.
+    """Return the state of a communicator, made at the first use.
 
-    MPI copies it to duplicates. The object keeps it, since MPI takes a microsecond to look it up.
+    It starts with the options of `parent`, and MPI copies it to duplicates. The communicator's object keeps it, since a
+    look-up in MPI takes a microsecond.
     """
     state = comm._state
     if state is not None:
@@ -288,12 +289,12 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
 
 
 def numbered(comm: _Made) -> _Made:
-    """Return a communicator after it has got its state, in the order in which all ranks make theirs: see `Identity`."""
+    """Make a communicator's state, in the same order on all ranks (see `Identity`)."""
     if comm != MPI.COMM_NULL and MPI.Is_initialized():
-        with suppress(ValueError):  # a setting that cannot be used: the first call raises it
+        with suppress(ValueError):  # the first call raises an invalid setting
             state_of(comm)
     return comm
 
 
-#: Whether MPI may work on host copies where `comm.staging` has not been set; `pyncclx.MPI` sets it when it is imported.
+#: Whether MPI may work on host copies where `comm.staging` has not been set. The import of `pyncclx.MPI` sets it.
 STAGES_BY_DEFAULT = PerProcess(lambda: False)

@@ -1,9 +1,9 @@
-"""The streams of a call: the one that it is enqueued on, and the one that its user continues on.
+"""The streams of a call: where it is enqueued, and where its user continues.
 
-Both are CuPy's current stream; for PyTorch's tensors PyTorch's; for a communicator whose user has named a stream, that
-one. A communicator whose calls block the host needs none of the program's: where the program has chosen no stream,
-calls have one of ours, which waits for the producers of the arrays alone. The program's would be the legacy default
-stream, which waits for everything on most other streams.
+Both are CuPy's current stream; for PyTorch tensors, PyTorch's current stream; for a communicator with a `stream`, that
+one. If calls block the host and the program has chosen no stream, they use one of pyncclx's own, which waits for the
+arrays' producers alone. The program's would be the legacy default stream, which waits for everything on most other
+streams.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..backends import Device
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from .plans import Producer
 
-LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; it is 0 in CuPy
+LEGACY_DEFAULT_STREAM = 1  # its number in array interfaces; CuPy uses 0
 
 
 class Caller(Protocol):
-    """What is known of whoever calls.
+    """The properties of a caller that choose its streams.
 
     Attributes
     ----------
     blocking : str
-        "host" if calls return when their results are there.
+        "host" if calls return when their results are ready.
     stream : stream or None
-        The one that the user has named.
+        The one that the user has set.
     """
 
     blocking: str
@@ -37,7 +37,7 @@ class Caller(Protocol):
 
 
 class AnyCaller:
-    """A caller of whom nothing is known."""
+    """A caller without settings."""
 
     blocking, stream = "stream", None
 
@@ -46,7 +46,7 @@ ANY_CALLER = AnyCaller()
 
 
 class Enqueuing:
-    """A caller of an operation that is for the stream, whether calls block the host or not."""
+    """A caller whose operation is enqueued, whether its calls block the host or not."""
 
     blocking = "stream"
 
@@ -57,7 +57,7 @@ class Enqueuing:
 def stream_for(
     device: Any, buffers: Iterable[Buffer | Producer], caller: Caller = ANY_CALLER, of_current: bool | None = None
 ) -> Any:
-    """Return the stream to enqueue on, after it has been made to wait for the producers of the buffers.
+    """Return the stream to enqueue on, after making it wait for the producers.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def stream_for(
     buffers : iterable
     caller : Caller
     of_current : bool, optional
-        Whether a buffer is made by the current stream; found out if left out.
+        Whether the current stream produces a buffer; computed if it is None.
     """
     stream = device.current_stream()
     if caller.stream is not None or caller.blocking == "host":
@@ -78,7 +78,8 @@ def stream_for(
         if buffer.stream is not None and buffer.stream != (stream.ptr or LEGACY_DEFAULT_STREAM):
             producer = device.external_stream(buffer.stream)
             if buffer.of_torch:
-                if of_current:  # what the current stream has allocated or zeroed may still be in use there
+                # Memory that the current stream has allocated or zeroed may still be in use there.
+                if of_current:
                     device.order(stream, producer)
                 stream = producer
             else:
@@ -100,25 +101,25 @@ def current_stream(device: Device, buffers: Collection[Buffer | Producer], calle
 
 
 def wait_for_program(device: Device, caller: Caller = ANY_CALLER, used: Iterable[Any] = ()) -> None:
-    """Wait on the host for what the program has enqueued.
+    """Wait on the host for the work that the program has enqueued.
 
-    Kernels on this library's own streams, those of nonblocking collectives and of messages, are not waited for: other
-    ranks may make the calls that end them only once this rank has gone on.
+    Kernels on pyncclx's own streams, those of nonblocking collectives and of messages, are not waited for: other ranks
+    may make the calls that end them only after this rank has gone on.
 
     Parameters
     ----------
     device : Device
     caller : Caller
-        Where its calls do not block the host and it has named no stream, the program may use several: all that the
-        legacy default stream waits for, which are all but non-blocking ones, are waited for, and PyTorch's current one.
+        If its calls do not block the host and it has no `stream`, the program may use several. Then the wait is for all
+        streams that the legacy default stream waits for (all but non-blocking ones), and for PyTorch's current stream.
     used : iterable of streams
-        More to wait for.
+        Further streams to wait for.
     """
     current = device.current_stream()
     streams = [*used, current if caller.stream is None else caller.stream]
     if current is not None and caller.stream is None and caller.blocking != "host":
         streams += map(device.external_stream, torch_streams(device.ordinal))
-        end = device.event()  # recorded in this stream, it comes after the work of those that the stream waits for
+        end = device.event()  # it follows the work of all streams that this one waits for
         end.record(device.external_stream(LEGACY_DEFAULT_STREAM))
         end.synchronize()
     for stream in {id(each): each for each in streams}.values():
@@ -126,9 +127,10 @@ def wait_for_program(device: Device, caller: Caller = ANY_CALLER, used: Iterable
 
 
 def is_of_current(buffers: Iterable[Any]) -> bool:
-    """Return whether the current stream may still be making one of the buffers, which name no stream.
+    """Return whether the current stream may still be writing a buffer.
 
-    With interfaces without a stream, and pointers in the clothes of host objects, there is nothing to wait for.
+    Only buffers that name no stream count. Arrays whose interface has no stream, and pointers that look like host
+    objects, need no wait.
     """
     return any(buffer.stream is None and not _is_ready(buffer.owner) for buffer in buffers)
 
@@ -138,13 +140,13 @@ def _is_ready(owner: Any) -> bool:
     read = reader_of(array)
     if read is read_numpy or read is read_memory:
         return True
-    # DLPack's have been ordered behind the current stream, and Numba's of the default stream name none.
+    # DLPack arrays are already ordered after the current stream; Numba's on the default stream name none.
     has_interface = read is read_protocol and hasattr(array, "__cuda_array_interface__")
     return has_interface and not type(array).__module__.startswith("numba")
 
 
 def _beside(device: Device, caller: Caller, stream: Any) -> Any:
-    """Return the stream of a call in the place of the current one; None if it is that one."""
+    """Return the stream to use instead of the current one; None to use that one."""
     if caller.stream is not None:
         return caller.stream
     return device.private_stream() if device.is_default(stream) else None

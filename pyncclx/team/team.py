@@ -1,6 +1,6 @@
-"""The device side of a communicator: its lease, its peers' leases, its windows, and the order of its launches.
+"""The device side of a communicator: leases, windows, and the order of launches.
 
-A Team is made at the communicator's first operation on device arrays, by all its ranks together.
+All ranks together make a Team at the communicator's first operation on device arrays.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 
 
 
 class Team(Ending):
-    """The device side of one communicator on one rank; made and closed by all its ranks together."""
+    """The device side of a communicator on one rank. Collective to make and to close."""
 
     lease: Lease
-    is_beside = False  # whether the communicator has another one, which is its own
+    is_beside = False  # true for a track, beside the communicator's own Team
 
     def __init__(self, comm: MPI.Intracomm, device: Device, heap: Heap) -> None:
         super().__init__()
         self.device, self.id = device, b""
-        self.caller: Caller = ANY_CALLER  # for streams
+        self.caller: Caller = ANY_CALLER  # chooses streams
         self.rank, self.size, self.heap = comm.rank, comm.size, heap
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
@@ -63,18 +63,18 @@ class Team(Ending):
         self.errors.is_busy, self.errors.may_launch = self.order.is_busy, self.may_launch
         self.errors.entered = lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
-        self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # by what they depend on
-        self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # by the keys of their arguments
+        self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # keys: all that they depend on
+        self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # keys: those of the arguments
         self._structs: dict[tuple[str, bool], bytes] = {}
-        self.generation = 0  # changes when parameters that were packed before are no longer right
-        self._packed_table = 0  # the address of the windows' table in `_structs`
+        self.generation = 0  # changes when packed parameters become invalid
+        self._packed_table = 0  # address of the windows' table in `_structs`
 
     def _meet(self, comm: MPI.Intracomm) -> None:
-        """Exchange what the ranks are, and lease memory for the layout that all of them can have."""
+        """Exchange the ranks' properties, and lease memory for a layout that fits all."""
         offered = mpi_bootstrap.exchange(comm, lambda: self._offer(comm), undo=lambda: self.heap.release(self.lease))
         try:
             self.members = members.meet(comm, self.heap, offered)
-            self.nvlinked = members.nvlinked(self.members)  # else nothing is atomic in a peer's memory
+            self.nvlinked = members.nvlinked(self.members)  # otherwise accesses to a peer's memory are not atomic
             self.takes_turns = bool(members.in_turns_on(self.members))
             self.threads = min(member.threads for member in self.members)
             self.layout = self._plan()
@@ -88,7 +88,7 @@ class Team(Ending):
             raise
 
     def _offer(self, comm: MPI.Intracomm) -> members.Member:
-        """Reserve a lease, and return what the other ranks need of this one."""
+        """Reserve a lease, and return the properties that other ranks need."""
         self.lease = self.heap.reserve(layout.least_nbytes(comm.size), is_beside=self.is_beside)
         try:
             return members.own(comm, self.device, self.heap, self.lease)
@@ -97,14 +97,17 @@ class Team(Ending):
             raise
 
     def _begin(self, comm: MPI.Intracomm) -> ErrorRecord:
-        """Prepare the lease for kernels, and return the error record; no rank launches before all have done so."""
+        """Prepare the lease for kernels, and return the error record.
+
+        No rank launches a kernel before all ranks have done this.
+        """
         if comm.rank == 0:
             members.warn(self.members)
         self.heap.clear(self.lease)
         return self._record(comm)
 
     def _record(self, comm: MPI.Intracomm) -> ErrorRecord:
-        """Make the error record, and let the failure detector look after the ranks."""
+        """Make the error record, and let the failure detector watch the ranks."""
         errors = ErrorRecord(self.device, comm.rank)
         try:
             self.heap.join(self.uids)
@@ -120,17 +123,20 @@ class Team(Ending):
             DETECTOR.get().watch(errors)
 
     def belong_to(self, comm: MPI.Intracomm, in_world: Sequence[int]) -> None:
-        """Become the Team of another communicator of the same ranks: the one before has made its last call."""
-        self.remembered.clear()  # they are recorded as calls of the other
+        """Become the Team of another communicator of the same ranks.
+
+        The previous one has made its last call.
+        """
+        self.remembered.clear()  # cached launches record calls of the previous one
         self._belong(self.errors, comm, in_world)
 
     @property
     def uids(self) -> list[bytes]:
-        """The names of the ranks' heaps."""
+        """The uids of the ranks' heaps."""
         return [member.uid for member in self.members]
 
     def is_idle(self) -> bool:
-        """Whether no kernel runs, in no graph either, nothing has failed, and no memory is held beside the lease."""
+        """Return whether nothing runs or failed, and it holds no memory beside the lease."""
         holds = self.dependents or self.device_teams or len(self.windows)
         return not (holds or self.errors.has_failed) and self.order.is_over()
 
@@ -145,7 +151,7 @@ class Team(Ending):
             raise NotSupported(f"{error}; set PYNCCLX_HEAP higher than {self.heap.nbytes} bytes") from error
 
     def require_links(self, operation: str) -> None:
-        """Raise NotSupported if changes of a peer's memory are not atomic."""
+        """Raise NotSupported if operations on a peer's memory are not atomic."""
         if not self.nvlinked:
             raise NotSupported(
                 f"{operation}: it changes words of a peer's memory atomically: that takes NVLink between all GPUs, and "
@@ -154,11 +160,11 @@ class Team(Ending):
 
     @property
     def timeout_ns(self) -> int:
-        """How long a kernel waits for a peer: the shortest time that a rank asks for."""
+        """How long a kernel waits for a peer, in ns: the shortest timeout of all ranks."""
         return int(min(_LONGEST_TIMEOUT_S, *(member.timeout_s for member in self.members)) * 1e9)
 
     def struct_for(self, operation: str, early: bool = False) -> bytes:
-        """Return the bytes of the `Team` that kernels of an operation are given, without what differs between calls."""
+        """Return the bytes of the `Team` struct for kernels of an operation."""
         key = operation, early
         packed = self._structs.get(key)
         if packed is None:
@@ -175,7 +181,7 @@ class Team(Ending):
         return packed
 
     def forget_structs(self) -> None:
-        """Forget what `struct_for` has packed, and launches with it: members, windows or the layout have changed."""
+        """Drop cached structs and launches: members, windows or the layout changed."""
         self._structs.clear()
         self.remembered.clear()
         self.generation += 1
@@ -189,20 +195,20 @@ class Team(Ending):
 
     @mpi_bootstrap.interrupts_deferred()
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
-        """Map the memory that an array of each rank is in. Collective."""
+        """Map the memory of an array of each rank. Collective."""
         number = self.windows.next_number
         window = register_window(comm, self.device, number, buffer.address, buffer.nbytes)
         return self._add(comm, window, buffer.owner, lambda: window)
 
     @mpi_bootstrap.interrupts_deferred()
     def deregister(self, comm: MPI.Intracomm, window: Window) -> None:
-        """Unmap what was registered, when no rank uses it any more. Collective."""
+        """Unmap registered memory when no rank uses it any more. Collective."""
         mpi_bootstrap.agree(comm, self.finish)
         mpi_bootstrap.agree(comm, lambda: self._remove(window))
         mpi_bootstrap.agree(comm, lambda: RETIRED.get().free(after=self.errors))
 
     def _add(self, comm: MPI.Intracomm, window: Window, array: object, make: Callable[[], T]) -> T:
-        """Give kernels a window from the next launch on, and return what `make` does; if a rank cannot, none has it."""
+        """Add a window on all ranks or on none, and return the result of `make`."""
 
         def add() -> T:
             self.windows.add(window, array)
@@ -212,9 +218,9 @@ class Team(Ending):
         try:
             made = mpi_bootstrap.agree(comm, add)
         except BaseException:
-            self.windows.remove(window)  # the table has its row until the next one gets the number
+            self.windows.remove(window)  # the table keeps its row until the number is used again
             raise
-        if not self.layout.windows:  # as on all ranks: kernels are chosen anew
+        if not self.layout.windows:  # on all ranks, which now choose other kernels
             self.layout = replace(self.layout, windows=True)
             self.plans.clear()
             self.forget_structs()
@@ -240,15 +246,18 @@ class Team(Ending):
         self.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
 
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], called: bytes, arguments: bytes) -> bytes:
-        """Return the bytes of the kernel's only parameter; `called` is a `Called`, `arguments` follow the Team."""
+        """Return the bytes of the kernel's only parameter.
+
+        `called` is a `Called`; `arguments` follow the Team.
+        """
         places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
 
     def progress(self) -> dict[str, Any]:
-        """Return what this rank's kernels have got to, and how far the others are as it has seen: operations begun.
+        """Return the number of operations that this rank and, as seen here, others began.
 
-        Those of channel 0, which all kernels of collectives use, with the hash of this rank's calls so far. The device
-        is not waited for.
+        They are operations of channel 0, which all kernels of collectives use, with the hash of this rank's calls. The
+        device is not waited for.
         """
         if HEAP.made is not self.heap:
             raise RuntimeError("the heap that the lease is of has been closed")
@@ -259,6 +268,6 @@ class Team(Ending):
         return {"epoch": finished >> 32, "hash": finished & 0xFFFFFFFF, "entered": [each >> 32 for each in entered]}
 
     def drain(self) -> None:
-        """Wait on the host until everything launched on this communicator is over, and check it."""
+        """Wait on the host until all launches have ended, and check them."""
         self.order.synchronize()
         self.errors.check()

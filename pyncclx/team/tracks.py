@@ -1,9 +1,9 @@
-"""Tracks: what lets the ranks start persistent collectives in different orders, as MPI allows.
+"""Tracks, with which ranks start persistent collectives in any order, as in MPI.
 
-Kernels of one Team meet in the order of their launches. MPI matches persistent collectives by their `_init` calls, and
-each rank may start them in an order of its own. So each request has a track: a Team with a lease, epochs and a stream
-of its own, where the n-th start of one rank meets the n-th start of all others. A track goes to the next request when
-no rank has a request on it any more.
+Kernels of one Team match in the order of their launches. MPI matches persistent collectives by their `_init` calls, and
+each rank may start them in any order. So each request has a track: a Team with its own lease, epochs and stream, where
+the n-th start of one rank matches the n-th start of all others. When no rank has a request on a track any more, another
+request uses it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .state import Attachment, State, state_of
 from .team import Team
 from .windows import TeamWindows
 
-_NAME = "tracks"  # of the attachment
-MOST_TRACKS = 16  # of a communicator, if there is room in the heap
+_NAME = "tracks"  # name of the attachment
+MOST_TRACKS = 16  # tracks of a communicator, if the heap has room
 _NONE_LEFT = (
     f"a communicator has memory for {MOST_TRACKS} persistent collectives that ranks start in any order; Free some, or "
     "set ordered_starts"
@@ -33,7 +33,7 @@ _NONE_LEFT = (
 
 
 class TrackTeam(Team):
-    """A Team beside the communicator's own, which has the windows."""
+    """A Team beside the communicator's own, which owns the windows."""
 
     is_beside = True
 
@@ -46,7 +46,7 @@ class TrackTeam(Team):
         self.layout = replace(self.layout, windows=main.layout.windows)
 
     def refresh(self) -> None:
-        """Forget what was packed before the windows changed; ranks that prepare a call do so together."""
+        """Drop cached parameters if windows have changed; all ranks do so together."""
         if self._seen != self._main.generation:
             self._seen = self._main.generation
             self.layout = replace(self.layout, windows=self._main.layout.windows)
@@ -54,7 +54,7 @@ class TrackTeam(Team):
             self.forget_structs()
 
     def is_idle(self) -> bool:
-        """As `Team.is_idle`; the windows are another one's."""
+        """Return whether no launch runs and nothing failed; the windows do not count."""
         return not self.errors.has_failed and self.order.is_over()
 
     def _close_own(self) -> None:
@@ -63,12 +63,12 @@ class TrackTeam(Team):
 
 
 class Track:
-    """A track, and the request that it is for.
+    """A track, and the request that uses it.
 
     Attributes
     ----------
     comm : Intracomm
-        The communicator with another state: what is prepared for it runs on the track.
+        The communicator with another state: requests prepared for it run on the track.
     """
 
     def __init__(self, comm: IntraBase) -> None:
@@ -77,11 +77,11 @@ class Track:
 
     @property
     def is_free(self) -> bool:
-        """Whether this rank has no request on it."""
+        """Whether no request of this rank uses the track."""
         return self._user() is None
 
     def give_to(self, work: Any) -> None:
-        """Keep the track for a request until that is gone."""
+        """Reserve the track for a request as long as that exists."""
         self._user = weakref.ref(work)
 
 
@@ -91,7 +91,7 @@ class Tracks(Attachment):
     Attributes
     ----------
     made : int
-        How many persistent collectives were prepared: the number of the next one, the same on all ranks.
+        Number of persistent collectives prepared so far, which is the next one's number; the same on all ranks.
     """
 
     def __init__(self) -> None:
@@ -99,21 +99,21 @@ class Tracks(Attachment):
         self.made = 0
 
     def take(self, comm: IntraBase, span: Callable[[IntraBase], object] | None) -> Track | None:
-        """Return a track on which no rank has a request; None if a rank wants none. Collective.
+        """Return a track that no rank uses; None if a rank wants none. Collective.
 
-        `span` makes what a communicator over nodes has, for a track; None: its ranks are on one node.
+        `span` makes the state over nodes of a track's communicator; None if the ranks are on one node.
 
         Raises
         ------
         NotSupported
-            On all ranks: there is none left.
+            On all ranks: no track is left.
         """
         self.made += 1
         state, intracomm = state_of(comm), cast(MPI.Intracomm, comm)
         if comm.size == 1:
             return None
         if span is None:
-            _ = comm.team  # as a rank has made it already that packs its data
+            _ = comm.team  # a rank that packs its data has made it already
         state.meet(intracomm)
         own = [number for number, track in enumerate(self._tracks) if track.is_free]
         of_ranks = mpi_bootstrap.allgather_objects(intracomm, None if state.ordered_starts else own)
@@ -146,30 +146,30 @@ class Tracks(Attachment):
 
     @property
     def teams(self) -> list[Team]:
-        """The tracks' Teams; over nodes there are none here."""
+        """The tracks' Teams; tracks over nodes have none here."""
         return [track.comm.state.team for track in self._tracks if track.comm.state.team is not None]
 
     def is_idle(self) -> bool:
-        """As `Attachment.is_idle`."""
+        """Return whether no track runs or may run anything."""
         return len(self.teams) == len(self._tracks) and all(team.is_idle() for team in self.teams)
 
     def drain(self) -> None:
-        """As `Attachment.drain`."""
+        """Wait on the host for all launches on the tracks, and check them."""
         for track in self._tracks:
             track.comm.state.drain()
 
     def close(self) -> None:
-        """As `Attachment.close`."""
+        """Release all tracks. Collective."""
         for track in self._tracks:
             track.comm.state.close()
 
     def abandon(self) -> None:
-        """As `Attachment.abandon`."""
+        """Release all tracks without the other ranks."""
         for track in self._tracks:
             track.comm.state.abandon()
 
     def abandon_device(self, failed: Collection[int]) -> bool:
-        """As `Attachment.abandon_device`."""
+        """Release all tracks after ranks of MPI.COMM_WORLD have failed."""
         for track in self._tracks:
             track.comm.state.abandon_device(failed)
         return True
@@ -190,7 +190,7 @@ def _make_team(twin: IntraBase, main: Team) -> None:
 
 
 def _twin(comm: IntraBase, state: State) -> IntraBase:
-    """Return an object with the handle of a communicator, and a state of its own."""
+    """Return an object with a communicator's handle and a state of its own."""
     twin: IntraBase = type(comm)(comm)
     own = twin._state = State(state, state.identity and state.identity.another())
     own.topology = state.topology

@@ -1,4 +1,4 @@
-"""Streams that have had work of a communicator, for those who wait for it."""
+"""Streams on which a communicator has enqueued work, for waits."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from typing import Any
 
 from ..backends import Device
 
-FEW = 8  # are kept, whether they are idle or not
+FEW = 8  # streams that are kept even if they are idle
 _NO_STREAM = object()
 
 
 class UsedStreams(dict[int, Any]):
-    """Streams by their handles. Beyond a few, idle ones are dropped, since a program may make a stream for each step.
+    """Streams by their handles. Beyond a few, idle ones are dropped.
 
-    The last few are kept: another thread may be about to launch on them.
+    A program may make a stream for each step. The last few are kept, because another thread may be about to launch on
+    them.
 
     Attributes
     ----------
     last : stream
-        The one that was added last.
+        The one added last.
     """
 
     def __init__(self, device: Device) -> None:
@@ -27,7 +28,7 @@ class UsedStreams(dict[int, Any]):
         self.last: Any = _NO_STREAM
 
     def add(self, stream: Any) -> None:
-        """Add a stream on which something is launched next."""
+        """Add a stream before something is launched on it."""
         if stream is self.last:
             return
         pointer = getattr(stream, "ptr", 0)
@@ -45,5 +46,5 @@ class UsedStreams(dict[int, Any]):
     def _drop_idle(self) -> None:
         device = self._device
         for pointer, stream in list(self.items())[:-FEW]:
-            if not device.is_per_thread(stream) and device.is_idle(stream):  # else other threads' may be at work
+            if not device.is_per_thread(stream) and device.is_idle(stream):  # per-thread streams may be busy elsewhere
                 self.pop(pointer, None)

@@ -1,4 +1,4 @@
-"""The windows of a communicator, and the table of their addresses that kernels are given."""
+"""The windows of a communicator, and their table of addresses for kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..memory.table import Table
 
 
 class TeamWindows:
-    """The windows that a communicator has, by their numbers.
+    """A communicator's windows by their numbers.
 
     Attributes
     ----------
@@ -21,8 +21,8 @@ class TeamWindows:
 
     def __init__(self, device: Device) -> None:
         self.by_number: dict[int, Window] = {}
-        self._spans: list[tuple[int, int, int]] = []  # begin, end and number of each; for each new call
-        self._registered: dict[int, object] = {}  # arrays whose memory must stay, by the number of their window
+        self._spans: list[tuple[int, int, int]] = []  # begin, end and number of each window
+        self._registered: dict[int, object] = {}  # arrays to keep, by their windows' numbers
         self._table = Table(device, WINDOW_ROW_NBYTES)
 
     def __len__(self) -> int:
@@ -36,11 +36,11 @@ class TeamWindows:
 
     @property
     def next_number(self) -> int:
-        """The lowest number without a window: all ranks add and remove windows in one order, so theirs is the same."""
+        """The lowest unused number; the same on all ranks, which add windows in one order."""
         return next(number for number in range(len(self) + 1) if number not in self.by_number)
 
     def add(self, window: Window, array: object = None) -> None:
-        """Add a window; it holds the array whose memory it is, if it was registered."""
+        """Add a window; keep the array whose memory was registered."""
         self.by_number[window.number] = window
         self._registered[window.number] = array
         begin, end = window.memory.address, window.memory.address + window.memory.nbytes
@@ -49,31 +49,31 @@ class TeamWindows:
         self._table.set_row(window.number, pack_window(window.bases))
 
     def remove(self, window: Window) -> None:
-        """Unmap a window's memory of the peers, and forget it; its number is free."""
+        """Unmap the peers' memory of a window, and free its number."""
         self.by_number.pop(window.number, None)
         self._registered.pop(window.number, None)
         self._spans = [span for span in self._spans if span[2] != window.number]
         window.close()
 
     def clear_row(self, number: int) -> None:
-        """Let kernels find zeros in the place of a window that was removed."""
+        """Overwrite the table's row of a removed window with zeros."""
         self._table.set_row(number, bytes(WINDOW_ROW_NBYTES))
 
     def held(self) -> tuple[object, ...]:
-        """What keeps the memory of this rank that peers have mapped."""
+        """Return the objects that hold the memory of this rank that peers have mapped."""
         return *self, *self._registered.values()
 
     @property
     def table(self) -> int:
-        """Address of the table of all windows' addresses on all ranks; 0 before there were windows."""
+        """Address of the table of all windows' addresses on all ranks; 0 without windows."""
         return self._table.address
 
     def at(self, address: int) -> Window | None:
-        """Return the window that an address of this rank is in; None if peers have not mapped its memory."""
+        """Return the window that contains an address of this rank; None if there is none."""
         return next((window for window in self if window.holds(address)), None)
 
     def places(self, buffers: tuple[Buffer, ...]) -> bytes:
-        """Return the `Places` of a call's send buffer, the first, and receive buffer, the last."""
+        """Return the `Places` of the first (send) and last (receive) buffer of a call."""
         if not buffers:
             return NO_PLACES
         send_window, send_begin = self._place(buffers[0].address)
