@@ -1,7 +1,7 @@
-"""Nodes of a communicator, and exchanges before ranks share memory: bytes, file descriptors, agreement on errors.
+"""Nodes of a communicator, and exchanges of bytes, errors and descriptors by MPI.
 
-Needs mpi4py and the standard library only; there is no CUDA in it. Importing it imports `mpi4py.MPI`, which
-initialises MPI unless `mpi4py.rc` says otherwise.
+Ranks use these before they share memory. Needs mpi4py and the standard library only; there is no CUDA in it. Importing
+it imports `mpi4py.MPI`, which initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
 from .agreement import agree, allgather_bytes, allgather_objects, exchange, first_bytes

@@ -1,4 +1,4 @@
-"""Agreement: an operation succeeds on all ranks, or all ranks raise the same error; exchange of bytes."""
+"""Agreement of all ranks on success or on one error, and exchange of bytes."""
 
 import array
 import itertools
@@ -14,12 +14,12 @@ from .plain import plain
 from .waiting import begin, complete
 
 T = TypeVar("T")
-# Of `allgather_bytes`: bytes that travel with their number, and the ranks up to which they do.
+# `allgather_bytes` sends so many bytes together with their length, in communicators of at most so many ranks.
 _ROOM_NBYTES, _MOST_AT_ONCE = 1016, 64
 
 
 def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-    """Run `operation` on every rank; it succeeds on all of them, or all raise the same error. Collective.
+    """Run an operation on every rank; if one raises, all raise its error. Collective.
 
     Parameters
     ----------
@@ -37,17 +37,16 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
     Raises
     ------
     Exception
-        That of the lowest failing rank, with all failing ranks in its text or notes. A RuntimeError with its text
-        where the exception cannot be pickled. On a failing rank its own exception is the cause.
+        The exception of the lowest failing rank, with all failing ranks in its text or notes. A RuntimeError with its
+        text if it cannot be pickled. On a failing rank its own exception is the cause.
     BaseException
         KeyboardInterrupt and the like, on the rank where `operation` raised it; a RuntimeError with its name on others.
 
     Notes
     -----
-    One Allreduce of 8 bytes where it succeeds; after a failure one of a bit a rank, and a broadcast.
-
-    Where `operation` agrees among some of the ranks itself, as those of a node do, the ranks in the text are those of
-    `comm` on which something failed, not all that have agreed on the failure.
+    Costs one Allreduce of 8 bytes. After a failure it costs another of one bit a rank, and a broadcast.
+    `operation` may call `agree` on some of the ranks, such as those of a node. The text then names only the ranks on
+    which something failed.
 
     Examples
     --------
@@ -66,15 +65,13 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
 
 
 def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], object] | None = None) -> list[T]:
-    """Return what `make` returns on each rank, in rank order; if it raises on some, all raise as of `agree`.
-
-    Collective.
+    """Return all ranks' results of `make`, or raise one error on all. Collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     make : callable without arguments
-        As `operation` of `agree`; what it returns is pickled on the way.
+        May communicate, but must not wait for a rank that has raised. Its result is pickled.
     undo : callable without arguments, optional
         Called on each rank where `make` succeeded, if another rank failed.
 
@@ -85,11 +82,11 @@ def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], obje
     Raises
     ------
     Exception, BaseException
-        As `agree`.
+        See `agree`.
 
     Notes
     -----
-    One round, as `allgather_bytes`; `agree` and `allgather_objects` together take two.
+    Costs one round, as `allgather_bytes` does. `agree` and `allgather_objects` together cost two.
 
     Examples
     --------
@@ -110,28 +107,28 @@ def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], obje
 
 
 def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
-    """Return the lowest rank that gives any bytes, and its bytes; None if no rank does. Collective.
+    """Return the lowest rank with data, and its data; None without one. Collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     data : bytes
-        Empty on ranks that give none.
+        Empty on ranks that pass none.
 
     Returns
     -------
     tuple of int and bytes, or None
-        The same on all ranks.
+        Equal on all ranks.
 
     Raises
     ------
     Exception
-        As `allgather_bytes`.
+        See `allgather_bytes`.
 
     Notes
     -----
-    An Allreduce of 8 bytes, and two broadcasts if there is such a rank: a number of rounds that grows with the
-    logarithm of the ranks. An Allgather of Open MPI's that does not block sends from each rank to each.
+    Costs an Allreduce of 8 bytes, and two broadcasts if any rank passes data. Their rounds grow with the logarithm of
+    the ranks; in Open MPI's nonblocking Allgather each rank sends to each.
 
     Examples
     --------
@@ -153,7 +150,7 @@ def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
 
 
 def _ranks_with(comm: MPI.Intracomm, value: bool) -> list[int]:
-    """Return the ranks that give True; a bit a rank travels. Collective."""
+    """Return the ranks whose value is True; exchanges one bit a rank. Collective."""
     bits = bytearray(-(-comm.size // 8))
     bits[comm.rank // 8] |= value << comm.rank % 8
     complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [bits, MPI.BYTE], MPI.BOR), memory=bits)
@@ -179,10 +176,9 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
 
     Notes
     -----
-    One Allgather where no rank of few has more than a kilobyte, otherwise two.
-
-    At its first call on a communicator `MPI.Comm.allgather` duplicates it, and mpi4py holds the interpreter meanwhile:
-    two threads that do so with two communicators can block each other's ranks. This function duplicates none.
+    Costs one Allgather if the ranks are few and none has more than a kilobyte, otherwise two.
+    `MPI.Comm.allgather` duplicates a communicator at its first call, while mpi4py holds the interpreter. Two threads
+    that do this with two communicators can deadlock their ranks. This function duplicates none.
 
     Examples
     --------
@@ -190,7 +186,7 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     [b'one rank']
     """
     room = _ROOM_NBYTES if comm.size <= _MOST_AT_ONCE else 0
-    own = struct.pack(f"<q{room}s", len(data), data)  # cut where it has no room
+    own = struct.pack(f"<q{room}s", len(data), data)  # truncates data to the room
     parts = bytearray(len(own) * comm.size)
     with interrupts_deferred():
         begin(comm)
@@ -207,7 +203,9 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
 
 
 def allgather_objects(comm: MPI.Intracomm, value: T) -> list[T]:
-    """Return the objects of all ranks, pickled on the way; as `allgather_bytes`. Collective.
+    """Return the objects of all ranks, pickled meanwhile, in rank order. Collective.
+
+    See `allgather_bytes`.
 
     Examples
     --------
@@ -217,20 +215,20 @@ def allgather_objects(comm: MPI.Intracomm, value: T) -> list[T]:
     return [pickle.loads(data) for data in allgather_bytes(comm, pickle.dumps(value))]
 
 
-# ---- exceptions on their way ---------------------------------------------------------------------------
+# ---- transfer of exceptions ----------------------------------------------------------------------------
 
 _AGREED = "_agreed"  # the attribute of an exception that `agree` raises
 
 
 class _Agreed(NamedTuple):
-    """What an agreement among more ranks goes on with, when one among some of them has failed."""
+    """A failed agreement among some ranks, as an agreement among more ranks needs it."""
 
     packed: bytes  # the exception, before ranks were named
     failed_here: bool
 
 
 def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """What an operation returns, or raises."""
+    """Return what an operation returns, and what it raises; one of the two is None."""
     try:
         with interrupts_allowed():
             return operation(), None
@@ -239,7 +237,7 @@ def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None
 
 
 def _inner(failure: BaseException | None) -> _Agreed | None:
-    """What a failure goes on with, if it is one on which some of the ranks have agreed."""
+    """Return the agreement among some ranks that raised a failure; None without one."""
     return getattr(failure, _AGREED, None)
 
 
@@ -249,13 +247,13 @@ def _failed_here(failure: BaseException | None) -> bool:
 
 
 def _packed(failure: BaseException | None) -> bytes:
-    """The bytes of a failure; none if there is none."""
+    """Return a failure as bytes; empty without a failure."""
     inner = _inner(failure)
     return b"" if failure is None else _pack(failure) if inner is None else inner.packed
 
 
 def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: BaseException | None) -> BaseException:
-    """The error that this rank raises: the one that was packed, with the ranks that failed; `failure` is its own."""
+    """Return the packed error, with the failed ranks; `failure` is this rank's own."""
     if failure is not None and not isinstance(failure, Exception):
         return failure
     agreed = _naming_ranks(_unpack(packed), failed, comm.size)
@@ -265,20 +263,20 @@ def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: Base
 
 
 def _pack(error: BaseException) -> bytes:
-    """Bytes of an exception, never empty: its text, and the exception itself if it survives pickling."""
+    """Return an exception as bytes, never empty: its text, and its pickle if faithful."""
     text = type(error).__name__
     try:
         text += f": {error}" if str(error) else ""
         pickled = pickle.dumps(error)
         copy = pickle.loads(pickled)
         faithful = type(copy) is type(error) and str(copy) == str(error)
-    except Exception:  # the text and pickling run code of the exception's class, which may raise anything
+    except Exception:  # str() and pickle run code of the exception's class, which may raise anything
         faithful = False
     return pickle.dumps((pickled if faithful else b"", text))
 
 
 def _unpack(verdict: bytes) -> Exception:
-    """The exception that was packed, or a RuntimeError with its text."""
+    """Return the packed exception, or a RuntimeError with its text."""
     pickled, text = pickle.loads(verdict)
     try:
         error = pickle.loads(pickled) if pickled else None
@@ -288,7 +286,7 @@ def _unpack(verdict: bytes) -> Exception:
 
 
 def _naming_ranks(error: Exception, failed: list[int], size: int) -> Exception:
-    """Append the failing ranks to the text of an error, or as a note where its text is not its argument."""
+    """Append the failing ranks to an error's text, or as a note if that is impossible."""
     where = f"[failed on rank{'s' * (len(failed) > 1)} {', '.join(map(str, failed))} of {size}]"
     before = str(error)
     if isinstance(error, OSError) and error.strerror:

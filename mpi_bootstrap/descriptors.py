@@ -1,4 +1,4 @@
-"""Exchange of file descriptors between the ranks of one node: requests by MPI, descriptors by Unix sockets."""
+"""Exchange of file descriptors within a node: by MPI and Unix sockets."""
 
 import os
 import pickle
@@ -21,17 +21,19 @@ from .waiting import patience
 def allgather_fds(
     comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, timeout: float | None = None
 ) -> dict[int, int]:
-    """Send this rank's file descriptor to the ranks that want it, and receive those of the wanted ranks. Collective.
+    """Exchange file descriptors: receive those of the wanted ranks, send this rank's.
+
+    Collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     fd : int
-        The descriptor of this rank; it stays the caller's.
+        The descriptor of this rank; the caller still owns it.
     wanted : collection of int
         The ranks whose descriptors this rank gets. May be empty, contain this rank, and differ between ranks.
     timeout : float, optional
-        Seconds until all descriptors must have arrived; as long as ranks wait for each other if left out.
+        Seconds until all descriptors must have arrived; default `patience`.
 
     Returns
     -------
@@ -63,12 +65,12 @@ def allgather_fds(
             undo=lambda descriptors: close_all(descriptors.values()),
         )
     finally:
-        mailbox.close()  # after agree(): all ranks have sent everything
+        mailbox.close()  # Since agree() has returned, all ranks have sent everything.
     return dict(sorted(received.items()))
 
 
 class _Request(NamedTuple):
-    """The ranks whose descriptors a rank wants, and where they must be sent to."""
+    """The ranks whose descriptors a rank wants, and the address to send them to."""
 
     address: Address
     hostname: str
@@ -81,7 +83,10 @@ def _request(mailbox: Mailbox, wanted: frozenset[int]) -> _Request:
 
 
 def _check(requests: list[_Request]) -> None:
-    """Raise an error for the first bad request: the same on every rank, since every rank checks all requests."""
+    """Raise an error for the first bad request.
+
+    Every rank checks all requests, so all raise the same error.
+    """
     size = len(requests)
     for rank, request in enumerate(requests):
         for source in sorted(request.wanted):
@@ -99,10 +104,10 @@ def _check(requests: list[_Request]) -> None:
 def _exchange(
     mailbox: Mailbox, rank: int, receivers: Mapping[int, Address], wanted: frozenset[int], timeout: float
 ) -> dict[int, int]:
-    """Post to all receivers and collect from all wanted ranks, in whatever order the queues allow.
+    """Send to all receivers and collect from all wanted ranks, as queues allow.
 
-    A socket's queue holds about ten letters. With more ranks than that, ranks that first sent everything and only
-    then received would block each other.
+    A socket's queue holds about ten datagrams. With more ranks, a rank that first sent everything and only then
+    received could deadlock with others.
     """
     received: dict[int, int] = {}
     unsent = deque(receiver for receiver in receivers if receiver != rank)

@@ -1,7 +1,7 @@
 """Communicators that MPI is duplicating for the program.
 
 Open MPI confuses the steps of `Idup` with nonblocking collectives on the same communicator: ranks get others' data, or
-hang. So the collectives by which ranks meet come after it.
+hang. So this library's own collectives wait until an `Idup` has completed.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class _Duplication(NamedTuple):
     request: MPI.Request  # the program's, which completes it
 
     def Test(self) -> bool:
-        """Whether it is over."""
+        """Return whether the duplication has completed."""
         return not self.request or self.request.Get_status()
 
 
@@ -24,18 +24,18 @@ _under_way: list[_Duplication] = []
 
 
 def note_duplication(comm: MPI.Comm, request: MPI.Request) -> None:
-    """Take note that the program has begun to duplicate a communicator."""
+    """Record that the program has begun to duplicate a communicator."""
     _under_way[:] = [duplication for duplication in _under_way if duplication.request]
     _under_way.append(_Duplication(MPI.Comm(comm), request))
 
 
 def await_duplication(comm: MPI.Comm) -> None:
-    """Wait until MPI has made the duplicates of a communicator that the program has begun.
+    """Wait until the duplications of a communicator have completed.
 
     Raises
     ------
     Exception
-        As `complete`.
+        See `complete`.
     """
     for duplication in _under_way[:]:
         if duplication.comm == comm:

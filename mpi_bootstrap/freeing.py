@@ -1,7 +1,7 @@
-"""Communicators in which ranks may be in different collectives, since some waited no longer for others.
+"""Communicators with collectives whose wait timed out on this rank.
 
-MPI goes on with a collective when the late ranks come. If the communicator was freed by then, Open MPI ends the
-program, or gives their messages to a new communicator with its number. So MPI keeps such communicators.
+Late ranks may still enter such a collective, and MPI then continues it. If the communicator was freed by then, Open MPI
+ends the program, or delivers the messages to a new communicator with its number. So such communicators are not freed.
 """
 
 import ctypes
@@ -11,28 +11,28 @@ from mpi4py import MPI
 
 
 class Tested(Protocol):
-    """What a wait asks of a request of MPI's."""
+    """Protocol of what ranks wait for: MPI's requests, and objects that stand for one."""
 
     def Test(self) -> bool:
-        """Whether it is over."""
+        """Return whether it has completed."""
 
 
-_given_up: list[tuple[MPI.Comm, Tested]] = []  # collectives for which this rank waits no more
+_given_up: list[tuple[MPI.Comm, Tested]] = []  # collectives that this rank no longer waits for
 
 
 def give_up(comm: MPI.Comm, request: Tested) -> None:
-    """Keep a collective for which this rank waits no more."""
+    """Record a collective that this rank has stopped waiting for."""
     if isinstance(comm, MPI.Comm) and not any(each is request for _, each in _given_up):
         _given_up.append((MPI.Comm(comm), request))
 
 
 def come_again(request: Tested) -> None:
-    """Forget that this rank gave up a collective: it has waited again, until all ranks were there."""
+    """Remove a collective from the record, after another wait saw it complete."""
     _given_up[:] = [(comm, each) for comm, each in _given_up if each is not request]
 
 
 def has_given_up(comm: MPI.Comm) -> bool:
-    """Return whether this rank has left a collective of a communicator in which others may still be.
+    """Return whether this rank has left a collective that other ranks may still be in.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def has_given_up(comm: MPI.Comm) -> bool:
 
 
 def forget(comm: MPI.Comm) -> None:
-    """Make an object `MPI.COMM_NULL`, and let MPI keep the communicator.
+    """Set a communicator object to `MPI.COMM_NULL` without freeing it in MPI.
 
     Examples
     --------

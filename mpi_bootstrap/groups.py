@@ -1,4 +1,4 @@
-"""Groups of MPI's: which ranks of MPI.COMM_WORLD they have."""
+"""Translation of MPI groups to ranks of MPI.COMM_WORLD."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,14 @@ from mpi4py import MPI
 
 
 def ranks_in_world(group: MPI.Group) -> Sequence[int]:
-    """Return the ranks of a group as ranks of MPI.COMM_WORLD, MPI.UNDEFINED for those of another world; free the group.
+    """Return a group's ranks as ranks of MPI.COMM_WORLD, and free the group.
+
+    Ranks of another world are MPI.UNDEFINED.
 
     Notes
     -----
-    The time that Open MPI takes to translate all ranks grows with their square; of COMM_WORLD's own there is nothing to
-    translate.
+    Open MPI's time to translate all ranks grows with the square of their number. The group of COMM_WORLD is not
+    translated.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a node is: processes of one node can map each other's memory."""
+"""Identity of a node, whose processes can map each other's memory."""
 
 import functools
 import hashlib
@@ -6,23 +6,24 @@ import os
 import socket
 from pathlib import Path
 
-VARIABLE = "PYNCCLX_NODE"  # makes pretend nodes: processes in which it differs never share memory
+VARIABLE = "PYNCCLX_NODE"  # Makes pretend nodes: processes with different values never share memory.
 IDENTITY_NBYTES = 16
 
 
 def node_identity(*, pretended: bool = True) -> bytes:
-    """Return 16 bytes, equal in two processes exactly if they are on one node. Not collective.
+    """Return 16 bytes, equal in two processes exactly if they are on one node.
+
+    Not collective.
 
     Parameters
     ----------
     pretended : bool
-        Whether the environment variable PYNCCLX_NODE counts, beside what the system says.
+        Whether the environment variable PYNCCLX_NODE counts too.
 
     Notes
     -----
-    A node is a running system, seen under one host name and in one network namespace: file descriptors, by which
-    memory travels, go through sockets that are valid in one such namespace only. Containers with host names of their
-    own are nodes of their own.
+    A node is a running system with one host name and one network namespace. Memory is shared by file descriptors, which
+    are sent through sockets of one such namespace. Containers with different host names are different nodes.
 
     Examples
     --------
@@ -38,7 +39,7 @@ def node_identity(*, pretended: bool = True) -> bytes:
 def _running_system() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # /proc may be hidden; then the host's name has to do
+    except OSError:  # /proc may be hidden; then only the host name distinguishes systems
         return ""
 
 

@@ -1,4 +1,4 @@
-"""SIGINT in a collective: it is raised where the other ranks learn of it, or when the collective is over."""
+"""SIGINT during a collective: raised where peers learn of it, or afterwards."""
 
 import ctypes
 import signal
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_LONGEST_S = 0.5  # that a wait for other ranks puts it off
+_LONGEST_S = 0.5  # longest deferral by a wait for other ranks
 _ACTION_NBYTES = 1024
 _LIBRARY = ctypes.CDLL(None)
 
 
 class _Interrupts:
-    """SIGINT in this process, while it is put off."""
+    """State of SIGINT in this process while it is deferred."""
 
     def __init__(self) -> None:
         self.deferred = self.pending = False
-        self.since = 0.0  # when it came
+        self.since = 0.0  # time of the signal
         self.handler: Any = None  # the program's
 
     def raise_pending(self) -> None:
-        """Call the program's handler, if there was a signal."""
+        """Call the program's handler if a signal is pending."""
         if self.pending:
             self.pending = False
             self.handler(signal.SIGINT, None)
@@ -33,7 +33,7 @@ _INTERRUPTS = _Interrupts()
 
 
 def _receive(number: int, frame: FrameType | None) -> None:
-    """The handler in a collective."""
+    """Handle SIGINT during a collective: call the program's handler now or later."""
     if not _INTERRUPTS.pending:
         _INTERRUPTS.pending, _INTERRUPTS.since = True, time.monotonic()
     if not _INTERRUPTS.deferred:
@@ -42,11 +42,11 @@ def _receive(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Put SIGINT off until the end of the block, or the beginning of a block of `interrupts_allowed` in it.
+    """Defer SIGINT to the end of the block, or to an `interrupts_allowed` inside it.
 
-    Without this, a rank could leave between two meetings, and the others would wait for it in the second one. Nothing
-    changes in threads beside the main one, where Python raises no signals, and without a handler of Python's: a handler
-    that was set in C stays.
+    Otherwise a rank could leave between two rendezvous, and the others would wait for it in the second one. Has no
+    effect in other threads than the main one, where Python raises no signals. Without a handler of Python's it has none
+    either: a handler that was set in C stays.
     """
     if threading.current_thread() is not threading.main_thread() or _INTERRUPTS.deferred:
         yield
@@ -59,7 +59,7 @@ def interrupts_deferred() -> Iterator[None]:
         _INTERRUPTS.handler = before
         action = _action()
         signal.signal(signal.SIGINT, _receive)
-        if _handler(action) != _handler(_action()):  # it was set in C: Python's functions do not name it
+        if _handler(action) != _handler(_action()):  # It was set in C, and Python's functions do not return it.
             signal.signal(signal.SIGINT, before)
             _LIBRARY.sigaction(int(signal.SIGINT), action, None)
             yield
@@ -75,7 +75,7 @@ def interrupts_deferred() -> Iterator[None]:
 
 
 def _action() -> ctypes.Array[ctypes.c_char]:
-    """Return what the system does for SIGINT: a struct sigaction, at the beginning of more bytes than any has."""
+    """Return SIGINT's struct sigaction, at the beginning of a buffer larger than any."""
     action = ctypes.create_string_buffer(_ACTION_NBYTES)
     _LIBRARY.sigaction(int(signal.SIGINT), None, action)
     return action
@@ -88,7 +88,7 @@ def _handler(action: ctypes.Array[ctypes.c_char]) -> bytes:
 
 @contextmanager
 def interrupts_allowed() -> Iterator[None]:
-    """In a block of `interrupts_deferred`: raise SIGINT that was put off, and what comes until the end."""
+    """Raise deferred and new SIGINT in this block, inside an `interrupts_deferred`."""
     if threading.current_thread() is not threading.main_thread() or not _INTERRUPTS.deferred:
         yield
         return
@@ -98,7 +98,7 @@ def interrupts_allowed() -> Iterator[None]:
 
 
 def raise_if_overdue() -> None:
-    """Raise SIGINT that was put off for a wait that does not end: other ranks do not come, or come too late."""
+    """Raise SIGINT that was deferred for too long by a wait for other ranks."""
     overdue = _INTERRUPTS.pending and time.monotonic() - _INTERRUPTS.since > _LONGEST_S
     if overdue and threading.current_thread() is threading.main_thread():
         _INTERRUPTS.raise_pending()

@@ -1,11 +1,11 @@
-"""Launches in which MPI was not wired up: every process is alone in MPI.COMM_WORLD, and is refused."""
+"""Detection of wrong launches, in which every process is alone in MPI.COMM_WORLD."""
 
 import os
 from collections.abc import Mapping
 
 from mpi4py import MPI
 
-# Variables with the number of processes that a launcher has started, and the launcher's name.
+# Environment variables with the number of processes that a launcher has started, and the launcher's name.
 _LAUNCHERS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "MV2_COMM_WORLD_SIZE": "MVAPICH's mpiexec",
@@ -18,10 +18,10 @@ class LaunchError(RuntimeError):
 
 
 def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse to go on alone in a job of several processes.
+    """Raise LaunchError if this process is alone in a job of several processes.
 
     If launcher and MPI library have different protocols, each process becomes an MPI world of size one: all of them
-    compute, nothing is exchanged, and no error is raised. Not collective.
+    compute, nothing is exchanged, and MPI raises no error. Not collective.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> Non
     Raises
     ------
     LaunchError
-        With the variable that was found, and the way to start the program instead.
+        Its text names the variable that was found, and how to start the program instead.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> Non
     if max(comm.size, MPI.COMM_WORLD.size) > 1:
         return
     tasks = _slurm_tasks(environ)
-    if tasks > 1 and _number(environ, "PMI_SIZE") == tasks:  # srun --mpi=pmi2, and a library without it
+    if tasks > 1 and _number(environ, "PMI_SIZE") == tasks:  # srun --mpi=pmi2, with a library that lacks it
         raise LaunchError(_unwired_step(tasks))
     for name, launcher in _LAUNCHERS.items():
         if _number(environ, name) > 1:
@@ -60,10 +60,10 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _slurm_tasks(environ: Mapping[str, str]) -> int:
-    """Tasks of the Slurm step that this process belongs to, 0 outside of a step.
+    """Return the number of tasks of this process's Slurm step; 0 outside of a step.
 
-    A batch script has SLURM_PROCID and SLURM_NTASKS too, but is one process on purpose: the
-    SLURM_STEP variables are what srun adds.
+    A batch script also has SLURM_PROCID and SLURM_NTASKS, but is one process on purpose. Only srun adds the SLURM_STEP
+    variables.
     """
     if "SLURM_PROCID" not in environ:
         return 0

@@ -1,6 +1,6 @@
-"""A mailbox for file descriptors: a Unix datagram socket that sends and receives them between processes of one node.
+"""Mailboxes for file descriptors: Unix datagram sockets within a node.
 
-Descriptors travel as SCM_RIGHTS. That needs no privilege; to take them from another process with pidfd_getfd does,
+Descriptors are sent as SCM_RIGHTS, which needs no privilege. Taking them from another process with pidfd_getfd does,
 and ordinary container profiles refuse it.
 """
 
@@ -15,23 +15,23 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-# Try again later: the receiver's queue, the socket memory or the table of descriptors in flight is full.
+# Errors to retry after: the receiver's queue, the socket memory or the table of descriptors in flight is full.
 _BUSY = {errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS}
 _TOKEN_NBYTES = 16
 _SENDER = struct.Struct("<i")
 _FD_NBYTES = array.array("i").itemsize
 _LETTER_NBYTES = _TOKEN_NBYTES + _SENDER.size
-_STRANGERS_AT_ONCE = 32  # letters without the token that one look reads
+_STRANGERS_AT_ONCE = 32  # most datagrams without the token that one `collect` reads
 
-# A filter in Linux's packet language (linux/filter.h): compares the words of a letter with those of the token.
+# A filter in Linux's packet language (linux/filter.h), which compares the words of a datagram with those of the token.
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER
 _LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
-_INSTRUCTION = struct.Struct("=HBBI")  # code, instructions to skip if equal, and if not, operand
+_INSTRUCTION = struct.Struct("=HBBI")  # code, instructions to skip if equal, to skip if not, operand
 _WHOLE_LETTER, _NOTHING = 0xFFFFFFFF, 0
 
 
 class Address(NamedTuple):
-    """The name of a mailbox's socket, and the random token that its letters must carry."""
+    """Name of a mailbox's socket, and the random token that its datagrams must carry."""
 
     name: bytes
     token: bytes
@@ -40,18 +40,18 @@ class Address(NamedTuple):
 class Mailbox:
     """A socket that receives descriptors, and the one descriptor that it sends.
 
-    Every process in the network namespace can write to an abstract socket. So a letter carries the receiver's token,
-    which only the ranks of the communicator have. Linux drops other letters before they take room in the queue; where
-    it has no such filter, `collect` reads and drops them.
+    Every process in the network namespace can write to an abstract socket. So a datagram carries the receiver's token,
+    which only the ranks of the communicator have. Linux drops other datagrams before they occupy the queue. Where it
+    has no such filter, `collect` reads and drops them.
 
     Attributes
     ----------
     strangers : int
-        Letters that `collect` has dropped.
+        Number of datagrams that `collect` has dropped.
     """
 
     def __init__(self, fd: int) -> None:
-        os.fstat(fd)  # a descriptor that is not open must fail here, not as a timeout on another rank
+        os.fstat(fd)  # A descriptor that is not open must fail here, not as a timeout on another rank.
         self.fd = fd
         self.strangers = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -59,18 +59,18 @@ class Mailbox:
             self._socket.setblocking(False)
             token = os.urandom(_TOKEN_NBYTES)
             _let_pass(self._socket, token)
-            self._socket.bind(b"")  # the kernel picks a free abstract name
+            self._socket.bind(b"")  # Linux picks a free abstract name.
             self.address = Address(self._socket.getsockname(), token)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Stop receiving. The descriptor that it sends stays the caller's."""
+        """Close the socket. The caller still owns the descriptor that it sends."""
         self._socket.close()
 
     def post(self, sender: int, to: Address) -> bool:
-        """Send the descriptor to another mailbox; False if the queue is full at the moment."""
+        """Send the descriptor to another mailbox; return False if its queue is full now."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.fd]))]
         try:
             self._socket.sendmsg([to.token, _SENDER.pack(sender)], rights, 0, to.name)
@@ -81,9 +81,12 @@ class Mailbox:
         return True
 
     def collect(self) -> tuple[int, int] | None:
-        """Sender and descriptor of the next letter with this mailbox's token; None if it is not among the first few."""
+        """Return sender and descriptor of the next datagram with this mailbox's token.
+
+        None if it is not among the first few.
+        """
         for _ in range(_STRANGERS_AT_ONCE):
-            try:  # not socket.recv_fds: it forgets its flags in some Python versions
+            try:  # not socket.recv_fds, which ignores its flags in some Python versions
                 letter, ancillary, flags, _ = self._socket.recvmsg(
                     _LETTER_NBYTES + 1, socket.CMSG_LEN(_FD_NBYTES), socket.MSG_CMSG_CLOEXEC
                 )
@@ -101,24 +104,25 @@ class Mailbox:
         return None
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there is a letter, at most `seconds`."""
+        """Sleep until a datagram has arrived, at most `seconds`."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.poll(max(0.0, seconds) * 1000)
 
 
 def _let_pass(receiver: socket.socket, token: bytes) -> None:
-    """Have Linux drop letters that do not begin with the token, if it can."""
+    """Make Linux drop datagrams that do not begin with the token, if it can."""
     words = struct.unpack(f">{_TOKEN_NBYTES // 4}I", token)
+    # Each unequal word jumps to the last instruction, which drops the datagram.
     code = b"".join(
         _INSTRUCTION.pack(_LOAD_WORD, 0, 0, 4 * place)
-        + _INSTRUCTION.pack(_JUMP_IF_EQUAL, 0, 2 * (len(words) - place) - 1, word)  # else to the last instruction
+        + _INSTRUCTION.pack(_JUMP_IF_EQUAL, 0, 2 * (len(words) - place) - 1, word)
         for place, word in enumerate(words)
     )
     code += _INSTRUCTION.pack(_RETURN, 0, 0, _WHOLE_LETTER) + _INSTRUCTION.pack(_RETURN, 0, 0, _NOTHING)
     memory = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // _INSTRUCTION.size, ctypes.addressof(memory))
-    with suppress(OSError):  # sandboxes that imitate Linux may have none
+    with suppress(OSError):  # Sandboxes that imitate Linux may have no filters.
         receiver.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 

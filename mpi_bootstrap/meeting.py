@@ -1,4 +1,4 @@
-"""Meetings of a communicator's ranks, to which some rank may never come: it may be in a call of MPI's own."""
+"""Rendezvous of a communicator's ranks, with a time limit for late ranks."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ from .plain import plain
 
 
 class Meeting:
-    """Meetings of one communicator's ranks, one after another.
+    """Rendezvous of one communicator's ranks, one after another.
 
-    MPI matches no nonblocking collective with a blocking one. So a rank that waits here does no harm to one that is in
-    a collective of MPI's own, and a rank that comes too late finds those that still wait.
+    MPI matches no nonblocking collective with a blocking one. So a rank that waits here cannot disturb one that is in a
+    collective of MPI's own, and a late rank completes the rendezvous of those that still wait.
 
     Examples
     --------
@@ -22,7 +22,7 @@ class Meeting:
     """
 
     def __init__(self) -> None:
-        self._waiting: MPI.Request | None = None  # of a meeting to which not all have come
+        self._waiting: MPI.Request | None = None  # a rendezvous that some rank has not reached
 
     def missing(
         self,
@@ -31,10 +31,10 @@ class Meeting:
         late: Callable[[], None] | None = None,
         look: Callable[[], None] | None = None,
     ) -> list[int]:
-        """Wait for all ranks to come, asleep, and return the ranks that have not. Collective.
+        """Sleep until all ranks come; return those missing after `seconds`. Collective.
 
-        All ranks that have come return as soon as one of them has waited for so long. Meanwhile `look` is called again
-        and again, and after three quarters of the time `late`; what they raise is raised.
+        As soon as one rank has waited that long, all that have come return. Meanwhile `look` is called repeatedly, and
+        `late` once after three quarters of the time. Their exceptions are raised.
         """
         if self._waiting is None:
             waiting.begin(comm)

@@ -1,4 +1,7 @@
-"""The methods of a communicator as mpi4py has them: a subclass may override them, and call us to set itself up."""
+"""mpi4py's own methods of a communicator whose subclass overrides them.
+
+The overriding methods may call this package to prepare themselves.
+"""
 
 from typing import cast
 
@@ -8,10 +11,10 @@ from .duplicating import await_duplication
 
 
 def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Return a communicator with the same ranks whose methods are mpi4py's own, for collectives on it.
+    """Return an object for the same communicator whose methods are mpi4py's own.
 
-    Without communication, but for the end of an `Idup` that is under way. What is none of MPI's, such as a
-    simulated one, is taken as it is.
+    Does not communicate, but waits for an `Idup` under way. An object of another class, such as a simulated
+    communicator, is returned unchanged.
 
     Examples
     --------

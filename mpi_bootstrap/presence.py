@@ -1,9 +1,9 @@
-"""Whether other processes of this node live: a page of each, with a robust mutex that Linux marks when its holder dies.
+"""Detection of dead processes of this node, by a shared page of each.
 
-Linux does so before it frees the memory of a process, which takes a second and more where there is much of it: 0.1 to
-10 ms after a SIGKILL, where sockets and pidfds take up to 1.2 s. The mark is a bit of the mutex's word, so that to look
-is to read a word. The page has more, for when its process cannot answer: how it ended, when it ran last,
-and notes about communicators that it has given up.
+The page has a robust mutex, in whose word Linux sets a bit when its holder dies: the mark. Linux sets it 0.1 to 10 ms
+after a SIGKILL, before it frees the process's memory, which can take a second and more. Sockets and pidfds take up to
+1.2 s. The page also has what its process can no longer answer: how it ended, when it ran last, and notes about failed
+communicators.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 NBYTES = 4096
-# How a process is: at work, over as it should be, over with an exception; or at the end of its program, where functions
-# of `atexit` and destructors may still communicate: to its peers it is at work until its memory is gone.
+# States of a process: at work, ended normally, ended by an exception, or at the end of its program. In the last one
+# `atexit` functions and destructors may still communicate, so peers take it for RUNNING until the mutex is marked.
 RUNNING, ENDED, RAISED, ENDING = range(4)
-_MUTEX_NBYTES = 64  # at the beginning; more than any pthread_mutex_t
+_MUTEX_NBYTES = 64  # at the beginning of the page; larger than any pthread_mutex_t
 _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
 _NAMESPACE_AT, _STARTED_AT, _CPU_AT = 96, 104, 112
 _TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
@@ -29,27 +29,27 @@ _NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note
 _NOTE_NBYTES = 128
 _MOST_NOTES = (NBYTES - _NOTES_BEGIN) // _NOTE_NBYTES
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
-STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no beat
-_COMPUTING = 0.2  # of the time since the beat, spent on a processor
-CLOSING_S = 2.0  # from the mark on, until Linux has closed all that the process had open
+STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no heartbeat
+_COMPUTING = 0.2  # least share of the time since the heartbeat that a COMPUTING process spent on a processor
+CLOSING_S = 2.0  # from the mark until Linux has closed all that the process had open
 _ROBUST = _SHARED = 1  # PTHREAD_MUTEX_ROBUST, PTHREAD_PROCESS_SHARED
 
 
 class Note(NamedTuple):
-    """What a process writes of a communicator that it has given up.
+    """A process's note on its page that a communicator has failed.
 
     Attributes
     ----------
     group : bytes
         Name of the communicator's device side, 16 bytes, the same on all ranks.
     kind : str
-        Why, in a word of at most 12 letters.
+        The reason, in a word of at most 12 letters.
     rank, peer : int
-        The rank that has written it, and the one that it has waited for; -1: none.
+        The rank that wrote the note, and the one that it waited for; -1: none.
     epoch, expected, seen : int
-        Of the wait.
+        Values of the wait.
     when_ns : int
-        On the node's monotonic clock.
+        Time on the node's monotonic clock.
     operation : str
     """
 
@@ -64,14 +64,14 @@ class Note(NamedTuple):
     operation: str
 
     def pack(self) -> bytes:
-        """Return the note as it is in a page."""
+        """Return the bytes of the note in a page."""
         group, kind, *numbers, operation = self
         body = _NOTE.pack(0, group, kind.encode(), *numbers, operation.encode()[:40])[4:]
         return struct.pack("=I", zlib.crc32(body)) + body
 
     @classmethod
     def unpack(cls, data: bytes) -> "Note | None":
-        """Return the note; None while it is being written."""
+        """Return the note from bytes of a page; None while it is being written."""
         checksum, group, kind, rank, peer, epoch, expected, seen, when_ns, operation = _NOTE.unpack(data)
         if checksum != zlib.crc32(data[4:]):
             return None
@@ -83,7 +83,7 @@ def _text(field: bytes) -> str:
 
 
 class _Page:
-    """A page as this process has mapped it."""
+    """A page, mapped into this process."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, NBYTES)
@@ -97,7 +97,7 @@ class _Page:
 
 
 def _pid_namespace() -> int:
-    """Return the number of the PID namespace; 0 if /proc is that of another one, or hidden."""
+    """Return the number of the PID namespace; 0 if /proc is hidden or another one's."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
     except OSError:
@@ -105,7 +105,7 @@ def _pid_namespace() -> int:
 
 
 class _Stat(NamedTuple):
-    """What /proc has of a process; nothing if that is hidden."""
+    """A process's entry in /proc; defaults if it is hidden or gone."""
 
     state: bytes = b""
     started: int = 0
@@ -121,7 +121,7 @@ def _stat(process: int | str) -> _Stat:
 
 
 class Presence(_Page):
-    """The page of this process; `fd` is for its peers.
+    """The page of this process; peers map it by `fd`.
 
     Examples
     --------
@@ -145,7 +145,10 @@ class Presence(_Page):
         self._long(_STARTED_AT).value = _stat("self").started
 
     def hold(self) -> bool:
-        """Lock the mutex, on a thread that lives as long as the process; False if its end would not be marked."""
+        """Lock the mutex; return whether Linux will mark it at the process's end.
+
+        Call it on a thread that lives as long as the process.
+        """
         library, attribute = ctypes.CDLL(None), ctypes.create_string_buffer(_MUTEX_NBYTES)
         mutex = ctypes.c_void_p(self._address)
         library.pthread_mutexattr_init(attribute)
@@ -154,19 +157,19 @@ class Presence(_Page):
         if refused or library.pthread_mutex_init(mutex, attribute) or library.pthread_mutex_lock(mutex):
             return False
         me = threading.get_native_id()
-        words = range(0, _MUTEX_NBYTES, 4)  # the first in glibc, the second in musl
+        words = range(0, _MUTEX_NBYTES, 4)  # the holder is in the first word in glibc, in the second in musl
         offset = next((at for at in words if self._word(at).value & _TID_MASK == me), None)
-        self._word(_OFFSET_AT).value = _OFFSET_AT if offset is None else offset  # a word without the mark
+        self._word(_OFFSET_AT).value = _OFFSET_AT if offset is None else offset  # default: a word that is never marked
         self.beat(time.monotonic_ns())
         return offset is not None
 
     def beat(self, now_ns: int) -> None:
-        """Let peers see that this process runs."""
+        """Write a heartbeat: this process runs."""
         self._long(_CPU_AT).value = time.process_time_ns()
         self._long(_BEAT_AT).value = now_ns
 
     def end(self, state: int, text: str = "") -> None:
-        """Let peers see that this process ends by itself, and why."""
+        """Write that this process ends by itself, and why."""
         data = text.encode()[:_MOST_TEXT_NBYTES]
         self._map[_TEXT_AT : _TEXT_AT + len(data)] = data
         self._word(_TEXT_NBYTES_AT).value = len(data)
@@ -174,11 +177,11 @@ class Presence(_Page):
         self._word(_STATE_AT).value = state
 
     def end_with_interpreter(self) -> object:
-        """Let peers see, when the object returned here is deleted, that this process is over, if it is ENDING."""
+        """Return an object whose deletion changes this process's state ENDING to ENDED."""
         return _AtEnd(self, self._word(_STATE_AT), self._long(_BEAT_AT))
 
     def note(self, note: Note) -> None:
-        """Let peers see a note."""
+        """Write a note for peers."""
         with self._lock:
             number = self._word(_NOTES_AT).value
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
@@ -187,7 +190,7 @@ class Presence(_Page):
 
 
 class _AtEnd:
-    """Uses nothing but what it holds: of modules nothing may be left when it is deleted."""
+    """Sets a process's state to ENDED when deleted; modules may be gone by then."""
 
     def __init__(self, page: _Page, state: ctypes.c_uint32, beat: ctypes.c_int64) -> None:
         self._page, self._state, self._beat = page, state, beat
@@ -201,7 +204,7 @@ class _AtEnd:
 
 
 class PeerPresence(_Page):
-    """Another process's page, mapped by a descriptor, which is closed."""
+    """Another process's page, mapped by a descriptor, which is then closed."""
 
     def __init__(self, fd: int) -> None:
         try:
@@ -213,7 +216,7 @@ class PeerPresence(_Page):
         self._state, self._beat, self._count = self._word(_STATE_AT), self._long(_BEAT_AT), self._word(_NOTES_AT)
         self._mutex = self._word(self._word(_OFFSET_AT).value)
         self._read = 0
-        self._marked_s: float | None = None  # when the mark was first seen
+        self._marked_s: float | None = None  # time when the mark was first seen
 
     def _is_marked(self) -> bool:
         """Return whether Linux has marked the mutex."""
@@ -223,13 +226,13 @@ class PeerPresence(_Page):
         return marked
 
     def is_quiet(self) -> bool:
-        """Return whether its process is at work, and has written no new note."""
+        """Return whether the process is at work and has written no new note."""
         quiet = self._count.value == self._read and self._state.value in (RUNNING, ENDING)
         return quiet and not self._is_marked()
 
     @property
     def has_died(self) -> bool:
-        """Whether its process has ended, and not by itself."""
+        """Whether the process has ended without writing so."""
         return self._is_marked() and self._state.value == RUNNING
 
     @property
@@ -242,17 +245,17 @@ class PeerPresence(_Page):
 
     @property
     def text(self) -> str:
-        """Why its process has ended."""
+        """The reason that the process gave for its end."""
         nbytes = min(self._word(_TEXT_NBYTES_AT).value, _MOST_TEXT_NBYTES)
         return self._map[_TEXT_AT : _TEXT_AT + nbytes].decode(errors="replace")
 
     @property
     def beat_ns(self) -> int:
-        """When it ran last, or ended by itself, on the node's monotonic clock."""
+        """Time of its last heartbeat, or of its own end, on the node's monotonic clock."""
         return self._beat.value
 
     def new_notes(self) -> list[Note]:
-        """Return the notes that were written since the last call."""
+        """Return the notes written since the last call."""
         count = self._count.value
         if count == self._read:
             return []
@@ -260,28 +263,28 @@ class PeerPresence(_Page):
         for number in range(max(self._read, count - _MOST_NOTES), count):
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
             note = Note.unpack(self._map[at : at + _NOTE.size])
-            if note is None:  # the next look finds it
+            if note is None:  # still being written; the next call returns it
                 break
             notes.append(note)
             self._read = number + 1
         return notes
 
     def is_gone(self) -> bool:
-        """Return whether nothing of the process runs any more, on a GPU neither: Linux has closed what it had open.
+        """Return whether nothing of the process runs any more, not even on a GPU.
 
-        Its number shows that. In another PID namespace the number is free, or another process's: there the mark
-        counts, once it has been there for longer than Linux takes for the rest.
+        Linux has then closed what it had open, and /proc shows that. /proc has no process of another PID namespace; for
+        those it is true when the mark is older than `CLOSING_S`.
         """
         if not self._has_number_here:
             return self._is_marked() and time.monotonic() - (self._marked_s or 0.0) >= CLOSING_S
         try:
             found = _stat(self.pid)
-        except OSError:  # no descriptor is free, for example
+        except OSError:  # for example, no descriptor is free
             return False
         return found.state in (b"", b"Z", b"X") or found.started != self._started
 
     def why_still(self) -> str:
-        """Return why the process shows no beat: STOPPED, by a signal or a debugger, COMPUTING, or UNKNOWN."""
+        """Return why there is no heartbeat: STOPPED (signal, debugger), COMPUTING, UNKNOWN."""
         try:
             found = _stat(self.pid) if self._has_number_here else _Stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""A barrier whose ranks sleep while they wait: one of them may need the processors, to compile."""
+"""A barrier whose ranks sleep; one of them may need the processors to compile."""
 
 from mpi4py import MPI
 
@@ -7,13 +7,15 @@ from .waiting import begin, complete
 
 
 def sleeping_barrier(comm: MPI.Intracomm, seconds: float | None = None) -> None:
-    """Wait for all ranks of a communicator, asleep; MPI's own waits keep a processor busy. Collective.
+    """Sleep until all ranks of a communicator have come. Collective.
+
+    MPI's own waits keep a processor busy.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     seconds : float, optional
-        How long; as for other meetings if left out.
+        Longest wait; default `patience`, as in other rendezvous.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The nodes of a communicator: which ranks run on each, and the local ranks there."""
+"""The nodes of a communicator, and the ranks that run on each."""
 
 import hashlib
 from collections import Counter
@@ -20,17 +20,17 @@ class Topology:
     Parameters
     ----------
     rank, size : int
-        As in the communicator.
+        Rank and size in the communicator.
     node : int
         Index of this rank's node; nodes are numbered by the lowest rank that runs on them.
     local_rank, local_size : int
         Index of this rank among the ranks of its node (in rank order), and their number.
     hostname : str
-        Name of the node, for messages.
+        Name of the node, for error messages.
     nodes : tuple of int, length size
         Node index of every rank.
     is_divided : bool
-        Whether some of these nodes are parts of one: their ranks could map each other's memory.
+        Whether some of these nodes are parts of one real node, whose ranks could map each other's memory.
     """
 
     rank: int
@@ -44,29 +44,31 @@ class Topology:
 
     @property
     def local_ranks(self) -> tuple[int, ...]:
-        """The ranks that run on this rank's node, this one included, in rank order."""
+        """The ranks on this rank's node, including this one, in rank order."""
         return tuple(rank for rank, node in enumerate(self.nodes) if node == self.node)
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return max(self.nodes) + 1
 
 
 def topology(
     comm: MPI.Intracomm, *, most: int | None = None, apart: bytes = b"", pretended: bool = True
 ) -> Topology:
-    """Find out which ranks of `comm` share a node. Collective, with the same `most` and `pretended` on all ranks.
+    """Return which ranks of a communicator share a node.
+
+    Collective, with the same `most` and `pretended` on all ranks.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     most : int, optional
-        A node with more ranks is taken for several, of about equal size.
+        A node with more ranks is divided into several of about equal size.
     apart : bytes
-        Ranks of one node that give different bytes are taken for ranks of several.
+        Ranks of one node that pass different bytes are treated as ranks of different nodes.
     pretended : bool
-        As of `node_identity`.
+        Whether the environment variable PYNCCLX_NODE counts too; see `node_identity`.
 
     Returns
     -------
@@ -74,8 +76,8 @@ def topology(
 
     Notes
     -----
-    One Allreduce of a table of 16 bytes a rank, in which each rank has filled its own place; what is kept takes 8 bytes
-    a rank, and a number for each node. Reductions take a number of rounds that grows with the logarithm of the ranks.
+    Costs one Allreduce of a table with 16 bytes a rank, in which each rank fills its own entry. Its number of rounds
+    grows with the logarithm of the ranks. The result takes 8 bytes a rank, and a number for each node.
 
     Examples
     --------
@@ -99,7 +101,7 @@ def topology(
 
 
 def _gathered(comm: MPI.Intracomm, own: bytes) -> bytes:
-    """The bytes of all ranks, of which each gives as many, one after another."""
+    """Return the bytes of all ranks in rank order; each passes equally many."""
     table = bytearray(len(own) * comm.size)
     table[len(own) * comm.rank : len(own) * (comm.rank + 1)] = own
     with interrupts_deferred():
@@ -109,13 +111,13 @@ def _gathered(comm: MPI.Intracomm, own: bytes) -> bytes:
 
 
 def _numbered(keys: Iterable[Hashable]) -> tuple[int, ...]:
-    """A number for each key, those that occur first being lower."""
+    """Number keys in the order of their first occurrence."""
     numbers: dict[Hashable, int] = {}
     return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
 
 def _divided(nodes: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """The nodes, those with more than `most` ranks in several parts."""
+    """Return the nodes, with those of more than `most` ranks divided into parts."""
     sizes, seen = Counter(nodes), Counter[int]()
     if max(sizes.values()) <= most:
         return nodes

@@ -1,4 +1,4 @@
-"""Waits of ranks that meet on the host: each ends at a deadline, or when a rank is known never to come."""
+"""Bounded waits for rendezvous on the host, ended by a deadline or a failed rank."""
 
 import os
 import time
@@ -10,38 +10,38 @@ from mpi4py import MPI
 from .freeing import Tested, give_up
 from .interrupts import raise_if_overdue
 
-SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two looks
-_PART = 1 / 8  # of the time waited so far that a pause lasts: the wait ends this much late at most
-_YIELDS, SPIN_S = 50, 200e-6  # so many looks, and as long, before the first pause
+SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two polls
+_PART = 1 / 8  # length of a pause as a share of the time waited so far; bounds how late a wait ends
+_YIELDS, SPIN_S = 50, 200e-6  # least number of polls, and least time, before the first pause
 _LAST_LOOKS = 20
-_TAG = 32749  # of notes; MPI allows tags up to 32767 at least
-_UNUSED_TAG = 32748  # by any message
+_TAG = 32749  # tag of notes; MPI allows tags up to 32767 at least
+_UNUSED_TAG = 32748  # a tag that no message has
 _NOTE = b"pyncclx: waited in vain for all ranks to come here. "
 _FOR_NOTES_S = 1.0
 
 
-_left: list[Tested] = []  # notes that MPI has been given
-_kept: list[object] = []  # memory that MPI may still write to, of meetings that were given up
+_left: list[Tested] = []  # requests of notes under way
+_kept: list[object] = []  # memory of collectives no longer waited for, which MPI may still write to
 
 
 class Judge(Protocol):
-    """How long ranks wait for each other, and what they raise when they do so no more."""
+    """Failure policy: how long ranks wait for each other, and what they raise then."""
 
     def seconds(self) -> float:
         """Return how long a rank waits."""
 
     def hopeless(self, comm: MPI.Comm, waited_s: float) -> Exception | None:
-        """Return why some rank will never come, if that is known."""
+        """Return why some rank will never come; None if that is not known."""
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
-        """Return what to raise in the place of an exception of MPI's."""
+        """Return what to raise instead of an exception of MPI's."""
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
         """Return what to raise for ranks that have not come in time."""
 
 
 class _Patient:
-    """The judge of programs that have set no other one."""
+    """The failure policy of programs that have set no other one."""
 
     def seconds(self) -> float:
         return 300.0
@@ -61,7 +61,7 @@ _judges: list[Judge] = [_Patient()]
 
 
 def judge_by(judge: AnyJudge) -> AnyJudge:
-    """Let a judge decide for all meetings of the process from now on."""
+    """Set the failure policy of all later waits in this process; return it."""
     _judges[:] = [judge]
     return judge
 
@@ -72,10 +72,10 @@ def patience() -> float:
 
 
 def let_go_on() -> None:
-    """Let MPI do what others need of this rank.
+    """Let MPI make progress on this rank, by a probe.
 
-    A probe does so if it finds nothing (Open MPI), and not of COMM_SELF (MPICH). If COMM_WORLD has been revoked, which
-    MPICH cannot do, a probe of COMM_WORLD raises, and does nothing.
+    In Open MPI only a probe that finds nothing makes progress. In MPICH one of COMM_SELF makes none. If COMM_WORLD has
+    been revoked, which MPICH cannot do, its probe raises and makes none.
     """
     try:
         MPI.COMM_WORLD.Iprobe(MPI.COMM_WORLD.rank, _UNUSED_TAG)
@@ -84,29 +84,30 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise, before a meeting begins, if some rank will never come."""
+    """Raise before a rendezvous if some rank will never come."""
     reason = _judges[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason
 
 
 def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, memory: object = None) -> None:
-    """Wait for a nonblocking collective of MPI's; other threads run, and the processor is free for other ranks.
+    """Wait for a nonblocking collective of MPI's, without keeping the processor busy.
 
     Parameters
     ----------
     comm : MPI.Comm
     request : Tested
-        MPI's, or what stands for one.
+        A request of MPI's, or an object that stands for one.
     seconds : float, optional
-        Instead of the judge's.
+        Longest wait; default: that of the failure policy.
     memory : object, optional
         What MPI reads and writes, which mpi4py's requests do not hold. It is kept if the wait ends before the request.
 
     Raises
     ------
     Exception
-        What the judge has for a rank that does not come, or will never come. The meeting is given up then.
+        From the failure policy, for a rank that is late or will never come. The collective is then recorded; see
+        `has_given_up`.
     """
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
@@ -126,16 +127,18 @@ def missing(
     late: Callable[[], None] | None = None,
     look: Callable[[], None] | None = None,
 ) -> list[int]:
-    """Wait as `complete` does, and return the ranks that have not come in time, the same on all that have come.
+    """Wait for a collective as `complete` does; return the ranks that are late.
 
-    Meanwhile `look` is called again and again, and after three quarters of the time `late`; what they raise is raised.
+    All ranks that have come return the same list. Meanwhile `look` is called repeatedly, and `late` once after three
+    quarters of the time. Their exceptions are raised.
     """
     begun, asked, has_looked = time.monotonic(), late is None, False
     patience_s = patience() if seconds is None else seconds
 
     def given_up() -> bool:
         nonlocal asked, has_looked
-        while not has_looked and _take_note(comm, MPI.ANY_SOURCE):  # of a wait to which this rank had not come
+        # Notes that are there at the first poll belong to an earlier wait, for which this rank was late.
+        while not has_looked and _take_note(comm, MPI.ANY_SOURCE):
             pass
         has_looked = True
         if look is not None:
@@ -170,7 +173,7 @@ def _is_over_in_time(
             pause = pause_after(waited)
             reason = judge.hopeless(comm, waited) if pause == LONGEST_S else None
             if reason is not None:
-                # A rank that has ended may have come before, if this process has not run since.
+                # A rank that has ended may have come before its end, if this process has not run since.
                 if _comes_after_all(request):
                     return True
                 raise reason
@@ -185,7 +188,7 @@ def _is_over_in_time(
 
 
 def pause_after(waited_s: float) -> float:
-    """The seconds until the next look of a rank that has waited so long."""
+    """Return the seconds until the next poll, after `waited_s` seconds of waiting."""
     return min(max(_PART * waited_s, SHORTEST_S), LONGEST_S)
 
 
@@ -208,13 +211,13 @@ def _comes_after_all(request: Tested) -> bool:
 
 
 def _has_note(comm: MPI.Comm, source: int, status: MPI.Status | None = None) -> bool:
-    """Whether a rank has sent a note. It stays: who has one gives up, and takes it then."""
+    """Return whether a note has come, without receiving it; `_without_note` does that."""
     status = status or MPI.Status()
     return MPI.Comm.Iprobe(comm, source, _TAG, status) and status.Get_count(MPI.BYTE) == len(_NOTE)
 
 
 def _take_note(comm: MPI.Comm, source: int) -> bool:
-    """Receive a note if a rank has sent one; the next wait has notes of its own."""
+    """Receive a note and return True; False if none has come."""
     status = MPI.Status()
     if not _has_note(comm, source, status):
         return False
@@ -223,7 +226,7 @@ def _take_note(comm: MPI.Comm, source: int) -> bool:
 
 
 def _without_note(comm: MPI.Comm) -> list[int]:
-    """Send all others a note that this rank has come, and return the ranks that send none."""
+    """Send all other ranks a note that this one has come; return those that send none."""
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     _left.extend(MPI.Comm.Isend(comm, [_NOTE, MPI.BYTE], rank, _TAG) for rank in others)
     end = time.monotonic() + _FOR_NOTES_S
