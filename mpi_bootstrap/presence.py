@@ -284,7 +284,7 @@ class PeerPresence(_Page):
         return found.state in (b"", b"Z", b"X") or found.started != self._started
 
     def why_still(self) -> str:
-        """Return why there is no heartbeat: STOPPED (signal, debugger), COMPUTING, UNKNOWN."""
+        """Return why heartbeats stop: STOPPED (signal, debugger), COMPUTING or UNKNOWN."""
         try:
             found = _stat(self.pid) if self._has_number_here else _Stat()
         except OSError:

@@ -1,4 +1,4 @@
-"""What the requests of collectives wait for: the end of a kernel beside the program's streams."""
+"""Base of what requests of collectives wait for: a kernel on another stream."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from ..team.team import Team
 
 
 class KernelWork(Work):
-    """Base of the operations that requests of collectives stand for."""
+    """Base of the works of collectives' requests."""
 
     def __init__(self, state: State) -> None:
         self._state = self._owner = state  # the owner has the Team
         self._hold = state.hold()
-        self._began_on: Any = None  # the stream that was current
+        self._began_on: Any = None  # the stream that was current at the start
 
     def _wait(self, team: Team, event: Event, stream: Any, arrays: Any) -> None:
-        """Make a stream wait for a kernel, and the host if the communicator blocks; raise what kernels recorded.
+        """Make a stream wait for a kernel; raise what kernels recorded.
 
-        The stream on which the operation began waits too: from now on its memory pool may use the arrays' memory again.
-        If the program has named the stream, arrays may be another stream's: they are kept until the kernel has ended.
+        The host waits too if the communicator blocks. So does the stream on which the operation began, because its
+        memory pool may reuse the arrays' memory from now on. If the program has set the communicator's `stream`, the
+        arrays may belong to another one, so they are kept until the kernel has ended.
         """
         if OPEN_RECEIVES:
             let_receives_leave()
@@ -34,5 +35,5 @@ class KernelWork(Work):
             event.synchronize()
         elif self._state.stream is not None:
             team.order.kept.keep(event, arrays)
-        if self._owner.team is team:  # a communicator that has been freed has drained, and has no record
+        if self._owner.team is team:  # A freed communicator has drained its work, and has no error record.
             team.errors.check()

@@ -1,8 +1,8 @@
 """Compile, share and load kernels.
 
-All ranks of a communicator need a kernel at once, so they prepare it together at its first use there: one rank compiles
-it (or finds it in the cache on disk), the others sleep, receive the binary, and all load it before any rank launches
-it. A kernel loaded lazily, beside another one that waits for a peer, could wait for ever.
+All ranks of a communicator need a kernel at once, so they prepare it together at its first use there. One rank compiles
+it or finds it in the cache on disk, while the others sleep. They receive the binary, and all load it before any rank
+launches it. Loading a kernel later, while another one waits for a peer, could deadlock.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ..team.options import Options
 from ..team.team import Team
 from .sources import FILES, LIKELY, RECORD_KERNELS, RECORDS, Template, file_of, instantiation
 
-LONGEST_COMPILATION_S = 600.0  # of another rank, beyond PYNCCLX_TIMEOUT, which may be short
+LONGEST_COMPILATION_S = 600.0  # time for another rank's compiler, added to PYNCCLX_TIMEOUT, which may be short
 
-_loaded: dict[str, Function] = held({})  # instantiation -> function, of this process
-_not_looked_for = list(LIKELY)  # of kernels that are compiled ahead
+_loaded: dict[str, Function] = held({})  # instantiation -> function loaded in this process
+_not_looked_for = list(LIKELY)  # kernels still to be compiled ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Part:
     load : callable
         Returns the kernels of an image by name.
     called : bytes
-        What tells a program's function that is in the image from another one.
+        Fingerprint of the program's function in the image.
     """
 
     names: Sequence[str]
@@ -59,12 +59,14 @@ class Part:
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
-    """Return a kernel of a file, ready to launch. Collective at the first use on this communicator.
+    """Return a kernel of a file, ready to launch.
+
+    Collective at the first use on this communicator.
 
     Raises
     ------
     RuntimeError
-        On all ranks, with the compiler's log, if it does not compile.
+        On all ranks, with the compiler's log: the kernel does not compile.
     """
     (function,) = get_several(comm, team, file, (kernel,), template)
     return function
@@ -73,7 +75,7 @@ def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str)
 def get_several(
     comm: MPI.Intracomm, team: Team, file: str, kernels: Sequence[str], template: Template = ()
 ) -> list[Function]:
-    """Return several kernels of a file as `get` does; ranks compile different ones at once."""
+    """Return kernels of a file, ready to launch; ranks compile them in parallel."""
     keys = [(kernel, *template) for kernel in kernels]
     if not all(key in team.functions for key in keys):
         parts = _parts(team.device, file, kernels, template)
@@ -86,9 +88,12 @@ def get_several(
 
 
 def _compile_ahead(device: Device, file: str, kernels: Sequence[str], template: Template) -> None:
-    """Compile in the background what the next calls may need: short messages first, then this operation's others."""
+    """Compile in the background kernels that the next calls may need.
+
+    These are the kernels of short messages, then the others of this operation.
+    """
     if settings.AHEAD.get() and linked.named(template) is None:
-        for kernel in _not_looked_for:  # once: each look reads the cache
+        for kernel in _not_looked_for:  # only once, because each look-up reads the cache on disk
             device.compile_ahead(file_of(kernel), [[instantiation(kernel)]])
         _not_looked_for.clear()
         others = [kernel for kernel in FILES[file].kernels if kernel not in kernels]
@@ -96,7 +101,7 @@ def _compile_ahead(device: Device, file: str, kernels: Sequence[str], template: 
 
 
 def compiled_together(file: str, kernels: Sequence[str], together: bool) -> list[Sequence[str]]:
-    """Return groups of kernels of a file that are compiled at once; on a device that does so, with all others of it."""
+    """Return groups of a file's kernels to compile at once; all of them if `together`."""
     return [FILES[file].kernels] if together else [(kernel,) for kernel in kernels]
 
 
@@ -118,24 +123,26 @@ def _part(device: Device, file: str, kernels: Sequence[str], template: Template)
 def share(
     comm: MPI.Intracomm, device: Device, parts: Sequence[Part], then: Callable[[], object] | None = None
 ) -> dict[str, Function]:
-    """Return kernels by name. Unless all ranks have them, each rank compiles some, and all load them. Collective.
+    """Return kernels by name, after all ranks have loaded them. Collective.
+
+    Each rank compiles some of those that any rank lacks.
 
     Parameters
     ----------
     then : callable, optional
-        Called on rank 0 after some were compiled or loaded.
+        Called on rank 0 after kernels were loaded.
 
     Raises
     ------
     CollectiveMismatch
-        On all ranks, if they ask for different kernels.
+        On all ranks: they ask for different kernels.
     """
     names = [name for part in parts for name in part.names]
     ready = [all(name in _loaded for name in part.names) for part in parts]
     if isinstance(comm, Options):
         comm.state.meet(comm, call=names[0])
     # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
-    # interpreter, and a peer may do so for the communicator of another thread.
+    # interpreter. A peer may then be duplicating the communicator of another thread, and both would wait for ever.
     alike, called = list(map(linked.unnumbered, names)), [part.called for part in parts]
     gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((alike, ready, called)))
     wanted: list[tuple[list[str], list[bool], list[bytes]]] = list(map(pickle.loads, gathered))
@@ -145,7 +152,7 @@ def share(
     ready_on_ranks = zip(*(each for _, each, _ in wanted), strict=True)
     missing = [part for part, of_ranks in zip(parts, ready_on_ranks, strict=True) if not all(of_ranks)]
     if missing:
-        # A function that has captured other values on another rank is in the images of that rank alone.
+        # If ranks' functions have captured different values, each rank needs images of its own.
         apart = any(each != called for *_, each in wanted)
         with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing, apart=apart)
@@ -160,7 +167,10 @@ def share(
 
 
 def _images(comm: MPI.Intracomm, parts: Sequence[Part], *, apart: bool) -> list[bytes]:
-    """Return the image of each part; each rank compiles some, or all if `apart`, and sleeps until all are done."""
+    """Return the image of each part; each rank compiles some, or all if `apart`.
+
+    Ranks sleep until all have compiled.
+    """
 
     own_parts = parts if apart else parts[comm.rank :: comm.size]
 
@@ -180,7 +190,7 @@ def _images(comm: MPI.Intracomm, parts: Sequence[Part], *, apart: bool) -> list[
 
 
 def _shown(comm: MPI.Intracomm, what: str, parts: Sequence[Part]) -> AbstractContextManager[object]:
-    """Show what this process waits for, to those who look at it from outside."""
+    """Publish what this process waits for while the block runs, for diagnosis."""
     if not (parts and isinstance(comm, Options)):
         return nullcontext()
     return comm.state.waiting(comm, what, _listed(parts))
@@ -194,7 +204,10 @@ def _load(device: Device, parts: Sequence[Part], images: Sequence[bytes]) -> Non
 
 
 def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContextManager[None]:
-    """Report what loading waits for: CUDA loads no module while the process has work on the GPU, on any stream."""
+    """Log what a long load waits for.
+
+    CUDA loads no module while the process has work on the GPU, on any stream.
+    """
     if device.loads_beside_kernels:
         return nullcontext()
     text = (
@@ -205,13 +218,16 @@ def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContext
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
-    """Return all kernels of a file that moves bytes, compiled by this process, for what is not collective."""
+    """Return all kernels of a file that moves bytes; not collective.
+
+    This process compiles them at their first use.
+    """
     loaded = _alone(device, _parts(device, file, FILES[file].kernels, ()))
     return {kernel: loaded[instantiation(kernel)] for kernel in FILES[file].kernels}
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:
-    """Return a kernel, compiled by this process at the first use, for what is not collective."""
+    """Return a kernel, compiled by this process at the first use; not collective."""
     return _alone(device, _parts(device, file, (kernel,), template))[instantiation(kernel, *template)]
 
 
@@ -233,7 +249,7 @@ def _listed(parts: Sequence[Part]) -> str:
 
 
 def compile_image(device: Device, file: str, kernels: Sequence[str], template: Template) -> bytes:
-    """Compile kernels of a file for a device, or find them in the cache."""
+    """Return the image of some kernels of a file, compiled or from the cache."""
     function = linked.named(template)
     if function is not None:
         source, names = _linked_names(function, file, kernels)
@@ -243,7 +259,10 @@ def compile_image(device: Device, file: str, kernels: Sequence[str], template: T
 
 
 def compile_whole(device: Device, file: str) -> bytes:
-    """Compile a file with all its template arguments; on the host device `compile_image` finds each of them there."""
+    """Return the image of a file with all its template arguments.
+
+    On the host device `compile_image` then finds each of them in the cache.
+    """
     return device.compile(file, _all_names(file))
 
 
@@ -255,7 +274,7 @@ def _all_names(file: str) -> list[str]:
 def load_image(
     device: Device, file: str, kernels: Sequence[str], template: Template, image: bytes
 ) -> dict[str, Function]:
-    """Load what `compile_image` returned; by the kernels' names with their template arguments."""
+    """Load an image of `compile_image`; return its kernels by instantiation."""
     function = linked.named(template)
     if function is None:
         return dict(device.load(image))
@@ -265,7 +284,7 @@ def load_image(
 
 
 def _linked_names(function: linked.LinkedFunction, file: str, kernels: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return the file with the kernels that call a function, and the C++ name there of each kernel of `file`."""
+    """Return the file whose kernels call a function, and their C++ names by kernel."""
     if isinstance(function, BoundOp) and function.of_records and set(kernels) <= set(RECORD_KERNELS):
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}
     return file, {kernel: function.cxx_name(kernel) for kernel in kernels}

@@ -1,4 +1,4 @@
-"""What the request of a nonblocking collective stands for: a kernel that has been launched."""
+"""The work of a nonblocking collective's request: a launched kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .run import Enqueued, enqueue, enqueue_again
 
 
 class Launched(KernelWork):
-    """A call whose kernel has been launched; it keeps the arrays until the end of the kernel is waited for."""
+    """A call whose kernel has been launched; holds its arrays until `finish`."""
 
     def __init__(
         self,
@@ -38,7 +38,10 @@ class Launched(KernelWork):
         self._origins, self._arrays, self._comparison = origins, arrays, comparison
 
     def finish(self) -> None:
-        """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
+        """Make the current stream wait for the kernel; raise what kernels recorded.
+
+        The host waits too if the communicator blocks.
+        """
         self.active = False
         comparison, self._comparison = self._comparison, None
         if comparison is not None:
@@ -48,7 +51,7 @@ class Launched(KernelWork):
         if team is not None and event is not None:
             arrays = self._origins, self._arrays
             self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
-        self._origins, self._arrays = (), None  # only now: the kernel may have used them until here
+        self._origins, self._arrays = (), None  # not earlier: the kernel may have used them until here
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""
@@ -56,7 +59,7 @@ class Launched(KernelWork):
 
 
 def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
-    """Launch a call's kernel on a stream of the communicator's own; remember it by its key, if it has one."""
+    """Launch a call's kernel on the communicator's own stream; cache it under its key."""
     state = state_of(comm)
     comparison = _begin_comparison(comm, state, call) if state.checking else None
     enqueued = enqueue(comm, state, call, key, aside=True)
@@ -72,7 +75,10 @@ def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[An
 
 
 def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:
-    """Let the other ranks have the call for comparison; wait for theirs only if there is a kernel to prepare."""
+    """Begin to compare the call with the other ranks'.
+
+    Waits for their calls only if there is a kernel to prepare; then returns None.
+    """
     comparison, team = Comparison(comm, call.operation, call.signature), state.team
     if team is not None and is_planned(team, call):
         return comparison

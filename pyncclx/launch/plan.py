@@ -1,4 +1,4 @@
-"""The plan of a call: which kernel it runs, on how many blocks of how many threads."""
+"""The plan of a call: its loaded kernel and launch configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
-    """Return the plan of a call, made at the first call of its kind. Collective at the first use of a kernel."""
+    """Return the plan of a call, shared by all calls of its kind.
+
+    Collective at the first use of a kernel.
+    """
     kind = call.operation, call.template, call.sized
     plan = team.plans.get(kind)
     if plan is None:
@@ -26,7 +29,7 @@ def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
 
 
 def is_planned(team: Team, call: Call) -> bool:
-    """Return whether `plan_of` has the plan of a call already."""
+    """Return whether the plan of a call is cached."""
     return (call.operation, call.template, call.sized) in team.plans
 
 

@@ -1,4 +1,4 @@
-"""What a persistent request stands for: a prepared launch, to be started again and again."""
+"""The work of a persistent collective's request: a launch to start repeatedly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _serials = itertools.count()
 
 
 def start_several(works: Sequence[Prepared]) -> None:
-    """Start several, by one launch for each communicator if nothing else has to be done between them."""
+    """Start several works, by one launch for each communicator where possible.
+
+    That is possible if each is only a kernel, and all are for one stream.
+    """
     streams = [work.stream() for work in works if work.is_only_a_launch]
     if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
         works[0].start_with(works[1:], streams[0])
@@ -35,25 +38,25 @@ def start_several(works: Sequence[Prepared]) -> None:
 
 
 class Prepared(KernelWork, Startable):
-    """A call whose kernel is chosen and loaded, and its parameters packed. It is active from `start` to `finish`.
+    """A call with its kernel loaded and its parameters packed.
 
-    `on` is the communicator itself, or the one of its track (`team/tracks.py`).
+    It is active from `start` to `finish`. `on` is the communicator itself, or that of its track (`team/tracks.py`).
 
     Attributes
     ----------
     stream : callable
-        Returns the stream that a start comes after.
+        Returns the stream whose work a start waits for.
     """
 
     starter = staticmethod(start_several)
     stream: Callable[[], Any]
-    _record: Callable[[], None] | None = None  # writes the entry of a start for the flight recorder
+    _record: Callable[[], None] | None = None  # writes a start's entry in the flight recorder
 
     def __init__(self, comm: IntraBase, call: Call, on: IntraBase) -> None:
         super().__init__(state_of(comm))
         self._owner = on.state
         self._serial = next(_serials)
-        self._together: dict[tuple[int, ...], Repeated] = {}  # launches of several, by their serial numbers
+        self._together: dict[tuple[int, ...], Repeated] = {}  # joint launches, by the works' serial numbers
         self.name, self._buffers = f"{call.operation}_init", call.buffers
         self._before, self._after = call.before, call.after
         self.places = places_of(buffer.owner for buffer in call.buffers)
@@ -75,7 +78,7 @@ class Prepared(KernelWork, Startable):
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
             self._record = begun.prepared(kernel, beside=call.load is not None)
-        stream_for(device, call.buffers, self._state)  # waits for producers now: at a start, the arrays are ready
+        stream_for(device, call.buffers, self._state)  # Waits for producers now; at a start the arrays are ready.
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
         self._user_stream = self.stream
@@ -98,7 +101,7 @@ class Prepared(KernelWork, Startable):
         self._team.errors.check()
 
     def start(self) -> None:
-        """Launch on the communicator's own stream, after what the current one has now."""
+        """Launch on the communicator's own stream, after work now on the current one."""
         if self._record is not None:
             self._record()
         self._began_on = self.stream()
@@ -109,7 +112,7 @@ class Prepared(KernelWork, Startable):
         self.active = True
 
     def _start_between(self, team: Team, stream: Any) -> None:
-        """Launch between what comes before and after the kernel."""
+        """Enqueue `before`, the kernel and `after` on a stream."""
         if self._before is not None:
             self._before(team, stream)
         team.order.repeat(self._launch, stream)
@@ -119,7 +122,7 @@ class Prepared(KernelWork, Startable):
             self._event.record(stream)
 
     def start_with(self, others: Sequence[Prepared], stream: Any) -> None:
-        """Launch this one and others after it: those of each communicator by one launch."""
+        """Start this work and others after it, by one launch for each communicator."""
         works = self, *others
         by_team: dict[int, list[Prepared]] = {}
         for work in works:
@@ -130,7 +133,7 @@ class Prepared(KernelWork, Startable):
             work._began_on, work.active = stream, True
 
     def _launch_with(self, others: Sequence[Prepared], stream: Any) -> None:
-        """Launch this one and others of its communicator as one."""
+        """Start this work and others of its communicator by one launch."""
         works = self, *others
         for work in works:
             if work._record is not None:
@@ -143,11 +146,14 @@ class Prepared(KernelWork, Startable):
         self._team.order.repeat_aside(launch, stream)
 
     def finish(self) -> None:
-        """Make the current stream wait, and the host if the communicator blocks; raise what kernels recorded."""
+        """Make the current stream wait for the kernel; raise what kernels recorded.
+
+        The host waits too if the communicator blocks.
+        """
         active, self.active = self.active, False
         if active:
             self._wait(self._team, self._event, self._user_stream(), self._buffers)
 
     def is_over(self) -> bool:
-        """Return whether the kernel has ended, or none was started."""
+        """Return whether the kernel has ended, or was not started."""
         return not self.active or self._event.is_over()

@@ -1,4 +1,4 @@
-"""What every operation does: launch an equal call that came before, or make the call and launch its kernel."""
+"""Run operations: by a cached launch, or by making the call and launching its kernel."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
-    """Do an operation on the current stream by the kernel of the call that `make` returns; False if it returns None.
+    """Run an operation on the current stream, by the kernel of the call from `make`.
 
-    The host waits if the communicator blocks. A call that came before, with arguments of the same keys, is only
-    launched: so `make` must not communicate.
+    Returns False if `make` returns None: the arrays are on the host. The host waits for the kernel if the communicator
+    blocks. `make` must not communicate, because a cached call with equal keys is launched without it.
     """
     began = events.now() if events.listeners else None
     state = state_of(comm)
@@ -51,7 +51,10 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
 def by_new_kernel(
     comm: Intracomm, make: Callable[..., Call | None], *args: Any, may_stage: bool = False, **options: Any
 ) -> bool:
-    """As `by_kernel`, for a `make` that communicates: each call is made anew. MPI may do it only with `may_stage`."""
+    """Run an operation as `by_kernel`, but uncached, so that `make` may communicate.
+
+    The call may be left to MPI on host copies only with `may_stage`.
+    """
     began = events.now() if events.listeners else None
     return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
 
@@ -73,7 +76,7 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch, args: 
 
 
 def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enqueued:
-    """Launch a call that came before aside, as `enqueue` did."""
+    """Launch a cached nonblocking call on the communicator's own stream."""
     team.errors.check()
     plan, parameters, producers, of_current, around, record = remembered
     if record is not None:
@@ -87,19 +90,22 @@ def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enq
 def _launch_after_joining(
     team: Team, plan: Plan, parameters: bytes, around: tuple[Any, Any] | None, stream: Any, current: Any
 ) -> None:
-    """Launch a kernel and what is around it on a stream that may have joined the capture of the current one."""
+    """Launch a kernel with its `before` and `after`, if any, on a stream.
+
+    The stream may have joined the capture of the current one.
+    """
     try:
         if around is None:
             team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
         else:
             _launch_with(team, plan, parameters, *around, stream)
     except NotSupported:
-        team.device.order(stream, current)  # or the capture would not end
+        team.device.order(stream, current)  # Without this join the capture could not end.
         raise
 
 
 def _launch_with(team: Team, plan: Plan, parameters: bytes, before: Any, after: Any, stream: Any) -> None:
-    """Launch a kernel, and what comes before it and after it."""
+    """Enqueue `before`, the kernel and `after`; either may be None."""
     if before is not None:
         before(team, stream)
     team.order.enqueue(plan.function, plan.grid, plan.threads, parameters, stream, plan.early)
@@ -152,7 +158,10 @@ def _by_new_kernel(
 
 
 def _complete(state: State, launched: Enqueued, arrays: Any) -> None:
-    """Wait on the host if the communicator blocks; else keep arrays of another stream until the kernel has ended."""
+    """Wait on the host if the communicator blocks.
+
+    Otherwise, if it has a `stream` of its own, keep the arrays until the kernel has ended.
+    """
     team = launched.team
     if state.blocking == "host":
         team.drain()
@@ -161,11 +170,11 @@ def _complete(state: State, launched: Enqueued, arrays: Any) -> None:
 
 
 class Enqueued(NamedTuple):
-    """Where a kernel was launched."""
+    """The streams of a launch: the current one, and the one with the kernel."""
 
     team: Team
     current: Any
-    stream: Any  # that it was launched on
+    stream: Any
 
 
 def enqueue(
@@ -177,16 +186,17 @@ def enqueue(
     *,
     aside: bool = False,
 ) -> Enqueued:
-    """Launch a call's kernel on the current stream; return where.
+    """Launch a call's kernel on the current stream, and return the streams used.
 
-    With `aside` it is launched on the communicator's own stream, after what the current one has now, and the caller
-    compares it with those of other ranks. With a `key` the launch is remembered, if an equal call does just the same.
+    With `aside` the kernel goes to the communicator's own stream, after the current one's present work, and the caller
+    compares the call with other ranks' calls. With a `key` the launch is cached, if `call.may_be_known`.
     """
     if begun is None and (calls := state.calls(comm)) is not None:
         begun = calls.begin(call.operation, flags=layout.ASIDE)
     try:
         if state.team is not None and not state.checking:
-            state.team.errors.check()  # before the call has a number: it may be made again
+            # This may raise. The call has no number yet, so the program may make it again.
+            state.team.errors.check()
         if begun is not None:
             describe(begun, call)
         return _enqueue(comm, state, call, key, begun, aside=aside)
@@ -203,7 +213,7 @@ def _enqueue(
         compare(comm, call.operation, call.signature)
     team = state.team
     if team is None:
-        team = comm.team  # made now, by all ranks
+        team = comm.team  # all ranks make it now
     elif state.checking:
         team.errors.check()
     plan = plan_of(comm, team, call)
@@ -222,7 +232,7 @@ def _enqueue(
 
 
 def describe(begun: Begun, call: Call) -> None:
-    """Write what a call is into its entry of the flight recorder."""
+    """Describe a call in its entry of the flight recorder."""
     begun.describe(
         operation=call.operation,
         signature=call.signature,
@@ -233,7 +243,7 @@ def describe(begun: Begun, call: Call) -> None:
 
 
 def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
-    """Return what an entry of the flight recorder has about the buffers of a call."""
+    """Return the fields of a flight recorder entry about a call's buffers."""
     last = buffers[-1] if buffers else None
     return {
         "count": last.count if last else 0,
@@ -243,7 +253,7 @@ def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
 
 
 def handle_of(stream: Any) -> int:
-    """Return the handle of a stream; 0 for the host device's own, which has none."""
+    """Return the handle of a stream; 0 for the host device's, which have none."""
     return int(getattr(stream, "ptr", 0))
 
 

@@ -1,4 +1,4 @@
-"""The files of cuda/ with kernels: which kernels each has, and the template arguments that they can have."""
+"""The files of cuda/ with kernels, and the template arguments of their kernels."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ..operators.linked import HALVES
 
 Template = tuple[str, ...]
 
-# C++ words by their bytes: for kernels that copy or compare an element's bits.
+# C++ integer types by their size in bytes, for kernels that copy or compare an element's bits.
 WORDS = {nbytes: datatypes.TABLE[f"uint{8 * nbytes}"].cxx for nbytes in (1, 2, 4, 8)}
-_LONG = "_long"  # ends the name of a kernel for messages of any length, beside one for packets and lines alone
-MOST_ATOMIC_NBYTES = 8  # of an element that a GPU changes atomically
+_LONG = "_long"  # suffix of a kernel for messages of any length, if another one sends packets and LL128 lines only
+MOST_ATOMIC_NBYTES = 8  # size of the largest element that a GPU changes atomically
 
 
 def _bytes() -> list[Template]:
-    """Of kernels that move bytes, and are no templates."""
+    """Return the one empty template of kernels that move bytes."""
     return [()]
 
 
 def _unlimited() -> list[Template]:
-    """Of kernels for a program's own functions: none is known beforehand."""
+    """Return no templates: those of a program's functions are not known in advance."""
     return []
 
 
 def _reductions() -> list[Template]:
-    """<element, operator>."""
+    """Return all templates <element, operator>."""
     types = datatypes.TABLE.values()
     return [(row.cxx, op.cxx) for row in types for op in ops.TABLE.values() if row.kind in op.kinds]
 
@@ -41,7 +41,7 @@ def _reductions_without_halves() -> list[Template]:
 
 
 def _dispatches() -> list[Template]:
-    """<token, row>."""
+    """Return all templates <token, row>."""
     return [
         *(("float", "float"), ("float", "Half"), ("float", "Bfloat16"), ("float", "Float8")),
         *(("Half", "Half"), ("Half", "Float8"), ("Bfloat16", "Bfloat16"), ("Bfloat16", "Float8")),
@@ -49,12 +49,12 @@ def _dispatches() -> list[Template]:
 
 
 def _combines() -> list[Template]:
-    """<result, sum>."""
+    """Return all templates <result, sum>."""
     return [("float", "float"), ("Half", "Half"), ("Half", "float"), ("Bfloat16", "Bfloat16"), ("Bfloat16", "float")]
 
 
 def _atomics() -> list[Template]:
-    """<word, what becomes of it>, <element, operator>."""
+    """Return all templates <word, bitwise operation> and <element, operator>."""
     types = [row for row in datatypes.TABLE.values() if row.itemsize <= MOST_ATOMIC_NBYTES]
     reductions = [op for op in ops.TABLE.values() if op.mpi is not None]
     bitwise = [(word, name) for word in WORDS.values() for name in ("Replace", "NoOp", "CompareAndSwap")]
@@ -62,10 +62,10 @@ def _atomics() -> list[Template]:
 
 
 class Source(NamedTuple):
-    """A file of cuda/."""
+    """The kernels of a file of cuda/, and a function that returns all their templates."""
 
     kernels: tuple[str, ...]
-    templates: Callable[[], list[Template]] = _bytes  # all template arguments that they can have
+    templates: Callable[[], list[Template]] = _bytes
 
 
 FILES = {
@@ -110,18 +110,18 @@ FILES = {
     "windows/signals.cu": Source(("put_blocks", "put_signal", "wait_signal")),
 }
 _OF_BYTES = [source.kernels for source in FILES.values() if source.templates is _bytes]
-# Those with others in their file are templates all the same, for of templates NVRTC compiles only what is asked for.
+# Kernels that share a file are templates even so, because NVRTC compiles only the instantiations that it is asked for.
 _BESIDE_OTHERS = {kernel for kernels in _OF_BYTES if len(kernels) > 1 for kernel in kernels}
 REDUCTIONS = tuple(
     file for file, source in FILES.items() if source.templates in (_reductions, _reductions_without_halves)
 )
 
-# Of operations that move bytes, the kernels of short messages: a program that calls one operation calls these, too.
+# Kernels for short messages of operations that move bytes: a program that calls one operation probably calls these too.
 LIKELY = ("bcast_direct", "allgather", "alltoall", "gather", "scatter")
 
 RECORDS = "collectives/records.cu"
-# Of a kernel, the one in RECORDS for elements that do not fill 16 bytes evenly. Its pipelines take messages of any
-# length, those of medium length too, which have kernels of their own elsewhere.
+# For each kernel, its counterpart in RECORDS for elements that do not fill 16 bytes evenly. The pipelines there take
+# messages of any length, also of medium length, for which other files have separate kernels.
 RECORD_KERNELS = {
     "allreduce_one_shot": "allreduce_records_one_shot",
     **dict.fromkeys(("allreduce_two_shot_lines", "allreduce_two_shot"), "allreduce_records_two_shot"),
@@ -142,7 +142,7 @@ def file_of(kernel: str) -> str:
 
 
 def instantiation(kernel: str, *template: str) -> str:
-    """Return the C++ name of a kernel: ``allreduce_one_shot<float, Sum>``, ``alltoall<true>``, ``barrier``."""
+    """Return a kernel's C++ name, such as ``allreduce_one_shot<float, Sum>``."""
     if template:
         return f"{kernel}<{', '.join(template)}>"
     if kernel not in _BESIDE_OTHERS:
@@ -154,7 +154,7 @@ def instantiation(kernel: str, *template: str) -> str:
 
 
 def check_records(operation: str, kernel: str, template: Template) -> None:
-    """Raise NotSupported if a program's operator takes elements that an operation has no kernel for."""
+    """Raise NotSupported if an operation has no kernel for an operator's elements."""
     operator = bound_op.named(template)
     if operator is not None and operator.of_records and kernel not in RECORD_KERNELS:
         raise NotSupported(

@@ -1,6 +1,7 @@
-"""Ranks that take turns on a GPU: a kernel that waits for another rank waits for that one's turn, some milliseconds.
+"""Calls left to MPI because ranks share a GPU by time slicing.
 
-So the collectives of programs that let MPI work on host copies are left to MPI where that is faster.
+Without MPS a kernel that waits for a peer waits for the peer's time slice (milliseconds). So collectives run through
+MPI on host copies where that is faster and the program allows it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from .call import Call
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# 2 ranks on an H200, 2026-11-26, MPI's time in that of kernels: 0.01 to 0.13 from 8 B to 512 KB, 0.22 to 0.62 of 8 MB,
-# 1.07 to 2.43 of 128 MB.
-LONGEST_NBYTES = 16 << 20  # that go by MPI
-# Whose lengths all ranks have: of others each rank has its own, and ranks must choose alike.
+# MPI's time divided by that of kernels, for 2 ranks on an H200, 2026-11-26: 0.01 to 0.13 from 8 B to 512 KB, 0.22 to
+# 0.62 for 8 MB, 1.07 to 2.43 for 128 MB.
+LONGEST_NBYTES = 16 << 20  # longest message that goes through MPI
+# Operations whose length is the same on all ranks. Ranks must choose alike, so other operations ignore the length.
 OF_KNOWN_LENGTH = {
     *("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan"),
     *("Bcast", "Gather", "Scatter", "Allgather", "Allgatherv", "Alltoall"),
@@ -29,7 +30,10 @@ REFUSAL = (
 
 
 def leave_to_host(comm: Intracomm, call: Call) -> None:
-    """Raise NotSupported for a call that MPI does faster on host copies, if it may. Collective at the first use."""
+    """Raise NotSupported for a call that MPI may run, and runs faster, on host copies.
+
+    Collective at the first use.
+    """
     if comm.staging and _is_of_mpi(call) and is_left_to_host(comm, call.operation, call.sized[0]):
         device = comm.team.device
         if not device.is_capturing(device.current_stream()):
@@ -37,7 +41,7 @@ def leave_to_host(comm: Intracomm, call: Call) -> None:
 
 
 def _is_of_mpi(call: Call) -> bool:
-    """Whether MPI has such a call; if it reduces, whether it has the operator and the type of the elements."""
+    """Return whether MPI can run a call, with its operator and element type."""
     if len(call.template) != 2:
         return call.of_mpi
     op = next((each for each in ops.TABLE.values() if each.cxx == call.template[1]), None)
@@ -45,5 +49,5 @@ def _is_of_mpi(call: Call) -> bool:
 
 
 def is_left_to_host(comm: Intracomm, operation: str, nbytes: int) -> bool:
-    """Whether MPI is faster on host copies than kernels are, for a message of so many bytes."""
+    """Return whether MPI on host copies is faster than kernels for a message."""
     return comm.team.takes_turns and (operation not in OF_KNOWN_LENGTH or nbytes <= LONGEST_NBYTES)
