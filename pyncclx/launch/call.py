@@ -53,5 +53,5 @@ class Call:
 
 
 def is_in_place(spec: Any) -> bool:
-    """Return whether a send buffer is MPI.IN_PLACE, or None, which mpi4py takes for it."""
+    """Return whether a send buffer is MPI.IN_PLACE; in mpi4py None means this too."""
     return spec is None or spec is MPI.IN_PLACE

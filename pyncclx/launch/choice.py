@@ -1,4 +1,4 @@
-"""An operation's choice for a call: a kernel, and its numbers of blocks and threads."""
+"""An operation's choice for a call: a kernel, and numbers of blocks and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run operations: by a cached launch, or by making the call and launching its kernel."""
+"""Run an operation by a cached launch, or make its call and launch the kernel."""
 
 from __future__ import annotations
 

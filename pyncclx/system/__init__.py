@@ -1,1 +1,4 @@
-"""Facts of the machine and the process: CUDA driver, MPI library, folders, settings. Makes no CUDA context."""
+"""Facts of machine and process: CUDA driver, MPI library, folders, settings.
+
+Makes no CUDA context.
+"""

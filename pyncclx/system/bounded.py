@@ -7,11 +7,11 @@ from typing import TypeVar
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
-MOST_ITEMS = 1024  # A program with more different calls makes them anew.
+MOST_ITEMS = 1024  # default size; a program with more different calls prepares them again
 
 
 class BoundedCache(dict[_Key, _Value]):
-    """A dict that drops all of its items before it would get one too many."""
+    """A dict that drops all of its items when it is full and a new one is set."""
 
     def __init__(self, most: int = MOST_ITEMS) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The folders of compiled kernels: some are only read, and one is the user's own, which no other user can write."""
+"""Folders of compiled kernels: some only read, and one that only this user writes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from . import settings
 from .notes import warn_once
 from .process import PerProcess, held
 
-#: Kernels that were compiled when the package was installed.
+#: Folder of kernels that were compiled when the package was installed.
 READY_DIR = Path(__file__).resolve().parents[1] / "ready"
 
-_output: list[Path] = held([])  # none, or the one folder that `use` has set
+_output: list[Path] = held([])  # empty, or the one folder that `use` has set
 
 
 def use(folder: Path) -> None:
-    """Let this folder be the only one for this process; other users may read what it keeps there."""
+    """Make a folder the only one of this process; other users may read its kernels."""
     folder.mkdir(parents=True, exist_ok=True)
     _output[:] = [folder]
 
@@ -33,7 +33,7 @@ def is_for_others() -> bool:
 
 
 def cache_folders() -> list[Path]:
-    """Return all folders in which compiled kernels are searched, in this order; some need not exist."""
+    """Return the folders to search for compiled kernels, in order; some may not exist."""
     if _output:
         return list(_output)
     *shared, own = settings.CACHE.get() or (_default(),)
@@ -43,13 +43,13 @@ def cache_folders() -> list[Path]:
 
 
 def cache_directory() -> Path:
-    """Return the folder that compiled kernels are kept in, creating it.
+    """Return the folder to keep compiled kernels in; create it if necessary.
 
     Returns
     -------
     pathlib.Path
-        The last folder of ``$PYNCCLX_CACHE`` if set, else ``pyncclx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. If it
-        cannot be written, or another user can, a private folder for temporary files, and a warning.
+        The last folder of ``$PYNCCLX_CACHE`` if set, else ``pyncclx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. If this
+        user cannot write it, or another user can, a private temporary folder, with a warning.
     """
     if _output:
         return _output[0]
@@ -63,7 +63,10 @@ def cache_directory() -> Path:
 
 
 def private_directory() -> Path:
-    """Return a folder for temporary files that no other user can write; a new one if another user has its name."""
+    """Return a temporary folder that no other user can write.
+
+    Its name is new if another user already has a folder of the usual name.
+    """
     folder = Path(tempfile.gettempdir()) / f"pyncclx-{os.geteuid()}"
     return folder if not folder.is_symlink() and _problem(folder) is None else _UNNAMED.get()
 
@@ -83,9 +86,9 @@ def _default() -> Path:
 
 
 def _problem(folder: Path) -> str | None:
-    """Create a folder unless it exists; return why kernels cannot be kept there, None if they can."""
+    """Create a folder if needed; return why kernels cannot be kept there, or None."""
     try:
-        if not folder.is_dir():  # mkdir would refuse a folder of a file system that is only read
+        if not folder.is_dir():  # On a read-only file system mkdir fails even if the folder exists.
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:
@@ -98,7 +101,10 @@ def _problem(folder: Path) -> str | None:
 
 
 def _is_trusted(folder: Path, *, shared: bool) -> bool:
-    """Whether the kernels of a folder may run: the user has named it as shared, or owns it, and no one else writes."""
+    """Return whether kernels of a folder may run.
+
+    The user has named the folder as shared, and not all users can write it; or only its owner, this user, can write it.
+    """
     try:
         status = folder.stat()
     except OSError:
@@ -110,7 +116,10 @@ def _is_trusted(folder: Path, *, shared: bool) -> bool:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Whether other users can write a folder. The group of a user's own name, which many systems make, is no other."""
+    """Return whether other users can write a folder.
+
+    Many systems give each user a group of the same name; that group does not count as others.
+    """
     if status.st_mode & stat.S_IWOTH:
         return True
     if not status.st_mode & stat.S_IWGRP:

@@ -1,4 +1,4 @@
-"""Queries of the CUDA driver, through ctypes: they need no package and make no context."""
+"""Queries of the CUDA driver by ctypes, which need no package and make no context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _IS_MANAGED, _ORDINAL = 8, 9  # CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTR
 
 
 def version() -> str | None:
-    """Return the newest CUDA version that the driver supports, such as "13.0"; None without a driver."""
+    """Return the newest CUDA version that the driver supports, such as "13.0".
+
+    None without a driver.
+    """
     found = ctypes.c_int(0)
     if _initialised() is None or _initialised().cuDriverGetVersion(ctypes.byref(found)) != 0:
         return None
@@ -21,7 +24,7 @@ def version() -> str | None:
 
 
 def is_there() -> bool:
-    """Return whether there are a driver and a GPU for it: without them no memory is on a device."""
+    """Return whether there is a driver with a GPU, and so perhaps device memory."""
     return _initialised() is not None
 
 
@@ -41,20 +44,23 @@ def name(ordinal: int) -> str:
 
 
 def pci_address(ordinal: int) -> str:
-    """Return the place of a GPU on the PCI bus, as /sys/bus/pci/devices names it."""
+    """Return the PCI address of a GPU, as /sys/bus/pci/devices names it."""
     text = ctypes.create_string_buffer(_NAME_NBYTES)
     _initialised().cuDeviceGetPCIBusId(text, _NAME_NBYTES, ordinal)
     return text.value.decode().lower()
 
 
 def can_access(ordinal: int, peer: int) -> bool:
-    """Return whether a GPU can use the memory of another one."""
+    """Return whether a GPU can access the memory of a peer GPU."""
     found = ctypes.c_int(0)
     return bool(_initialised().cuDeviceCanAccessPeer(ctypes.byref(found), ordinal, peer) == 0 and found.value)
 
 
 def is_device_pointer(address: int) -> bool:
-    """Return whether `address` is device memory; False without a driver, or before a program has initialised it."""
+    """Return whether an address is device memory.
+
+    False without a driver, or before a program has initialised it.
+    """
     library = _library()
     if library is None:
         return False
@@ -64,16 +70,17 @@ def is_device_pointer(address: int) -> bool:
 
 
 def gpu_of_memory(address: int) -> int | None:
-    """Return the number of the GPU whose memory is at an address; None for memory that the host can use, managed too.
+    """Return the number of the GPU whose memory is at an address.
 
-    None as well without a driver, or before a program has initialised it.
+    None for memory that the host can use, including managed memory; also without a driver, or before a program has
+    initialised it.
     """
     library = _library()
     return None if library is None else _attributes.gpu(library, address)
 
 
 class _Attributes(threading.local):
-    """What the driver says of an address; the places for its answers are made once in each thread."""
+    """The driver's attributes of an address, in variables made once for each thread."""
 
     def __init__(self) -> None:
         self._memory_type, self._is_managed, self._ordinal = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int()
@@ -82,7 +89,7 @@ class _Attributes(threading.local):
         self._places = (ctypes.c_void_p * 3)(*map(ctypes.addressof, answers))
 
     def gpu(self, library: Any, address: int) -> int | None:
-        # Of memory that the driver has not heard of, all of them are zero.
+        # For memory that the driver has not allocated or registered, all attributes are zero.
         status = library.cuPointerGetAttributes(3, self._wanted, self._places, ctypes.c_uint64(address))
         on_gpu = status == 0 and self._memory_type.value == _DEVICE and not self._is_managed.value & 0xFF
         return self._ordinal.value if on_gpu else None
@@ -93,7 +100,7 @@ _attributes = _Attributes()
 
 @functools.cache
 def _initialised() -> Any:
-    """Return the driver after cuInit; None without one, or without a GPU."""
+    """Return the initialised driver; None without a driver or a GPU."""
     library = _library()
     return library if library is not None and library.cuInit(0) == 0 else None
 

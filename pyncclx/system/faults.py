@@ -1,4 +1,4 @@
-"""Faults that a user wants to see in a run, as PYNCCLX_FAULT describes them."""
+"""Faults to inject into a run, parsed from PYNCCLX_FAULT."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 ACTIONS = ("kill", "stop", "delay", "skip", "raise", "interrupt", "corrupt-header")
-_TIMED = ("stop", "delay")  # may have seconds after a colon
-_BEFORE_THE_CALL = ("delay", "skip", "raise", "corrupt-header")  # not while it is under way
+_TIMED = ("stop", "delay")  # actions that may have seconds after a colon
+_BEFORE_THE_CALL = ("delay", "skip", "raise", "corrupt-header")  # actions impossible during the call
 ACCEPTS = (
     "faults as 'rank=2,call=Allreduce,nth=5,do=kill', with ';' between several; do: kill, stop, stop:SECONDS, "
     "delay:SECONDS, skip, raise, interrupt or corrupt-header; after=SECONDS: so long after the call has begun"
@@ -21,17 +21,17 @@ class Fault:
     Attributes
     ----------
     rank : int or None
-        In MPI.COMM_WORLD; None: every rank.
+        Rank in MPI.COMM_WORLD; None: every rank.
     call : str
         Name of the method, such as "Allreduce" or "Wait".
     nth : int
-        Of how many calls of that name on the rank, from 1 on.
+        Which call of that method on the rank, counted from 1.
     do : str
         One of `ACTIONS`.
     seconds : float
-        Of a delay, or of a stop until the process goes on; inf: it stays stopped.
+        Length of a delay, or of a stop; inf: the process stays stopped.
     after_s : float
-        From the beginning of the call to the fault; 0: it comes before the call.
+        Seconds from the beginning of the call to the fault; 0: the fault comes before the call.
     """
 
     rank: int | None
@@ -43,12 +43,12 @@ class Fault:
 
 
 def parse(text: str) -> tuple[Fault, ...]:
-    """Return the faults of a text.
+    """Return the faults that a text describes.
 
     Raises
     ------
     ValueError
-        It has none.
+        The text is malformed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The MPI library of this process: its file, and whether it takes device arrays itself."""
+"""The MPI library of this process: its file, and whether it takes device arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 
 def path() -> str | None:
-    """Return the file of the MPI library that mpi4py has loaded; None if none is found."""
+    """Return the file of the MPI library that mpi4py has loaded; None if unknown."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         found = re.search(r"/\S*/libmpi(?:_abi|_cray|_gnu\S*|ch)?\.so\S*$", line)
         if found:
@@ -31,9 +31,9 @@ def path() -> str | None:
 
 @functools.cache
 def is_cuda_aware() -> bool | None:
-    """Return whether the MPI library takes device arrays; None if it gives no answer.
+    """Return whether the MPI library takes device arrays; None if unknown.
 
-    The answer is that of the info key of MPI 4.1, or else of MPICH's or Open MPI's query.
+    The answer comes from MPI 4.1's info key, or else from MPICH's or Open MPI's query function.
     """
     kinds = MPI.COMM_WORLD.Get_info().get(MEMORY_KINDS)
     if kinds is not None:
@@ -50,10 +50,13 @@ def is_cuda_aware() -> bool | None:
 
 
 def before_finalize(function: Callable[[], None]) -> None:
-    """Call a function before MPI is finalized: when the program ends, and when it calls MPI.Finalize, perhaps twice."""
+    """Call a function before MPI is finalized, perhaps twice.
+
+    It is called when the program ends, and when the program calls MPI.Finalize.
+    """
     _before_finalize.append(function)
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
-    MPI.COMM_SELF.Set_attr(keyval, None)  # MPI.Finalize first deletes what is attached there
+    MPI.COMM_SELF.Set_attr(keyval, None)  # MPI.Finalize first deletes the attributes of COMM_SELF.
 
 
 _before_finalize: list[Callable[[], None]] = []
@@ -64,18 +67,18 @@ def _at_exit() -> None:
         function()
 
 
-# Functions run in the reverse order of their registration: here those of the program come first, and may communicate.
+# atexit runs functions in the reverse order of registration. So those of the program run first, and may communicate.
 atexit.register(_at_exit)
 in_children(_before_finalize.clear)
 
 
 def with_cuda(kinds: str | None) -> str:
-    """Return the memory kinds of MPI's, a list with commas or None, and those of CUDA."""
+    """Return MPI's memory kinds (a list with commas, or None) with CUDA's added."""
     given = (kinds or "mpi,system").split(",")
     return ",".join(dict.fromkeys([*given, "cuda", "cuda:host", "cuda:device", "cuda:managed"]))
 
 
 def mpiexec() -> str | None:
     """Return the path of an mpiexec; None if there is none."""
-    beside = Path(sys.executable).with_name("mpiexec")  # where the wheels of MPI libraries put it
+    beside = Path(sys.executable).with_name("mpiexec")  # wheels of MPI libraries install it here
     return str(beside) if beside.exists() else shutil.which("mpiexec")

@@ -1,4 +1,4 @@
-"""What the library reports while it works: through `logging`, as "pyncclx", or as lines on stderr without it."""
+"""Log messages of the library: to the logger "pyncclx", or to stderr."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from . import settings, threads
 from .process import held
 
 LOGGER = logging.getLogger("pyncclx")
-LONG_S = 1.0  # what takes longer is reported
+LONG_S = 1.0  # work that takes longer is reported
 _LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)  # shown for each value of PYNCCLX_VERBOSE
 _warned: set[str] = held(set())
 
 
 def note(level: int, text: str) -> None:
-    """Report a sentence: to the program's log handlers, or on stderr if it has none and PYNCCLX_VERBOSE allows it."""
+    """Log a sentence to the program's handlers.
+
+    Without handlers it goes to stderr, if PYNCCLX_VERBOSE allows it.
+    """
     if LOGGER.hasHandlers():
         LOGGER.log(level, text)
     elif level >= _LEVELS[settings.VERBOSE.get()]:
@@ -27,7 +30,7 @@ def note(level: int, text: str) -> None:
 
 
 def warn_once(text: str) -> None:
-    """Report a warning, the first time in this process."""
+    """Log a warning, once in this process."""
     if text not in _warned:
         _warned.add(text)
         note(logging.WARNING, text)
@@ -35,7 +38,7 @@ def warn_once(text: str) -> None:
 
 @contextmanager
 def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -> Iterator[None]:
-    """Report what a block compiles, and where it is kept, once it takes long, and its time at the end."""
+    """Log what a block compiles if it takes long, and the time that it took."""
     if not reports:
         yield
         return
@@ -54,7 +57,7 @@ def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -
 
 @contextmanager
 def called_if_long(report: Callable[[], None]) -> Iterator[None]:
-    """Call a function, in another thread, if a block takes long."""
+    """Call a function in another thread if a block takes longer than `LONG_S`."""
     over = threading.Event()
 
     def wait() -> None:

@@ -1,4 +1,7 @@
-"""Which GPU is this process's: the one that it chose, that of its first device array, or else the current one."""
+"""The GPU of this process.
+
+It is the one that the program chose, or that of its first device array, or else the current one.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ def is_open() -> bool:
 
 
 def choose(ordinal: int) -> None:
-    """Choose a GPU, or another one."""
+    """Set the GPU of this process; a later choice replaces it."""
     _chosen[:] = [ordinal]
 
 
 def chosen() -> int | None:
-    """Return the GPU that was chosen; None if none was."""
+    """Return the chosen GPU; None if there is none yet."""
     return _chosen[0] if _chosen else None

@@ -1,4 +1,4 @@
-"""Installed packages, by the names of their distributions."""
+"""Versions of installed packages, by distribution name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version(*distributions: str) -> str | None:
-    """Return the version of the first distribution that is installed."""
+    """Return the version of the first distribution that is installed, or None."""
     for distribution in distributions:
         try:
             return metadata.version(distribution)

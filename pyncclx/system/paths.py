@@ -1,4 +1,4 @@
-"""Where the CUDA sources are, and a digest of them."""
+"""The folder of the CUDA sources, and their digests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CUDA_DIR: Path = _PACKAGE / "cuda" if (_PACKAGE / "cuda").is_dir() else _PACKAGE
 
 
 def include_path() -> str:
-    """Return the folder of ``pyncclx.cuh``, the device functions for kernels in CUDA C++.
+    """Return the folder of ``pyncclx.cuh``, the header with the device functions.
 
     Returns
     -------
     str
-        For a compiler's ``-I``; the header needs C++17.
+        The folder to pass to a compiler's ``-I``; the header needs C++17.
 
     Examples
     --------
@@ -31,14 +31,15 @@ def include_path() -> str:
 
 @functools.cache
 def sources_digest(file: str) -> str:
-    """Return a digest of a source and all that it includes, so that an edit of any of them leads to new binaries.
+    """Return a digest of a source and all that it includes.
 
-    It is computed once per process: kernels that are compiled later belong to the same sources.
+    It is part of the binaries' cache key. It is computed once per process, so all kernels of a process belong to the
+    same sources.
 
     Parameters
     ----------
     file : str
-        Relative to the folder of the CUDA sources, or absolute.
+        Path relative to the folder of the CUDA sources, or absolute.
     """
     digest = hashlib.sha256()
     for path in sorted(_with_includes(CUDA_DIR / file, set()), key=lambda path: path.name):
@@ -48,7 +49,10 @@ def sources_digest(file: str) -> str:
 
 
 def _with_includes(path: Path, found: set[Path]) -> set[Path]:
-    """Add a source, and what it includes in quotes, to `found`; a missing file is an error of the compiler."""
+    """Add a source and its quoted includes to `found`; return `found`.
+
+    A missing file is ignored here, because the compiler reports it.
+    """
     if path not in found and path.exists():
         found.add(path)
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):

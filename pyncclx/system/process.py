@@ -1,6 +1,6 @@
-"""What a process holds once, whatever the number of communicators: each value is made at its first use.
+"""Values that a process holds once, for all communicators, made at their first use.
 
-`reset` forgets all of it, for tests that begin anew. A forked child holds nothing of its parent's.
+`reset` drops all of them, for tests. A forked child starts without its parent's values.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _resets: list[Callable[[], object]] = []
 _values: WeakSet[PerProcess[Any]] = WeakSet()
 _locks: WeakSet[Any] = WeakSet()
 _in_children: list[Callable[[], object]] = []
-_of_parent: list[Any] = []  # kept in a forked child, where no destructor of the parent's values may run
+_of_parent: list[Any] = []  # the parent's values, kept in a forked child so that none of their destructors runs
 
 
 class PerProcess(Generic[T]):
-    """One value of the process. Threads that ask for it at the same time get the same one.
+    """One value of the process, made at its first use; the same for all threads.
 
     Parameters
     ----------
     make : callable without arguments
         Returns the value; called at the first `get`. If it raises, the next `get` calls it again.
     lasting : bool, default False
-        `process.reset` leaves the value, since others refer to it that a reset leaves too, such as handles of MPI.
+        Whether `process.reset` keeps the value, because objects that outlive a reset, such as MPI handles, refer to it.
 
     Attributes
     ----------
     get : callable
-        Returns the value. As fast as `functools.cache`, since calls on device arrays ask for some of them.
+        Returns the value. It is `functools.cache`, for speed: calls on device arrays use it.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class PerProcess(Generic[T]):
 
     def __init__(self, make: Callable[[], T], *, lasting: bool = False) -> None:
         self._make = make
-        self._made: list[T] = []  # none or one
+        self._made: list[T] = []  # at most one value
         self._making = threading.RLock()
         self._cached = functools.cache(self._made_once)
         self.get: Callable[[], T] = self._cached
@@ -61,23 +61,26 @@ class PerProcess(Generic[T]):
 
     @property
     def made(self) -> T | None:
-        """The value if there is one already."""
+        """The value if it has been made, else None."""
         return self._made[0] if self._made else None
 
     def set(self, value: T) -> None:
-        """Put `value` in the place of what `make` returns."""
+        """Replace the value."""
         with self._making:
             self._made[:] = [value]
             self._cached.cache_clear()
 
     def reset(self) -> None:
-        """Forget the value; the next `get` makes another one."""
+        """Drop the value; the next `get` makes another one."""
         with self._making:
             self._made.clear()
             self._cached.cache_clear()
 
     def leave_to_parent(self) -> None:
-        """Forget the value in a forked child, in which a thread of the parent's may hold the lock for ever."""
+        """Drop the value in a forked child, and replace the lock.
+
+        A thread of the parent may have held the lock at the fork; nobody in the child would release it.
+        """
         self._making = threading.RLock()
         _of_parent.append(self._made[:])
         self._made.clear()
@@ -85,33 +88,36 @@ class PerProcess(Generic[T]):
 
 
 def cached(function: Callable[[], T]) -> functools._lru_cache_wrapper[T]:
-    """Decorate a function without arguments: `functools.cache`, which `reset` empties."""
+    """Cache the result of a function without arguments until `reset`."""
     wrapper = functools.cache(function)
     _resets.append(wrapper.cache_clear)
     return wrapper
 
 
 def held(container: C) -> C:
-    """Return a list, dict (or one with weak values) or set of the process, which `reset` will empty."""
+    """Return a container after registering it; `reset` will empty it."""
     _resets.append(container.clear)
     return container
 
 
 def reset() -> None:
-    """Forget all that the process holds. Nothing is closed: communicators go on with what they have."""
+    """Drop all values of the process.
+
+    Nothing is closed; communicators continue with the values that they hold.
+    """
     for forget in _resets:
         forget()
 
 
 def lock() -> threading.RLock:
-    """Return a lock that is free in a forked child, even if another thread has held it at the fork."""
+    """Return a lock that is free in a forked child, even if it was held at the fork."""
     made = threading.RLock()
     _locks.add(made)
     return made
 
 
 def in_children(function: Callable[[], object]) -> None:
-    """Call a function in each forked child, before the child runs code of the program."""
+    """Call a function in each forked child, before the child runs the program's code."""
     _in_children.append(function)
 
 

@@ -1,4 +1,4 @@
-"""Every environment variable that pyncclx reads: its name, type, default, unit and one line of text.
+"""All environment variables of pyncclx: name, type, default, unit and description.
 
 Each is read when it is needed, not at import. `info` and the documentation print this list.
 """
@@ -18,7 +18,7 @@ from . import faults
 
 T = TypeVar("T")
 PREFIX = "PYNCCLX_"
-TESTS = "PYNCCLX_TEST_"  # read by tests alone
+TESTS = "PYNCCLX_TEST_"  # prefix of variables that only tests read
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -30,15 +30,15 @@ class Setting(Generic[T]):
     ----------
     name : str
     default : object
-        The value where the variable is not set, or empty.
+        The value if the variable is not set, or empty.
     parse : callable
-        Returns the value of a text; raises ValueError for a text that has none.
+        Returns the value of a text; raises ValueError for an invalid text.
     accepts : str
-        What the variable can be, for error messages and documentation.
+        The valid values, for error messages and documentation.
     text : str
-        What it sets, in one line.
+        What the variable sets, in one line.
     default_text : str
-        The default as documentation writes it.
+        The default, as documentation writes it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Setting(Generic[T]):
         Raises
         ------
         ValueError
-            If the variable is set to something it cannot be.
+            The variable is set to an invalid value.
         """
         text = os.environ.get(self.name, "")
         if not text:
@@ -66,11 +66,11 @@ class Setting(Generic[T]):
 
     @property
     def is_set(self) -> bool:
-        """Whether the environment sets it."""
+        """Whether the environment sets the variable."""
         return bool(os.environ.get(self.name))
 
     def set_default(self, text: str) -> None:
-        """Set the variable, for this process and those it starts, unless the environment sets it."""
+        """Set the variable for this process and its children, unless it is already set."""
         os.environ.setdefault(self.name, text)
 
 
@@ -157,7 +157,7 @@ TIMEOUT = Setting(
     text="seconds that a kernel waits for a peer before it gives up",
     default_text="`300`",
 )
-NODE = Setting(  # mpi_bootstrap reads it, which needs no other room
+NODE = Setting(  # read by mpi_bootstrap, which imports nothing of pyncclx
     "PYNCCLX_NODE",
     default="",
     parse=str,
@@ -274,7 +274,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
 
 
 def unknown() -> Iterator[str]:
-    """A sentence for each variable of the environment that begins with PYNCCLX_ and is none of ours."""
+    """Yield a sentence for each environment variable PYNCCLX_* that is no setting."""
     names = [setting.name for setting in SETTINGS]
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and not name.startswith(TESTS) and name not in names:
@@ -283,15 +283,15 @@ def unknown() -> Iterator[str]:
 
 
 def foreign(name: str) -> str | None:
-    """Return an environment variable that belongs to another program, such as XDG_CACHE_HOME; None if it is not set."""
+    """Return another program's environment variable, such as XDG_CACHE_HOME, or None."""
     return os.environ.get(name)
 
 
 def set_foreign(name: str, value: str) -> None:
-    """Set an environment variable that belongs to another program, unless it is set."""
+    """Set another program's environment variable, unless it is set."""
     os.environ.setdefault(name, value)
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of this process, for programs that it starts."""
+    """Return a copy of this process's environment, for programs that it starts."""
     return dict(os.environ)

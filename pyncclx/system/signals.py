@@ -1,11 +1,11 @@
-"""Signals as they come: a thread gets their numbers, whatever the main thread does.
+"""A thread that receives signals at once, whatever the main thread does.
 
-Python's handlers run in the main thread, between two of its instructions, so not while it is in MPI or waits for a
-kernel. Python writes the number of each signal for which it has a handler to a descriptor (`signal.set_wakeup_fd`).
-Here that is a socket, whose messages show which process has written them: it may be a forked child.
+Python's handlers run in the main thread between two instructions, so not while it is in MPI or waits for a kernel.
+Python writes the number of each signal for which it has a handler to a descriptor (`signal.set_wakeup_fd`). Here that
+descriptor is a socket, because its messages name the writing process, which may be a forked child.
 
-An event loop sets a descriptor of its own while it runs, and none afterwards. So a function takes the place of
-`signal.set_wakeup_fd`: it keeps the loop's descriptor, to which the thread passes on what has come.
+An event loop sets a descriptor of its own while it runs, and none afterwards. So a function replaces
+`signal.set_wakeup_fd`. It keeps the loop's descriptor, and the thread forwards the numbers to it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ACTION_NBYTES = 1024  # more than any struct sigaction, which begins with the h
 
 
 def has_default_action(number: int) -> bool:
-    """Return whether a signal has its default action: there is no handler of Python's, nor one set in C."""
+    """Return whether a signal has its default action, with no handler of Python or C."""
     if signal.getsignal(number) != signal.SIG_DFL:
         return False
     action = ctypes.create_string_buffer(_ACTION_NBYTES)
@@ -41,7 +41,7 @@ class Signals:
     Attributes
     ----------
     functions : list of callables
-        Each is called in the thread with numbers of signals, as bytes.
+        Each is called in the thread with signal numbers, as bytes.
     """
 
     def __init__(self) -> None:
@@ -61,16 +61,19 @@ class Signals:
         return 0
 
     def _set_other(self, fd: int, /, *, warn_on_full_buffer: bool = True) -> int:
-        """Set the descriptor that gets numbers of signals, and return the one before, as `signal.set_wakeup_fd`."""
-        self._set(fd, warn_on_full_buffer=warn_on_full_buffer)  # which raises if it cannot be used
+        """Set the program's descriptor for signal numbers, and return its last one.
+
+        Replaces `signal.set_wakeup_fd`.
+        """
+        self._set(fd, warn_on_full_buffer=warn_on_full_buffer)  # raises for an invalid descriptor
         self._set(self._writing.fileno(), warn_on_full_buffer=False)
         before, self._other = self._other, fd
         return before
 
     def _leave(self) -> None:
-        """In a forked child: let Python write to what was there before."""
+        """Restore Python's function and the program's descriptor, in a forked child."""
         signal.set_wakeup_fd = self._set
-        with suppress(ValueError, OSError):  # it may be closed
+        with suppress(ValueError, OSError):  # The descriptor may be closed.
             self._set(self._other)
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""Threads of this process, which do not run any more while the interpreter ends: then callers do the work.
+"""Threads of this process; while the interpreter ends, callers do their work.
 
 From Python 3.12 on no thread can be started once functions of `atexit` run. In every version a thread that needs the
 interpreter stops for ever once those functions have returned, while destructors of the program's objects still run.
@@ -18,30 +18,30 @@ from contextlib import contextmanager
 from typing import Any
 
 _Work = Callable[[], object]
-_REST_S = 1.0  # to wait at exit for work that is under way in threads
+_REST_S = 1.0  # longest wait at exit for work under way in threads
 
 
 def start(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread | None:
-    """Start a thread that does not keep the program from ending; return None if it is too late to start one."""
+    """Start a daemon thread; return None if the interpreter is ending."""
     if sys.is_finalizing():
         return None
     thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
-        if "interpreter shutdown" not in str(error):  # the system has no more threads, for example
+        if "interpreter shutdown" not in str(error):  # for example, the system has no more threads
             raise
         return None
     return thread
 
 
 class Worker:
-    """Does one thing after the other in a thread of its own; without the thread, whoever waits for them does them.
+    """A thread that runs tasks in order; without it, callers that wait run them.
 
     Attributes
     ----------
     given : int
-        How many things it has been given so far.
+        Number of tasks given so far.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,7 +54,7 @@ class Worker:
         weakref.finalize(self, self._queue.put, None).atexit = False
 
     def give(self, work: _Work) -> int:
-        """Let the thread do something, which must raise nothing; return how many things it has been given by then."""
+        """Enqueue a task, which must raise nothing; return its number."""
 
         def do() -> None:
             work()
@@ -64,22 +64,22 @@ class Worker:
             try:
                 self.given = number = self.given + 1
                 self._queue.put(do)
-            except BaseException:  # an interrupt: `do` may be in the queue, or not
+            except BaseException:  # After an interrupt `do` may be in the queue or not.
                 self._queue.put(functools.partial(self._count, self.given))
                 raise
             return number
 
     def _count(self, number: int) -> None:
-        """Let the first `number` things be done."""
+        """Record that the first `number` tasks are done."""
         with self._locked():
             self._done = number
 
     def has_done(self, number: int) -> bool:
-        """Return whether the first `number` things are done."""
+        """Return whether the first `number` tasks are done."""
         return self._done >= number
 
     def wait(self, number: int) -> None:
-        """Wait until the first `number` things are done.
+        """Wait until the first `number` tasks are done.
 
         Raises
         ------
@@ -92,19 +92,22 @@ class Worker:
             self.rest(number, None)
 
     def rest(self, number: int, seconds: float | None) -> None:
-        """Wait for the thread to do the first `number` things, for so many seconds at most."""
+        """Wait for the thread to finish the first `number` tasks, for at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._done >= number, seconds)
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no thread that works."""
+        """Whether the thread does not run: it was not started, or the interpreter ends."""
         return self._thread is None or sys.is_finalizing()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Change what the waits for this worker look at; a thread that has ended may have the lock for ever."""
-        if sys.is_finalizing():  # and no other thread runs
+        """Hold the lock to change what waits depend on, and notify them.
+
+        While the interpreter ends no lock is taken: no other thread runs, and a stopped one may hold it for ever.
+        """
+        if sys.is_finalizing():
             yield
             return
         with self._changed:
@@ -112,7 +115,7 @@ class Worker:
             self._changed.notify_all()
 
     def _work(self, number: int) -> None:
-        """Do in this thread what is left, unless another one does it."""
+        """Run the remaining tasks in this thread; raise if another thread was running one."""
         with self._locked():
             while self._done < number:
                 try:
@@ -124,7 +127,8 @@ class Worker:
 
 
 def _serve(work: queue.SimpleQueue[_Work | None]) -> None:
-    """Work until the worker is no more, which what is done here refers to."""
+    """Run tasks until the worker is deleted."""
+    # Each task refers to the worker, so it is dropped before the next one is awaited.
     while (do := work.get()) is not None:
         do()
         del do
@@ -134,7 +138,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def _rest() -> None:
-    """Let work end that is under way in threads, which do not run any more after this."""
+    """Wait at exit for tasks under way; threads do not run afterwards."""
     end = time.monotonic() + _REST_S
     for worker in list(_workers):
         if not worker.is_alone:
