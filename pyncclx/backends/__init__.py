@@ -1,4 +1,4 @@
-"""Where kernels run: the choice of this process' device, a GPU or the emulator."""
+"""Choice of this process's device: a GPU or the emulator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @cached
 def select() -> Device:
-    """Return this process' device; the first call creates it.
+    """Return this process's device; the first call creates it.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def select() -> Device:
     ValueError
         If ``PYNCCLX_DEVICE`` is neither ``host``, ``gpu`` nor empty.
     ImportError
-        Without what a GPU needs.
+        If a package or library that GPUs need is missing.
     """
     if settings.DEVICE.get() == "host":
         return host.Device()
@@ -49,17 +49,19 @@ def select() -> Device:
 
 
 def make_current(local_rank: int, local_size: int) -> int:
-    """Make one GPU of the node current before this process has used any, and return its ordinal.
+    """Select one GPU of the node for this process, and return its ordinal.
+
+    Call it before the process uses any GPU.
 
     Parameters
     ----------
     local_rank, local_size : int
-        This process' rank among those of its node, and their number.
+        This process's rank among those of its node, and their number.
 
     Raises
     ------
     RuntimeError
-        If this process' communicators already use another GPU.
+        If communicators of this process already use another GPU.
     """
     if settings.DEVICE.get() == "host":
         return 0
@@ -75,7 +77,8 @@ def make_current(local_rank: int, local_size: int) -> int:
 def _gpu() -> Any:
     try:
         return importlib.import_module("pyncclx.backends.gpu")
-    except (ImportError, OSError) as error:  # packages, or the driver's library
+    except (ImportError, OSError) as error:
+        # ImportError: a package is missing; OSError: the driver's library is.
         raise ImportError(
             f"GPUs need a driver, CuPy and CUDA's packages ({error}): pip install 'pyncclx[cuda13]', or cuda12 with "
             "a driver older than 580; without a GPU, PYNCCLX_DEVICE=host emulates the kernels on the CPU"

@@ -1,6 +1,6 @@
-"""What the library needs of the place where its kernels run: four groups of methods, which together are a device.
+"""Interface of a device, where kernels run: four groups of methods.
 
-Addresses are those that kernels use. The GPU (`gpu`) and the emulator (`host`) have these methods.
+The GPU (`gpu`) and the emulator (`host`) implement them. Addresses are those that kernels use.
 """
 
 from __future__ import annotations
@@ -13,54 +13,60 @@ from .handles import Event, Exported, Function, Peer, PythonFunction, Repeated, 
 
 
 class Memory(Protocol):
-    """Memory of this process, and what peers share of theirs."""
+    """Memory of this process, and memory that peers share with it."""
 
     def allocate_shared(self, nbytes: int) -> Shared:
         """Allocate zeroed memory that other processes can map."""
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> Peer:
-        """Map memory of another process, by its descriptor, which is closed, or by its IPC handle."""
+        """Map memory of another process by IPC handle, or by descriptor, which is closed."""
 
     def allocate_watch(self, nbytes: int) -> Watch:
-        """Allocate zeroed memory that kernels and this process' Python code can both read and write."""
+        """Allocate zeroed memory that kernels and the host read and write."""
 
     def owner(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> Any:
-        """Return an object that keeps shared memory of this process alive; `retire` takes what frees it then."""
+        """Return an object that keeps shared memory of this process alive.
+
+        When the object is deleted, it passes the function that frees the memory to `retire`.
+        """
 
     def array(self, owner: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return the memory of an owner or a `Peer` as an array, CuPy's or NumPy's, which keeps the owner.
+        """Return the memory of an owner or a `Peer` as an array (CuPy or NumPy).
 
-        A peer's array is invalid once its memory is unmapped.
+        The array keeps the owner alive. A peer's array is invalid once its memory is unmapped.
         """
 
     def upload(self, data: bytes) -> Upload:
-        """Copy bytes to device memory for kernels to read; the memory lives as long as what is returned."""
+        """Copy bytes to device memory for kernels to read; the result owns the memory."""
 
     def fill_zero(self, address: int, nbytes: int) -> None:
-        """Zero memory; it is zero on return."""
+        """Zero memory, and wait until it is zero."""
 
     def is_device_pointer(self, address: int) -> bool:
         """Return whether kernels can use this address."""
 
     def room(self, address: int, nbytes: int) -> int:
-        """Return how many of so many bytes at an address kernels can use."""
+        """Return how many of `nbytes` bytes from an address kernels can use."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return how many of these bytes each allocation has; CUDA copies from one allocation at a time."""
+        """Return how many of these bytes each allocation holds.
+
+        CUDA copies from one allocation at a time.
+        """
 
 
 class Kernels(Protocol):
-    """Kernels from their source to their launch.
+    """Compilation, loading and launch of kernels.
 
     Attributes
     ----------
     architecture
-        What kernels are compiled for, such as ``"sm_90"``.
+        Target of the compiler, such as ``"sm_90"``.
     compiles_together
-        Whether the kernels of a file that have equal template arguments are compiled together, since the headers take
-        longer than a kernel, or each when it is needed.
+        True: kernels of a file with equal template arguments are compiled together, because the headers take longer
+        than a kernel. False: each kernel is compiled when it is needed.
     loads_beside_kernels
-        Whether kernels are loaded without a wait for what the process has on the device.
+        Whether loading a kernel does not wait for work of the process on the device.
     """
 
     architecture: str
@@ -75,36 +81,43 @@ class Kernels(Protocol):
         *,
         within: Sequence[str] = (),
     ) -> bytes:
-        """Compile kernels of a file below the CUDA source folder, named as C++ expressions, and what they call.
+        """Compile kernels and the function that they call, and return an image for `load`.
 
-        An image of all that `within` names serves too, if the cache has it.
+        `file` is relative to the CUDA source folder; kernels are named as C++ expressions. A cached image of all
+        kernels of `within` serves as well.
         """
 
     def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
-        """Have kernels of a file compiled in the background, each of `several` by itself; `compile` finds them then."""
+        """Start compiling kernels of a file in the background; `compile` finds them later.
+
+        Each element of `several` is compiled by itself.
+        """
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> Mapping[str, Function]:
-        """Load what `compile` returned for `called`, here or in another process with the same kind of device."""
+        """Load an image that `compile` returned for `called`.
+
+        The image may come from another process with the same kind of device.
+        """
 
     def launch(
         self, function: Function, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False
     ) -> None:
-        """Run a loaded kernel on `grid` blocks of `block` threads; `parameters` is its only one, a struct.
+        """Launch a loaded kernel on `grid` blocks of `block` threads.
 
-        With `early` it may begin before the kernel before it has ended, where the hardware allows it; it must call
-        ``await_previous`` (cuda/protocol/signal.cuh).
+        `parameters` is the kernel's only parameter, a struct. With `early`, the kernel may begin before the previous
+        one has ended, where the hardware allows it. It must call ``await_previous`` (cuda/protocol/signal.cuh).
         """
 
     def launch_arguments(
         self, function: Function, grid: int, block: int, arguments: Sequence[bytes], stream: Any
     ) -> None:
-        """Run a loaded kernel that has any number of parameters."""
+        """Launch a loaded kernel with any number of parameters."""
 
     def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
-        """Prepare a launch on a stream that is named later; each launch records the event, if given."""
+        """Prepare a launch on a stream that is named later; each launch records `event`."""
 
     def together(self, several: Sequence[Any]) -> Repeated:
-        """Return what makes the launches of several that `repeated` returned, one after the other."""
+        """Combine several prepared launches, which then run one after the other."""
 
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of `block` threads can be on the device at once."""
@@ -114,124 +127,145 @@ class Kernels(Protocol):
 
 
 class Streams(Protocol):
-    """The order in which work runs."""
+    """Streams, events, and the order in which work runs."""
 
     def current_stream(self) -> Any:
-        """Return the stream that work goes to if the caller names none; None stands for that of the host device.
+        """Return the stream for work without a named stream; None for the host device's.
 
-        The device becomes the current one, for the default stream is that of the current device.
+        The device becomes the current one, because CUDA's default stream is that of the current device.
         """
 
     def is_default(self, stream: Any) -> bool:
-        """Return whether a stream is the one that programs have which choose none, and which waits for most others."""
+        """Return whether a stream is the default stream, which waits for most others."""
 
     def can_be_captured(self, stream: Any) -> bool:
-        """Return whether the program could capture a stream: neither the default one nor `private_stream`."""
+        """Return whether the program could capture a stream.
+
+        It cannot capture the default stream or `private_stream`.
+        """
 
     def private_stream(self) -> Any:
-        """Return this thread's stream of ours, which waits for no other; made at the first use."""
+        """Return this thread's private stream, which waits for no other.
+
+        The first call of a thread creates it.
+        """
 
     def named_stream(self, value: Any) -> Any:
-        """Return the stream that a user names, by a handle or an object of a library that has one.
+        """Return the stream that a user names: a handle, or an object of a library.
 
         Raises
         ------
         TypeError
-            It is none.
+            If the argument is no stream.
         """
 
     def external_stream(self, pointer: int) -> Any:
-        """Return a stream of another library, by the driver's handle."""
+        """Return a stream of another library by the driver's handle."""
 
     def new_stream(self) -> Any:
-        """Return a stream that waits for no other."""
+        """Return a new stream that waits for no other."""
 
     def synchronize(self, stream: Any = ...) -> None:
-        """Wait until all that was launched on a stream, or on any if none is named, has finished."""
+        """Wait until all work on a stream, or on all if none is named, has finished."""
 
     def order(self, first: Any, then: Any) -> None:
-        """Make what is enqueued on `then` from now on wait for what is on `first` now."""
+        """Make work enqueued on `then` from now on wait for the work now on `first`."""
 
     def order_eager(self, first: Any, then: Any) -> None:
-        """Do so for two streams of which none is being captured: that is not asked."""
+        """Order two streams like `order`, without checking for captures.
+
+        Neither stream may be in a capture.
+        """
 
     def fork(self, stream: Any, side: Any) -> bool:
-        """Do as `order`, and take `side` into the capture that `stream` is part of; False if it is in another one."""
+        """Make `side` wait for `stream`, and add `side` to the capture of `stream`.
+
+        Return False if `side` is in another capture.
+        """
 
     def call_between(self, stream: Any, function: Callable[[], object]) -> None:
-        """Call a function of the host after what a stream has now, and before what it is given next.
+        """Call a host function between the stream's present work and its later work.
 
         The host waits for the call, unless the stream is a thread of the host device.
 
         Raises
         ------
         NotSupported
-            The stream is being captured.
+            If the stream is being captured.
         """
 
     def is_idle(self, stream: Any) -> bool:
-        """Return whether all that was launched on a stream has finished; by any thread, True while it is captured."""
+        """Return whether all work on a stream has finished; True while it is captured.
+
+        Any thread may call it.
+        """
 
     def event(self) -> Event:
         """Return a new event."""
 
     def can_leave(self, stream: Any) -> bool:
-        """Return whether work on a stream can continue on another one, behind an event that any thread may record."""
+        """Return whether work on a stream can continue on another stream.
+
+        It can if any thread may record an event on the stream.
+        """
 
     def is_capturing(self, stream: Any) -> bool:
         """Return whether a stream is being captured in a graph."""
 
     def is_per_thread(self, stream: Any) -> bool:
-        """Return whether a stream's handle names another stream in each thread."""
+        """Return whether a stream's handle names a different stream in each thread."""
 
     def attached(self) -> AbstractContextManager[None]:
-        """Let the thread use the device; its calls are no part of a graph that another thread captures."""
+        """Let the thread use the device, outside captures that other threads have begun."""
 
 
 class Exports(Protocol):
-    """Memory for messages between two processes, which need not call anything at the same time.
+    """Memory for messages between two processes that do not call it at the same time.
 
     Attributes
     ----------
     exports_are_copies
-        Whether `export` returns a copy, made for one message.
+        Whether `export` returns a copy made for one message.
     """
 
     exports_are_copies: bool
 
     def allocate_exported(self, nbytes: int) -> Exported:
-        """Allocate zeroed memory that any process can open, for the life of this process."""
+        """Allocate zeroed memory that any process can open, until this process ends."""
 
     def allocation(self, address: int) -> Exported | None:
-        """Return the allocation that an address is in, for other processes to open; None if they cannot."""
+        """Return the allocation at an address for other processes to open.
+
+        None if they cannot open it.
+        """
 
     def export(self, address: int, nbytes: int) -> Exported | None:
-        """Let other processes open the memory at an address; None if that memory cannot be opened."""
+        """Let other processes open the memory at an address; None if they cannot."""
 
     def open_exported(self, handle: bytes, nbytes: int) -> Peer:
-        """Map the allocation of another process that a handle names.
+        """Map an allocation of another process by its handle.
 
         Raises
         ------
         OSError, RuntimeError
-            If it cannot be opened here.
+            If it cannot be opened in this process.
         """
 
     def allocate_temporary(self, nbytes: int, stream: Any) -> Upload:
-        """Allocate memory for the use of a stream, until what is returned is deleted."""
+        """Allocate memory for use on a stream, until the returned object is deleted."""
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
-        """Copy between addresses of the device or the host, in the order of a stream."""
+        """Copy between addresses of the device or the host, in stream order."""
 
     def peek(self, address: int, nbytes: int) -> bytes:
         """Read device memory now, without waiting for any stream."""
 
     def poke(self, address: int, data: bytes) -> None:
-        """Write device memory now, without waiting for any stream; it is no part of a graph that is captured."""
+        """Write device memory now, without waiting for a stream and outside any capture."""
 
 
 class Device(Memory, Kernels, Streams, Exports, Protocol):
-    """The place where this process' kernels run.
+    """Device that runs this process's kernels.
 
     Attributes
     ----------
@@ -242,18 +276,18 @@ class Device(Memory, Kernels, Streams, Exports, Protocol):
     kind
         The product's name, such as ``"NVIDIA H200"``.
     identity
-        The same in two processes exactly if they use the same physical device.
+        Equal in two processes if and only if they use the same physical device.
     runs_concurrently
-        Whether kernels of processes that share it run at the same time, not in turns.
+        Whether kernels of processes that share the device run at the same time, not time-sliced.
     assigned_processes
-        How many processes `make_current` has assigned to a device of the node, at most; 1 if it was not called.
+        Largest number of processes that `make_current` assigned to one device of the node; 1 if it was not called.
     max_channels, threads
-        The most blocks of an operation, unless the user sets another number, and the threads of each.
+        Default limit on blocks of an operation, and threads of each block.
     multiprocessors
-        The most blocks of an operation that the user may set: all of them run at once.
+        Upper limit on blocks that the user may set, so that all of them run at once.
     nvlinked
-        The identities of devices, its own among them, in whose memory it changes words atomically, and 128 bytes that a
-        warp stores at once are seen whole (cuda/protocol/line.cuh). None: all.
+        Identities of devices, including its own, in whose memory it has atomic operations. There, 128 bytes stored at
+        once by a warp are seen whole (cuda/protocol/line.cuh). None: all devices.
     """
 
     name: str

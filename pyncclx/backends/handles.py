@@ -1,4 +1,4 @@
-"""What a device returns: memory in its forms, events, and launches that can be repeated."""
+"""Objects that a device returns: memory, events, and prepared launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Function = Any
 
 
 class PythonFunction(Protocol):
-    """A program's Python function that kernels call, and the types that Numba compiles it for."""
+    """Python function of the program that kernels call, and its types for Numba."""
 
     @property
     def fn(self) -> Callable[..., Any]: ...
@@ -24,22 +24,25 @@ class PythonFunction(Protocol):
 
 
 class Shared(Protocol):
-    """Zeroed device memory of this process that other processes can map, by descriptor or by IPC handle."""
+    """Zeroed device memory of this process that others can map.
+
+    They map it by descriptor or by IPC handle.
+    """
 
     address: int
     nbytes: int
     fd: int
-    ipc_handle: bytes  # empty where the memory travels as a descriptor
+    ipc_handle: bytes  # empty if the memory is shared by descriptor
 
     def close_fd(self) -> None:
-        """Close the descriptor: all processes that need the memory have mapped it."""
+        """Close the descriptor, once all processes that need the memory have mapped it."""
 
     def close(self) -> None:
-        """Unmap the memory and close its descriptor. Peers that mapped it keep their mapping."""
+        """Unmap the memory and close its descriptor; peers keep their mappings."""
 
 
 class Peer(Protocol):
-    """Another process' shared memory, mapped into this process."""
+    """Shared memory of another process, mapped into this process."""
 
     address: int
 
@@ -48,13 +51,13 @@ class Peer(Protocol):
 
 
 class Upload(Protocol):
-    """Device memory that is freed with this object: constant bytes, or the temporary memory of a stream."""
+    """Device memory freed with this object: constant, or temporary on a stream."""
 
     address: int
 
 
 class Watch(Protocol):
-    """Memory that the host and kernels can both access at any time, for abort requests and error records."""
+    """Memory that host and kernels access at any time: abort words and error records."""
 
     array: npt.NDArray[np.uint64]
     address: int
@@ -64,40 +67,40 @@ class Watch(Protocol):
 
 
 class Event(Protocol):
-    """A place in the order of a stream."""
+    """Event: a position in the work of a stream."""
 
     def record(self, stream: Any) -> None:
-        """Move the event to the end of the work that the stream has now."""
+        """Record the event on a stream."""
 
     def record_eager(self, stream: Any) -> None:
-        """Do so where the stream is not being captured; cheaper than `record`."""
+        """Record the event on a stream that is not being captured; cheaper than `record`."""
 
     def is_over(self) -> bool:
-        """Return whether the work before the event is over; True in a graph that is being captured."""
+        """Return whether the work before the event has finished; True during a capture."""
 
     def order(self, then: Any) -> None:
-        """Make what is enqueued on `then` from now on wait for the work before the event."""
+        """Make work enqueued on `then` from now on wait for the event."""
 
     def synchronize(self) -> None:
-        """Wait on the host for the work before the event."""
+        """Wait on the host for the event."""
 
 
 class Repeated(Protocol):
-    """One or several kernels with their parameters, to be launched again and again."""
+    """Prepared launch of one or several kernels with their parameters."""
 
     def launch(self, stream: Any) -> None:
-        """Launch them on a stream, and record their events behind them."""
+        """Launch the kernels on a stream, and record their events after them."""
 
     def launch_aside(self, stream: Any, aside: Any) -> bool:
-        """Launch them on `aside`, after what `stream` has now; False, and nothing is done, if `stream` is captured.
+        """Launch on `aside` after the work now on `stream`.
 
-        `aside` is in no capture.
+        Do nothing and return False if `stream` is being captured. `aside` is in no capture.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A piece of an allocation that other processes can open by a handle of a few bytes, without a meeting.
+    """Part of an allocation that another process can open by a short handle.
 
     Attributes
     ----------
@@ -106,13 +109,13 @@ class Exported:
     nbytes : int
         Length of the allocation.
     handle : bytes
-        Opens the allocation; 64 bytes or less, without meaning in trailing zeros.
+        Handle to open the allocation; at most 64 bytes, trailing zeros have no meaning.
     identity : int
-        Differs from that of other allocations that have been at this address.
+        Number that differs from that of earlier allocations at this address.
     offset : int
-        Where the piece begins in the allocation, in bytes.
+        Offset of the part in the allocation, in bytes.
     memory : object
-        Closed with the export; None if there is nothing to close.
+        Memory to close with the export; None if there is none.
     """
 
     address: int
@@ -123,6 +126,6 @@ class Exported:
     memory: Any = None
 
     def close(self) -> None:
-        """Free what the export itself allocated. Processes that have opened it keep it."""
+        """Free memory that the export allocated; processes that have opened it keep it."""
         if self.memory is not None:
             self.memory.close()

@@ -1,1 +1,1 @@
-"""Compilers of kernels: NVRTC for GPUs, g++ for the emulator, Numba for functions written in Python."""
+"""Compilers: NVRTC for GPUs, g++ for the emulator, Numba for Python functions."""

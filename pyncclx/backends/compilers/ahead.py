@@ -1,4 +1,4 @@
-"""Have kernels compiled in the background, by a process of low priority that ends with this one."""
+"""Compile kernels in the background, in a low-priority child process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ from pathlib import Path
 from ...system import settings
 from ...system.process import PerProcess
 
-MOST = 64  # kernels that one process asks for
-NICE = 19  # the lowest priority
+# Most kernels that one process requests.
+MOST = 64
+NICE = 19  # lowest priority
 _PROGRAM = Path(__file__).with_name("background.py")
 
 
 def compile_ahead(file: str, instantiations: Sequence[str], architecture: str) -> None:
-    """Ask for kernels of a file, as `nvrtc.compile_beside` compiles them; once for the same ones."""
-    with contextlib.suppress(OSError):  # without such a process each is compiled at its first use
+    """Request kernels of a file from the background process, once for equal requests.
+
+    The kernels are compiled by `nvrtc.compile_beside`.
+    """
+    # Without the background process, each kernel is compiled at its first use.
+    with contextlib.suppress(OSError):
         _HELPER.get().ask(file, instantiations, architecture)
 
 
 class _Helper:
-    """The process that compiles; it is started when it is needed, and ends when it has been idle for a while."""
+    """The process that compiles; it starts on demand, and exits when idle for a while."""
 
     def __init__(self) -> None:
         self._asked: set[str] = set()
@@ -47,7 +52,8 @@ class _Helper:
 def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, str(_PROGRAM), str(NICE)],
-        stdin=subprocess.PIPE,  # the system closes it when this process ends
+        # The system closes the pipe when this process ends.
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=settings.environment(),

@@ -1,10 +1,14 @@
-"""Which code runs on which GPU: that of its own architecture, of the first of its generation, and PTX of older ones."""
+"""Choice of the code that runs on a GPU.
+
+A GPU runs code of its own architecture, code of the first architecture of its generation, and PTX of older ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-VIRTUAL = "compute_"  # begins the name of an architecture whose code is PTX
+# Prefix of the name of an architecture whose code is PTX.
+VIRTUAL = "compute_"
 
 
 def targets_of(architecture: str, known: Sequence[int]) -> list[str]:
@@ -13,7 +17,7 @@ def targets_of(architecture: str, known: Sequence[int]) -> list[str]:
     Parameters
     ----------
     known : sequence of int
-        The numbers of those that NVRTC compiles for, in ascending order.
+        The architecture numbers that NVRTC supports, in ascending order.
 
     Examples
     --------

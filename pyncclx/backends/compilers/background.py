@@ -1,11 +1,11 @@
-"""Compile kernels with NVRTC in the background, for the process that has started this program (`ahead.py`).
+"""Program that compiles kernels in the background, with NVRTC, for its parent.
 
-A program, not a module: python background.py NICENESS. Standard input has lines of JSON: first `sys.path`, then a file,
-kernels of it and an architecture, again and again. It ends when standard input does, as it does when the parent has
-died, and when nothing has come for a while.
+`ahead.py` runs it as ``python background.py NICENESS``. Standard input has lines of JSON: first `sys.path`, then one
+request a line: a file, kernels of it and an architecture. The program ends when standard input ends, which also
+happens when the parent dies, and when it has been idle for `IDLE_S` seconds.
 
-Nobody waits for it: it runs when processors are idle, and does not lock files of the cache while it compiles. Of
-several such programs with the same cache, one compiles at a time.
+No process waits for it. It runs when processors are idle, and locks no file of the cache while it compiles. Of several
+such programs with the same cache, one compiles at a time.
 """
 
 import contextlib
@@ -22,20 +22,22 @@ IDLE_S = 10.0
 
 
 def read_requests() -> None:
-    """Queue what comes on standard input; at its end, end the process."""
+    """Queue the requests on standard input; end the process when the input ends."""
     for line in sys.stdin.buffer:
         requests.put(json.loads(line))
-    writing.acquire()  # a file is whole or not there
+    # Wait for a write in progress, so that no file is left half written.
+    writing.acquire()
     os._exit(0)
 
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Wait, asleep, until no other program of this kind compiles for the same cache."""
+    """Sleep until no other such program compiles for the same cache."""
     folder = importlib.import_module("pyncclx.system.cache_folders").cache_directory()
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
+        # Some file systems have no locks.
+        with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -43,9 +45,10 @@ def alone() -> Iterator[None]:
 
 
 def compile_kernels(file: str, names: list[str], architecture: str) -> bool:
-    """Compile kernels unless the cache has them; return whether it has now."""
+    """Compile kernels unless they are cached; return whether they are cached now."""
     with alone():
-        importlib.import_module("mpi4py").rc.initialize = False  # this is no rank
+        # This process is no rank and must not initialize MPI.
+        importlib.import_module("mpi4py").rc.initialize = False
         nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")
         return bool(nvrtc.compile_beside(file, names, architecture, writing))
 
@@ -54,7 +57,8 @@ if __name__ == "__main__":
     requests: queue.SimpleQueue[tuple[str, list[str], str]] = queue.SimpleQueue()
     writing = threading.Lock()
     os.nice(int(sys.argv[1]))
-    with contextlib.suppress(OSError):  # a rank may be bound to one processor
+    # A rank may be bound to one processor, and this process inherits the binding.
+    with contextlib.suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     sys.path[:] = json.loads(sys.stdin.buffer.readline())
     threading.Thread(target=read_requests, daemon=True).start()

@@ -1,7 +1,8 @@
-"""Compiled code on disk: a file's name has a digest of all that decides its content, and its end one of the content.
+"""Cache of compiled code on disk.
 
-Processes that need the same file wait, asleep, for the one that makes it. What a process writes has its own name until
-it is complete; if the process has died before, the next one removes it, as it does locks that no process holds.
+A file's name contains a digest of everything that decides its content; the file ends with a digest of the content.
+Processes that need the same file sleep until one of them has made it. A process writes to a temporary name until the
+file is complete. Temporary files of dead processes and locks that no process holds are removed by the next process.
 """
 
 from __future__ import annotations
@@ -25,39 +26,48 @@ from ...system.process import cached
 
 try:
     lzma: Any = importlib.import_module("lzma")
-except ImportError:  # a Python that was built without it
+# Some Pythons are built without lzma.
+except ImportError:
     lzma = None
 
-_XZ = b"\xfd7zXZ\0"  # begins what lzma has compressed
-_MAGIC = b"pyncclx1"  # at the end of each file, behind the digest of its content
+# Magic number of xz files.
+_XZ = b"\xfd7zXZ\0"
+# End of each file, after the digest of its content.
+_MAGIC = b"pyncclx1"
 _DIGEST_NBYTES = hashlib.sha256().digest_size
 _UNFINISHED = ".unfinished"
 
 
 class Entry(NamedTuple):
-    """A file of the cache."""
+    """File of the cache."""
 
     path: Path | None  # None if it could not be written
     content: bytes
 
 
 def file_name(stem: str, key: object, suffix: str) -> str:
-    """Return the name of the file for a key whose `repr` contains all that decides the content."""
+    """Return a file name for a key; its `repr` has all that decides the content."""
     return f"{stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{suffix}"
 
 
 def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what a file of the cache has, compressed; if there is none, write there what `make` returns."""
+    """Return the content of a compressed file of the cache; if it is missing, make it."""
     return _decompressed(find_or_make(name, lambda: _compressed(make())).content)
 
 
 def keep_beside(name: str, content: bytes) -> bool:
-    """Write a file that `read_or_make` reads, though another process may be making it; return whether there is room."""
+    """Write a file for `read_or_make` without a lock; return whether there is room.
+
+    Another process may be making the same file.
+    """
     return _keep(name, _compressed(content)) is not None
 
 
 def _compressed(content: bytes) -> bytes:
-    """Compress what is built for others, which is carried about, by a third more, though that takes longer."""
+    """Compress content for the cache.
+
+    Code built for other machines is copied around, so it is compressed by lzma: a third smaller, but slower.
+    """
     return lzma.compress(content) if lzma is not None and cache_folders.is_for_others() else zlib.compress(content, 9)
 
 
@@ -66,7 +76,7 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def find_or_make(name: str, make: Callable[[], bytes]) -> Entry:
-    """Return a file of the cache; if there is none, one with what `make` returns, which one process at a time does."""
+    """Return a file of the cache; if it is missing, one process makes it by `make`."""
     found = find(name)
     if found is None:
         with _locked(name):
@@ -78,7 +88,7 @@ def find_or_make(name: str, make: Callable[[], bytes]) -> Entry:
 
 
 def find(name: str) -> Entry | None:
-    """Return the first file of the cache with this name that is whole."""
+    """Return the first undamaged file of the cache with this name."""
     for folder in cache_folders.cache_folders():
         try:
             data = (folder / name).read_bytes()
@@ -97,13 +107,13 @@ def _sealed(content: bytes) -> bytes:
 
 
 def _checked(data: bytes) -> bytes | None:
-    """Return the content of a file; None if it is not what was written."""
+    """Return the content of a file, or None if the file is damaged."""
     content = data[: -_DIGEST_NBYTES - len(_MAGIC)]
     return content if data == _sealed(content) else None
 
 
 def _keep(name: str, content: bytes) -> Path | None:
-    """Write a file of the cache; return its path, None if there is no room for it anywhere."""
+    """Write a file of the cache; return its path, or None if there is no room for it."""
     for folder in dict.fromkeys((cache_folders.cache_directory(), cache_folders.private_directory())):
         try:
             write(folder / name, _sealed(content))
@@ -124,7 +134,7 @@ def write(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
-    """Make a folder in `folder` for files that are not complete, and remove it."""
+    """Create a folder for incomplete files in `folder`; remove it on exit."""
     _remove_unfinished_of_the_dead(folder)
     _remove_locks_of_the_dead(folder)
     made = tempfile.mkdtemp(prefix=f"{_UNFINISHED}-{_place()}-{os.getpid()}-", dir=folder)
@@ -142,19 +152,21 @@ def _remove_unfinished_of_the_dead(folder: Path) -> None:
         except ProcessLookupError:
             shutil.rmtree(path, ignore_errors=True)
         except PermissionError:
-            pass  # another user's process has the number now
+            # The process id belongs to another user's process now.
+            pass
 
 
 def _remove_locks_of_the_dead(folder: Path) -> None:
     for path in folder.glob(".*.lock"):
-        with contextlib.suppress(OSError), open(path, "r+") as file:  # as where a process holds the lock
+        # Opening or locking fails where another process holds the lock.
+        with contextlib.suppress(OSError), open(path, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
 
 
 @cached
 def _place() -> str:
-    """Return a name for where a number of a process is valid: a machine, and a PID namespace of it."""
+    """Return a name for the scope of process ids: this machine and its PID namespace."""
     try:
         namespace = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -164,10 +176,10 @@ def _place() -> str:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Make processes wait until the one that makes a file is done."""
+    """Make other processes wait until the caller has made a file."""
     path = cache_folders.cache_directory() / f".{name}.lock"
     with contextlib.ExitStack() as stack:
-        # On a file system without locks, or without room, all make it, and the last file stays.
+        # Without locks or without room, every process makes the file, and the last one stays.
         with contextlib.suppress(OSError):
             file = stack.enter_context(open(path, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)

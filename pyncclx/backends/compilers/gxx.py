@@ -1,4 +1,4 @@
-"""Compile kernels for the emulator with g++ into shared libraries, which the cache keeps."""
+"""Compile kernels for the emulator with g++ into cached shared libraries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...system import paths, settings
 from ...system.cache_folders import cache_directory
 from . import cache
 
-#: Hidden visibility: each library has its own emulator, whichever other libraries the process has loaded.
-#: No contraction: a multiplication and an addition are rounded twice on every CPU.
+#: Hidden visibility gives each library its own emulator, whatever other libraries the process has loaded.
+#: Without contraction, a multiplication and an addition are rounded twice on every CPU.
 FLAGS = [
     *("-std=c++17", "-O1", "-DPYNCCLX_HOST", "-shared", "-fPIC", "-pthread"),
     *("-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off"),
@@ -29,7 +29,9 @@ _FULL = os.strerror(errno.ENOSPC)
 
 
 def compile_cached(source: Path, instantiations: Sequence[str], within: Sequence[str] = ()) -> Path:
-    """Return the path of a library with these kernels, or with all of `within`; compile it unless the cache has one.
+    """Return the path of a library with these kernels; compile it unless it is cached.
+
+    A cached library with all kernels of `within` serves as well.
 
     Raises
     ------
@@ -60,14 +62,14 @@ def compiler() -> tuple[str, str]:
 
 
 def _file_name(source: Path, instantiations: Sequence[str]) -> str:
-    """Return the name of a library in the cache; it has a digest of all that decides the content."""
+    """Return the name of a library in the cache, from a digest of all that decides it."""
     sources = paths.sources_digest(str(source)), paths.sources_digest("protocol/signal.cuh")
     key = (*sources, source.name, FLAGS, compiler()[1], platform.machine(), tuple(instantiations))
     return cache.file_name(source.stem, key, ".so")
 
 
 def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
-    """Return the translation unit that exports each kernel under a plain name, and a list of them."""
+    """Return C++ source that exports each kernel under a plain name, and their list."""
     entries = [f"EMULATE(kernel_{i}, {name})" for i, name in enumerate(instantiations)]
     names = "\\n".join(instantiations)
     exported = f'EMULATOR_EXPORT const char* pyncclx_kernels;\nconst char* pyncclx_kernels = "{names}";'
@@ -75,7 +77,7 @@ def _wrapper(source: Path, instantiations: Sequence[str]) -> str:
 
 
 def _compile(source: Path, instantiations: Sequence[str]) -> bytes:
-    """Compile a library in a temporary folder, and return it."""
+    """Compile a library in a temporary folder, and return its bytes."""
     with cache.unfinished(cache_directory()) as folder:
         unit, library = folder / "kernels.cpp", folder / "kernels.so"
         unit.write_text(_wrapper(source, instantiations))
@@ -89,10 +91,14 @@ def _compile(source: Path, instantiations: Sequence[str]) -> bytes:
 
 
 def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Run a compiler that ends with this process, and has its temporary files in `folder`; its code and messages."""
+    """Run a compiler that ends with this process; return its exit code and messages.
+
+    Its temporary files are in `folder`.
+    """
     supervised = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(folder), *command]
     environment = {**settings.environment(), "TMPDIR": str(folder), "LC_ALL": "C"}
-    end, held_open = os.pipe()  # the system closes the other end when this process ends
+    # The system closes `held_open` when this process ends, and the supervisor sees the end of its input.
+    end, held_open = os.pipe()
     try:
         run = subprocess.run(
             supervised, stdin=end, capture_output=True, text=True, check=False, env=environment, errors="replace"

@@ -1,4 +1,4 @@
-"""Operators and row transforms written in Python, compiled by Numba for a GPU or for this CPU."""
+"""Operators and row transforms in Python, compiled by Numba for GPUs or this CPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 from . import numba_cuda
 from .numba_packages import chosen
 
-MOST_ARRAYS = 4  # kMostTransformArrays of cuda/elements/row_transform.cuh
+# kMostTransformArrays of cuda/elements/row_transform.cuh
+MOST_ARRAYS = 4
 
 
 class RowTypes(NamedTuple):
-    """The types of a row transform: of an element, of its result, and of the elements of arrays."""
+    """Types of a row transform: an element, its result, and the arrays' elements."""
 
     element: np.dtype[Any]
     result: np.dtype[Any]
@@ -29,24 +30,27 @@ Types = np.dtype[Any] | RowTypes
 
 
 def symbol_of(types: Types) -> str:
-    """Return the function's name in cuda/elements/user_op.cuh, or cuda/elements/row_transform.cuh."""
+    """Return the function's name in cuda/elements/user_op.cuh or row_transform.cuh."""
     return "pyncclx_row_transform" if isinstance(types, RowTypes) else "pyncclx_user_op"
 
 
-@cache  # all kernels of a function call the same code
+# All kernels of a function call the same code.
+@cache
 def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
-    """Compile an operator or row transform to LTO-IR for `architecture` ("sm_90"), as kernels call it.
+    """Compile an operator or row transform to LTO-IR for an architecture.
+
+    `architecture` is a GPU's, such as "sm_90".
 
     Raises
     ------
     NotSupported
-        Without Numba's CUDA target.
+        If Numba's CUDA target cannot be imported.
     TypeError
-        If Numba cannot compile it.
+        If Numba cannot compile the function.
     """
     cuda = numba_cuda.target()
     types = numba_cuda.types()
-    # Inlined before types are inferred: a call would ask for the current GPU, whatever `cc` is.
+    # Inlined before type inference, because a call would query the current GPU, whatever `cc` is.
     entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
     with _explained(fn, dtype, numba_cuda.errors()):
         operands = _operands(dtype, types, chosen().from_dtype)
@@ -55,21 +59,23 @@ def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
 
 @cache
 def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
-    """Compile it for this CPU to a Numba callback, whose code has its `address` and lives as long.
+    """Compile an operator or row transform for this CPU, to a Numba callback.
+
+    The code is at the callback's `address`, and lives as long as the callback.
 
     Raises
     ------
     NotSupported
-        Without Numba.
+        If Numba cannot be imported.
     TypeError
-        If Numba cannot compile it.
+        If Numba cannot compile the function.
     """
     try:
         numba = importlib.import_module("numba")
         from_dtype = importlib.import_module("numba.np.numpy_support").from_dtype
     except ImportError as error:
         raise numba_cuda.missing("numba", error) from error
-    # As on a GPU, a division by zero raises nothing.
+    # With NumPy's error model, a division by zero raises nothing, as on a GPU.
     entry = _entry(numba.njit(fn, error_model="numpy"), fn, dtype)
     with _explained(fn, dtype, importlib.import_module("numba.core.errors")):
         operands = _operands(dtype, numba.types, from_dtype)
@@ -77,9 +83,9 @@ def for_host(fn: Callable[..., Any], dtype: Types) -> Any:
 
 
 def _operands(dtype: Types, types: Any, from_dtype: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """Return the types of the arguments: pointers to operands and result, or those of row_transform.cuh.
+    """Return the argument types: pointers to operands and result, or row arguments.
 
-    Numba passes a record by its address already.
+    Numba passes a record by its address already, so records need no pointer.
     """
     if isinstance(dtype, RowTypes):
         element, result, *arrays = (
@@ -95,7 +101,7 @@ def _operands(dtype: Types, types: Any, from_dtype: Callable[[Any], Any]) -> tup
 
 
 def _entry(jitted: Any, fn: Callable[..., Any], dtype: Types) -> Callable[..., None]:
-    """Return the function to compile: `fn` itself for records, for scalars one that reads and writes them."""
+    """Return the function to compile: `fn` for records, a wrapper for other types."""
     if isinstance(dtype, RowTypes):
         return _row_entries(jitted)[len(dtype.arrays)]
     if dtype.names:
@@ -111,7 +117,10 @@ def _entry(jitted: Any, fn: Callable[..., Any], dtype: Types) -> Callable[..., N
 
 
 def _row_entries(jitted: Any) -> list[Callable[..., None]]:
-    """Return the functions to compile for row transforms with 0, 1 … 4 arrays; all take four, and pass on those."""
+    """Return the functions to compile for row transforms with 0, 1, … 4 arrays.
+
+    All take four arrays, and pass the first ones to the transform.
+    """
 
     def none(x: Any, result: Any, row: Any, column: Any, a: Any, b: Any, c: Any, d: Any) -> None:
         result[0] = jitted(x[0], row, column)
@@ -133,10 +142,11 @@ def _row_entries(jitted: Any) -> list[Callable[..., None]]:
 
 @contextlib.contextmanager
 def _explained(fn: Callable[..., Any], dtype: Types, errors: Any) -> Iterator[None]:
-    """Turn Numba's error, which names the line, into a TypeError that names the function and its types."""
+    """Turn Numba's error into a TypeError that names the function and its types."""
     try:
         yield
-    except (errors.NumbaError, NotImplementedError) as error:  # the latter for types of fields
+    except (errors.NumbaError, NotImplementedError) as error:
+        # NotImplementedError: Numba does not support the type of a field.
         if isinstance(dtype, RowTypes):
             what, arguments = "Transform", "(x, row, column, …)" if dtype.arrays else "(x, row, column)"
             types = f"{dtype.element}, to {dtype.result}"

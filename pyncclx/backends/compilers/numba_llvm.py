@@ -1,4 +1,4 @@
-"""Functions for kernels that numba-cuda compiles, by LLVM's instructions (twin of numba_mlir.py)."""
+"""Device functions for numba-cuda, as LLVM instructions (twin of numba_mlir.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .numba_packages import NUMBA_CUDA
 
 
 def address_function() -> Any:
-    """Return ``address(array)``: where an array's data begins, as uint64."""
+    """Return ``address(array)``: the address of an array's data, as uint64."""
     types = _types()
 
     def address(typing: Any, array: Any) -> Any:
@@ -24,7 +24,7 @@ def address_function() -> Any:
 
 
 def pointer_function() -> Any:
-    """Return ``pointer(address, dtype)``: the elements at an address, to be indexed."""
+    """Return ``pointer(address, dtype)``: an indexable pointer to elements."""
     types = _types()
 
     def pointer(typing: Any, address: Any, dtype: Any) -> Any:
@@ -45,6 +45,7 @@ def _types() -> Any:
 def _intrinsic(function: Callable[..., Any]) -> Any:
     descriptor = importlib.import_module("numba.cuda.descriptor").cuda_target
     intrinsic = importlib.import_module("numba.cuda.extending").intrinsic(function)
-    descriptor.typing_context.refresh()  # a kernel may be in the middle of being typed
+    # The refreshes make the intrinsic visible to a kernel whose typing is in progress.
+    descriptor.typing_context.refresh()
     descriptor.target_context.refresh()
     return intrinsic

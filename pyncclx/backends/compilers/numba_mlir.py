@@ -1,4 +1,4 @@
-"""Functions for kernels that numba-cuda-mlir compiles: how its extensions declare them (twin of numba_llvm.py)."""
+"""Device functions for numba-cuda-mlir, by its extensions (twin of numba_llvm.py)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .numba_packages import NUMBA_CUDA_MLIR
 
 
 def called(declared: Any, symbol: str, *, returns: bool) -> Any:
-    """Return a device function that calls a declared one, to be used as an attribute of a module.
+    """Return a device function that calls a declared one.
 
-    numba-cuda-mlir 0.6 finds declared functions by a plain name only.
+    It can be an attribute of a module: numba-cuda-mlir 0.6 finds declared functions by a plain name only.
     """
     parameters = ", ".join(f"a{i}" for i in range(len(declared.sig.args)))
     source = f"def {symbol}({parameters}):\n    {'return ' if returns else ''}declared({parameters})\n"
@@ -22,12 +22,12 @@ def called(declared: Any, symbol: str, *, returns: bool) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Return a device function that becomes a part of each function that calls it."""
+    """Return a device function that the compiler inlines into its callers."""
     return _cuda().jit(function, device=True, inline="always")
 
 
 def address_function() -> Any:
-    """Return ``address(array)``: where an array's data begins, as uint64."""
+    """Return ``address(array)``: the address of an array's data, as uint64."""
     uint64 = _types().uint64
 
     def address(array: Any) -> Any:
@@ -37,7 +37,7 @@ def address_function() -> Any:
 
 
 def pointer_function() -> Any:
-    """Return ``pointer(address, dtype)``: the elements at an address, to be indexed."""
+    """Return ``pointer(address, dtype)``: an indexable pointer to elements."""
     extending = importlib.import_module("numba_cuda_mlir.extending")
     types = _types()
 

@@ -1,4 +1,4 @@
-"""The packages that compile Python for GPUs: numba-cuda, and its successor numba-cuda-mlir."""
+"""Packages that compile Python for GPUs: numba-cuda and its successor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Package:
-    """One of them: its name on the package index, and the modules that are used of it."""
+    """Package that compiles Python: its name on the package index, and its modules."""
 
     distribution: str
     top: str
@@ -23,11 +23,11 @@ class Package:
 
     @property
     def version(self) -> str:
-        """Its version, as caches of compiled code name it."""
+        """Name and version, for the names of cached code."""
         return f"{self.distribution} {importlib.import_module(self.top).__version__}"
 
     def load(self) -> Any:
-        """Import it, with all that its first compilation loads, and return the counterpart of `numba.cuda`."""
+        """Import the package, ready to compile; return its counterpart of `numba.cuda`."""
         cuda = importlib.import_module(self.cuda)
         if self is NUMBA_CUDA:
             importlib.import_module("numba.cuda.descriptor").cuda_target.typing_context.refresh()
@@ -36,7 +36,7 @@ class Package:
         return cuda
 
     def from_dtype(self, dtype: Any) -> Any:
-        """Return its type of a NumPy dtype."""
+        """Return Numba's type for a NumPy dtype."""
         return importlib.import_module(self.numpy_support).from_dtype(dtype)
 
 
@@ -60,10 +60,10 @@ NUMBA_CUDA_MLIR = Package(
 
 @functools.cache
 def chosen() -> Package:
-    """Return what this process compiles with, from the first call on.
+    """Return the package that this process compiles with; later calls return the same.
 
-    A kernel can only call functions of its own compiler: so it is the successor if the program has imported
-    that, or has nothing else.
+    A kernel can only call functions of its own compiler. So the successor is chosen if the program has imported
+    it, or if it is the only one installed.
     """
     if NUMBA_CUDA_MLIR.top in sys.modules:
         return NUMBA_CUDA_MLIR

@@ -1,9 +1,9 @@
-"""Compile the kernels of cuda/ with NVRTC, and link them with nvJitLink; no GPU is needed.
+"""Compile the kernels of cuda/ with NVRTC and nvJitLink; this needs no GPU.
 
-Flags: no flush to zero and no fused multiply-add, so that sums and products have the bits of NumPy's and MPI's.
+Compiler flags forbid flush to zero and fused multiply-add, so sums and products are bitwise those of NumPy and MPI.
 
-An architecture is a GPU's, "sm_90", or a virtual one, "compute_90": for that NVRTC makes PTX, of which the driver makes
-machine code for this GPU and all newer ones when it loads it.
+An architecture is a GPU's, "sm_90", or a virtual one, "compute_90". For a virtual one NVRTC makes PTX. The driver
+compiles PTX for this GPU, or any newer one, at load time.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code of some kernels for one architecture, or PTX or LTO-IR that it is made from."""
+    """Machine code, PTX or LTO-IR of some kernels for one architecture."""
 
-    cubin: bytes  # or PTX or LTO-IR
+    cubin: bytes  # cubin, PTX or LTO-IR
     lowered_names: dict[str, str]  # instantiation -> symbol
     log: str = ""
 
     def dump(self) -> bytes:
-        """Return the binary, without its log, as bytes for a file or another process."""
+        """Return the binary without its log as bytes, for a file or another process."""
         return json.dumps(self.lowered_names).encode() + b"\0" + self.cubin
 
     @classmethod
     def load(cls, image: bytes) -> Binary:
-        """Return what `dump` was called on."""
+        """Return the binary that `dump` has written to `image`."""
         names, _, cubin = image.partition(b"\0")
         return cls(cubin, json.loads(names))
 
 
 def compile_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
-    """Return what `compile_kernels` returns, from the cache on disk if it is there.
+    """Return compiled kernels, from the cache on disk if possible.
 
-    What the cache has for the first GPU of the same generation serves, too. For a GPU that is newer than NVRTC there is
-    PTX.
+    Cached code for the first GPU of the same generation serves as well. For a GPU that NVRTC does not support yet,
+    PTX is compiled.
     """
     target = target_of(file, instantiations, architecture, *options)
     make = partial(compile_kernels, file, instantiations, target, *options)
@@ -60,14 +60,14 @@ def compile_cached(file: str, instantiations: Sequence[str], architecture: str, 
 def compile_beside(
     file: str, instantiations: Sequence[str], architecture: str, writing: AbstractContextManager[object]
 ) -> bool:
-    """Put into the cache what `compile_cached` looks for; no process waits meanwhile. Return whether it is there.
+    """Compile kernels into the cache; no process waits. Return whether they are there.
 
     Parameters
     ----------
     architecture : str
-        What `target_of` returned.
+        Return value of `target_of`.
     writing : context manager
-        Entered while a file is written.
+        Context to enter while the file is written.
     """
     name = _name(file, instantiations, architecture)
     if cache.find(name) is not None:
@@ -78,7 +78,7 @@ def compile_beside(
 
 
 def target_of(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> str:
-    """Return the architecture that kernels for a GPU's are compiled for: the first that the cache has, or the best."""
+    """Return the architecture to compile for: the first that is cached, or the best."""
     targets = [architecture] if cache_folders.is_for_others() else targets_of(architecture, supported())
     ready = (each for each in targets if is_cached(file, instantiations, each, *options))
     return next(ready, targets[0])
@@ -90,12 +90,14 @@ def is_cached(file: str, instantiations: Sequence[str], architecture: str, *opti
 
 
 def compile_linked(file: str, instantiations: Sequence[str], architecture: str, code: bytes) -> Binary:
-    """Return kernels of cuda/`file` linked with a function that they call, from the cache on disk if it is there.
+    """Return kernels of cuda/`file` linked with a function that they call.
+
+    The kernels come from the cache on disk if possible.
 
     Parameters
     ----------
     code : bytes
-        The function as LTO-IR: it is optimised with the kernels, and inlined.
+        The function as LTO-IR. The linker inlines it, and optimizes it with the kernels.
     """
 
     def make() -> Binary:
@@ -116,9 +118,9 @@ def _name(
     *options: str | bytes,
     versions: tuple[Any, ...] | None = None,
 ) -> str:
-    """Return the name in the cache of what the same compilers have made, or make, of the same sources.
+    """Return the name in the cache for these sources, options and compiler versions.
 
-    What is built for others serves all compilers of the same major version of CUDA, whose drivers load it.
+    Code built for other machines serves all compilers of the same major version of CUDA, whose drivers load it.
     """
     whole = (sources_digest(file), FLAGS[:-1], file, tuple(instantiations), architecture, *options)
     for_others = cache.file_name(Path(file).stem, (_version()[0], *whole), ".cubin")
@@ -128,7 +130,7 @@ def _name(
 
 @functools.cache
 def supported() -> tuple[int, ...]:
-    """Return the numbers of the architectures that NVRTC compiles for, in ascending order."""
+    """Return the architecture numbers that NVRTC supports, in ascending order."""
     return tuple(sorted(_checked(nvrtc.nvrtcGetSupportedArchs())))
 
 
@@ -137,14 +139,14 @@ def _version() -> Any:
 
 
 def link(kernels: Binary, code: bytes, architecture: str, *options: str) -> Binary:
-    """Link LTO-IR of kernels with that of the function that they call.
+    """Link LTO-IR of kernels with LTO-IR of the function that they call.
 
     Raises
     ------
     RuntimeError
         With the linker's log.
     """
-    # -fma=0 as in FLAGS: the code that Numba made leaves it open.
+    # -fma=0 repeats --fmad=false of FLAGS: Numba's code does not set it.
     flags = [f"-arch={architecture}", "-lto", "-fma=0", *options]
     linker = nvjitlink.create(len(flags), flags)
     try:
@@ -168,7 +170,7 @@ def _log(linker: int, size: Any, get: Any) -> str:
 
 
 def compile_kernels(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
-    """Compile kernels of cuda/`file` for an architecture; to LTO-IR with the option "-dlto".
+    """Compile kernels of cuda/`file` for an architecture; to LTO-IR with "-dlto".
 
     Raises
     ------
@@ -197,7 +199,8 @@ def compile_kernels(file: str, instantiations: Sequence[str], architecture: str,
 
 
 def _output(program: Any, size: Any, get: Any) -> bytes:
-    data = bytearray(int(_checked(size(program))))  # not bytes: Python shares objects of one byte
+    # A bytearray, because Python shares bytes objects of length one.
+    data = bytearray(int(_checked(size(program))))
     _checked(get(program, data))
     return bytes(data)
 

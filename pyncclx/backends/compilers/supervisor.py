@@ -1,7 +1,8 @@
-"""Run a command; end all of it, and remove a folder, once standard input ends, as it does when the parent has died.
+"""Program that runs a command, and kills it and its children if the parent dies.
 
-A program, not a module: python supervisor.py FOLDER COMMAND... A compiler starts processes of its own, which a signal
-to the compiler alone, such as PR_SET_PDEATHSIG sends, does not reach.
+It is run as ``python supervisor.py FOLDER COMMAND...``. When standard input ends, which also happens when the parent
+dies, it kills the command's process group and removes the folder. A compiler starts processes of its own, which a
+signal to the compiler alone (PR_SET_PDEATHSIG) does not reach.
 """
 
 import os
@@ -13,7 +14,7 @@ import threading
 
 
 def end_command() -> None:
-    """Wait for the end of standard input, then kill the command and what it has started."""
+    """Wait until standard input ends, then kill the command and its children."""
     while os.read(0, 1):
         pass
     orphaned.set()

@@ -1,6 +1,7 @@
-"""The GPU as a device: CuPy has its modules, streams and pinned memory, the CUDA driver shares memory and launches.
+"""The GPU as a device, by CuPy and the CUDA driver.
 
-Each group of methods that `backends.device` lists has a file here.
+CuPy has modules, streams and pinned memory; the driver shares memory and launches kernels. Each group of methods of
+`backends.device` has a file here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Device(GpuExports, GpuKernels):
-    """The process's GPU, as `system.own_gpu` says; `pyncclx.backends.Device` documents the methods."""
+    """The process's GPU (`system.own_gpu`).
+
+    `pyncclx.backends.Device` documents the methods.
+    """
 
     assigned_processes = 1
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def make_current(local_rank: int, local_size: int) -> int:
-    """Make the GPU of a local rank current for CuPy, and for PyTorch if it is loaded; return its ordinal."""
+    """Select a local rank's GPU for CuPy, and PyTorch if loaded; return its ordinal."""
     count: int = cupy.cuda.runtime.getDeviceCount()
     ordinal = local_rank % count
     Device.assigned_processes = max(Device.assigned_processes, -(-local_size // count))

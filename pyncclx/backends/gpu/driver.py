@@ -1,4 +1,4 @@
-"""The CUDA driver: exceptions for the errors of its calls, handles of streams, and captures of streams in graphs."""
+"""CUDA driver calls: errors as exceptions, stream handles, and stream captures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 from cuda.bindings import driver
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
-LEGACY_DEFAULT = (0, 1)  # two handles of one stream: it cannot be captured, nor queried while others are
-PER_THREAD_DEFAULT = 2  # a handle of another stream in each thread
+# Two handles of one stream. It cannot be captured, nor queried while others are captured.
+LEGACY_DEFAULT = (0, 1)
+# This handle names a different stream in each thread.
+PER_THREAD_DEFAULT = 2
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _handles: dict[int, Any] = {}
 _pointers: dict[int, ctypes.c_void_p] = {}
-# Through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
+# Called through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
 _record, _wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
 
 
@@ -29,12 +31,12 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 def fail(status: int) -> None:
-    """Raise the error that a driver call through ctypes has returned."""
+    """Raise the error for the status of a driver call made through ctypes."""
     checked((driver.CUresult(status),))
 
 
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
-    """Move an event to the end of the work that a CuPy stream has now."""
+    """Record an event on a CuPy stream."""
     if status := _record(event, pointer_of(stream)):
         fail(status)
 
@@ -54,7 +56,7 @@ def handle_of(stream: Any) -> Any:
 
 
 def pointer_of(stream: Any) -> ctypes.c_void_p:
-    """Return it in the form that ctypes passes at once."""
+    """Return the handle of a CuPy stream as ctypes passes it without conversion."""
     try:
         return _pointers[stream.ptr]
     except KeyError:
@@ -62,23 +64,26 @@ def pointer_of(stream: Any) -> ctypes.c_void_p:
 
 
 def is_capturing(stream: Any) -> bool:
-    """Return whether a stream is being captured in a graph; cheaper than `capture_of`."""
+    """Return whether a stream is being captured; cheaper than `capture_of`."""
     return stream.ptr not in LEGACY_DEFAULT and bool(stream.is_capturing())
 
 
 def capture_of(stream: Any) -> int:
-    """Return the number of the capture that a stream is part of; 0 for none."""
+    """Return the number of the capture that a stream is in; 0 for none."""
     return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
 
 
 def query(stream: Any) -> int:
-    """Return the status of a CuPy stream that is not being captured: 0 if it is idle, 600 if not, or an error."""
+    """Return the driver's status of a CuPy stream that is not being captured.
+
+    0 if it is idle, 600 if not, otherwise an error.
+    """
     return int(driver.cuStreamQuery(handle_of(stream))[0])
 
 
 @contextmanager
 def beside_captures() -> Iterator[None]:
-    """Allow calls that the driver forbids while the thread captures a stream; they are no part of the graph."""
+    """Allow calls that the driver forbids during a capture; they are not captured."""
     before = checked(driver.cuThreadExchangeStreamCaptureMode(_RELAXED))
     try:
         yield

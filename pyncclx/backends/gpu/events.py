@@ -25,35 +25,36 @@ _query_event = LIBRARY.cuEventQuery
 
 
 class Event:
-    """A place in the order of a stream; `pointer` is its handle, for ctypes."""
+    """Event on a stream; `pointer` is its handle, for ctypes."""
 
     def __init__(self) -> None:
         self._owner = cupy.cuda.Event(disable_timing=True)
         self.pointer = ctypes.c_void_p(self._owner.ptr)
-        self._on = self._capture = 0  # the stream and the capture it was recorded in
+        self._on = self._capture = 0  # stream and capture of the last record
 
     @property
     def event(self) -> Any:
-        """Return the driver's handle."""
+        """The driver's handle."""
         return driver.CUevent(self._owner.ptr)
 
     def record(self, stream: Any) -> None:
-        """Move the event to the end of the work that the stream has now."""
+        """Record the event on a stream."""
         self._on, self._capture = stream.ptr, capture_of(stream)
         record_event(self.pointer, stream)
 
     def record_eager(self, stream: Any) -> None:
-        """Do so where the stream is not being captured; cheaper than `record`."""
+        """Record the event on a stream that is not being captured; cheaper than `record`."""
         self._on, self._capture = stream.ptr, 0
         record_event(self.pointer, stream)
 
     def recorded(self, pointer: int) -> None:
-        """Take note that a graph, launched on the stream of this handle, records the event."""
+        """Note that a graph launched on the stream with this handle records the event."""
         self._on, self._capture = pointer, 0
 
     def is_over(self) -> bool:
-        """Return whether the work before the event is over."""
-        if self._capture:  # it cannot be queried: its work runs when the graph does
+        """Return whether the work before the event has finished."""
+        # An event in a capture cannot be queried: its work runs when the graph does.
+        if self._capture:
             return True
         status = _query_event(self.pointer)
         if status not in (0, _NOT_READY):
@@ -61,8 +62,12 @@ class Event:
         return bool(status == 0)
 
     def order(self, then: Any) -> None:
-        """Make `then` wait for the event; do nothing across the border of a capture, as `GpuStreams.order`."""
-        may_differ = then.ptr != self._on or then.ptr == PER_THREAD_DEFAULT  # that of another thread, perhaps
+        """Make `then` wait for the event; do nothing if the event is in another capture.
+
+        `GpuStreams.order` gives the reason.
+        """
+        # Equal per-thread handles may be streams of two threads.
+        may_differ = then.ptr != self._on or then.ptr == PER_THREAD_DEFAULT
         if may_differ and capture_of(then) == self._capture:
             wait_for_event(then, self.pointer)
 
@@ -73,14 +78,14 @@ class Event:
 
 
 class Repeated:
-    """Kernels to be launched again and again, one after the other.
+    """Prepared launches of kernels, one after the other.
 
     Parameters
     ----------
     launcher
-        Launches one kernel, for a stream that is being captured.
+        Function that launches one kernel, for a stream that is being captured.
     steps
-        The kernels; the `Event` of each is recorded behind it, if it has one.
+        The kernels; after each, its `Event` is recorded if it has one.
     """
 
     def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
@@ -90,7 +95,7 @@ class Repeated:
         self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps], self._begin.event)
 
     def launch(self, stream: Any) -> None:
-        """Enqueue them as a graph of their own, or in the graph that is being captured."""
+        """Launch the kernels as one graph, or each one into the graph being captured."""
         if is_capturing(stream):
             self._launch_each(stream)
         else:
@@ -98,7 +103,7 @@ class Repeated:
             self._note(stream)
 
     def launch_aside(self, stream: Any, aside: Any) -> bool:
-        """Enqueue them on `aside`, after what `stream` has now; return False if that is being captured."""
+        """Launch on `aside` after the work now on `stream`; False if `stream` is captured."""
         if is_capturing(stream):
             return False
         record_event(self._begin.pointer, stream)
@@ -107,7 +112,7 @@ class Repeated:
         return True
 
     def _note(self, stream: Any) -> None:
-        """Take note that a graph, launched on this stream, records the events."""
+        """Note that a graph launched on this stream records the events."""
         for event in self._events:
             event.recorded(stream.ptr)
 

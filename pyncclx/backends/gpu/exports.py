@@ -1,4 +1,4 @@
-"""Memory for messages between two processes: allocations that others open by CUDA IPC handle, temporaries, copies."""
+"""Memory for messages between two processes: CUDA IPC, temporary memory, copies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .shared_memory import LegacyPeerMemory
 
 _HAS_IPC_HANDLE = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
 _NUMBER = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID)
-_MOST_ALLOCATIONS = 1024  # in `Allocations`
+_MOST_ALLOCATIONS = 1024  # entries of `Allocations`
 
 
 class GpuExports(GpuMemory):
-    """`backends.device.Exports` by CUDA IPC: other processes open the memory itself, by whole allocations."""
+    """`backends.device.Exports` by CUDA IPC: other processes open whole allocations."""
 
     exports_are_copies = False
 
@@ -47,7 +47,7 @@ class GpuExports(GpuMemory):
             return Temporary(cupy.cuda.alloc(nbytes))
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
-        """Copy between addresses of GPUs or the host; host memory that is not pinned can be reused on return."""
+        """Copy between GPU or host addresses; then unpinned host memory can be reused."""
         if nbytes:
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
@@ -68,13 +68,16 @@ class GpuExports(GpuMemory):
 
 
 class Allocations:
-    """The allocations of this process that other processes can open, by the driver's number, which it never reuses."""
+    """Allocations of this process that others can open, by the driver's allocation id.
+
+    The driver never reuses an id.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[int, int, bytes]] = {}  # base address, nbytes, CUDA IPC handle
 
     def at(self, address: int) -> Exported | None:
-        """Return the allocation that an address is in; None unless it was allocated by cudaMalloc."""
+        """Return the allocation at an address; None unless cudaMalloc allocated it."""
         if not _attribute(_HAS_IPC_HANDLE, address):
             return None
         number = _attribute(_NUMBER, address)
@@ -90,7 +93,8 @@ class Allocations:
 
 
 def _attribute(name: int, address: int) -> int:
-    value = ctypes.c_uint64(0)  # shorter attributes leave the rest zero
+    # The driver writes shorter attributes to the first bytes only.
+    value = ctypes.c_uint64(0)
     if status := LIBRARY.cuPointerGetAttribute(ctypes.byref(value), name, ctypes.c_uint64(address)):
         fail(status)
     return value.value
@@ -106,7 +110,7 @@ def ipc_handle(address: int) -> bytes:
 
 
 class Temporary:
-    """Memory of CuPy's pool, which reuses it for the same stream only, and so in that stream's order."""
+    """Memory of CuPy's pool, which reuses it for the same stream, in stream order."""
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory

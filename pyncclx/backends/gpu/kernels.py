@@ -1,4 +1,4 @@
-"""Kernels of the GPU: compiled by NVRTC, loaded by CuPy, launched by the driver."""
+"""Kernels of the GPU: NVRTC compiles, CuPy loads, and the driver launches them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ class GpuKernels(GpuProperties):
     """`backends.device.Kernels` on the GPU."""
 
     compiles_together = False
-    loads_beside_kernels = False  # the driver waits for all work of the process to load a module (docs/design_notes.md)
+    # The driver waits for all work of the process before it loads a module (docs/design_notes.md).
+    loads_beside_kernels = False
 
     def __init__(self) -> None:
         super().__init__()
-        self._modules: list[Any] = []  # keeps loaded functions valid
+        # Loaded functions are valid as long as their modules exist.
+        self._modules: list[Any] = []
         self._launcher = Launcher(MOST_PARAMETERS_NBYTES)
         self._early_launcher = Launcher(MOST_PARAMETERS_NBYTES, early=self._launches_early)
-        self._launching = threading.Lock()  # one thread at a time uses the launchers
+        # Only one thread at a time may use the launchers.
+        self._launching = threading.Lock()
 
     def compile(
         self,
@@ -53,7 +56,10 @@ class GpuKernels(GpuProperties):
                 ahead.compile_ahead(file, names, target)
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Any]:
-        """Load all kernels now, so that their first launch is as fast as any; `called` is in the image."""
+        """Load all kernels now, so that the first launch is as fast as later ones.
+
+        `called` is already in the image.
+        """
         binary = nvrtc.Binary.load(image)
         module = cupy.cuda.Module()
         module.load(binary.cubin)

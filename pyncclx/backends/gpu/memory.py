@@ -1,4 +1,4 @@
-"""Memory of the GPU: memory that peers map, constants, and words that the host reads too."""
+"""Memory of the GPU: mapped by peers, constant, or shared with the host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from .streams import GpuStreams
 
 
 class Upload:
-    """Constant bytes in device memory, copied on construction, on a stream that is not being captured."""
+    """Constant bytes in device memory, copied at construction.
+
+    The stream is not being captured.
+    """
 
     def __init__(self, data: bytes, stream: Any) -> None:
-        with beside_captures(), stream:  # it is CuPy's current one meanwhile
+        # The stream is CuPy's current one while the bytes are copied.
+        with beside_captures(), stream:
             self._array = cupy.asarray(np.frombuffer(data, np.uint8))
             stream.synchronize()
         self.address = int(self._array.data.ptr)
@@ -53,7 +57,8 @@ class GpuMemory(GpuStreams):
         else:
             memory = LegacySharedMemory(nbytes)
         try:
-            self.fill_zero(memory.address, memory.nbytes)  # freed memory may be allocated again with its contents
+            # Freed memory may be allocated again with its contents.
+            self.fill_zero(memory.address, memory.nbytes)
         except BaseException:
             memory.close()
             raise
@@ -89,7 +94,7 @@ class GpuMemory(GpuStreams):
         return Upload(data, self._not_captured())
 
     def fill_zero(self, address: int, nbytes: int) -> None:
-        """Zero memory of this GPU before returning; this is no part of a graph that is being captured."""
+        """Zero memory of this GPU before returning; the work is not captured."""
         handle = handle_of(self._not_captured())
         with beside_captures():
             checked(driver.cuMemsetD8Async(address, 0, nbytes, handle))
@@ -103,13 +108,14 @@ class GpuMemory(GpuStreams):
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
         lengths, at, end = [], address, address + nbytes
-        while at < end and is_device_pointer(at):  # allocations may lie side by side
+        # Allocations may be adjacent.
+        while at < end and is_device_pointer(at):
             begin, length = checked(driver.cuMemGetAddressRange(at))
             lengths.append(min(int(begin) + int(length), end) - at)
             at += lengths[-1]
         return lengths
 
     def _not_captured(self) -> Any:
-        """Return the current stream, or the device's own while that is being captured."""
+        """Return the current stream, or the device's own while that one is being captured."""
         stream = self.current_stream()
         return self._stream if is_capturing(stream) else stream

@@ -1,4 +1,4 @@
-"""The properties of a GPU: its name, architecture and size, and the GPUs and processes that reach it."""
+"""Properties of a GPU: its name, architecture and size, and which peers reach it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ...system import own_gpu
 from ...system.driver import name as name_of_gpu
 from .driver import checked
 
-#: Blocks of an operation. 128 moved long messages 1 to 12 % faster, but operations of two communicators could not be on
-#: the GPU together (4 H200, 2026-11-21; docs/design_notes.md, "64 blocks").
+#: Blocks of an operation. 128 blocks moved long messages 1 to 12 % faster, but operations of two communicators could
+#: not be on the GPU together (4 H200, 2026-11-21; docs/design_notes.md, "64 blocks").
 MAX_CHANNELS = 64
-THREADS = 512  # of a block; other numbers were not measured
+# Threads of a block; other numbers were not measured.
+THREADS = 512
 
 
 class GpuProperties:
-    """The process's GPU, which this makes current: kernels and streams need its context."""
+    """The process's GPU; the constructor makes it current, so that it has a context."""
 
     name = "gpu"
     threads = THREADS
@@ -35,24 +36,26 @@ class GpuProperties:
         self.max_channels = min(MAX_CHANNELS, self.multiprocessors)
         nvlinked = filter(self._is_nvlinked, range(cupy.cuda.runtime.getDeviceCount()))
         self.nvlinked: frozenset[str] | None = frozenset(map(_identity, nvlinked))
-        cupy.cuda.runtime.free(0)  # makes the context
+        # This call creates the context.
+        cupy.cuda.runtime.free(0)
         # Graphs can hold early launches since CUDA 12.3.
         self._launches_early: bool = properties["major"] >= 9 and checked(driver.cuDriverGetVersion()) >= 12030
 
     def _is_nvlinked(self, ordinal: int) -> bool:
-        """Return whether NVLink leads to a GPU: over PCIe peers have no atomic operations."""
+        """Return whether NVLink connects to a GPU; over PCIe there are no peer atomics."""
         if ordinal == self.ordinal:
             return True
         attribute = driver.CUdevice_P2PAttribute.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
         return bool(checked(driver.cuDeviceGetP2PAttribute(attribute, self.ordinal, ordinal)))
 
     def _has_service(self) -> bool:
-        """Return whether this process reaches the GPU through the Multi-Process Service."""
+        """Return whether this process uses the GPU through the Multi-Process Service."""
         attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
         error, enabled = driver.cuDeviceGetAttribute(attribute, self.ordinal)
-        return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)  # older drivers do not have the attribute
+        # Older drivers do not have the attribute.
+        return error == driver.CUresult.CUDA_SUCCESS and bool(enabled)
 
 
 def _identity(ordinal: int) -> str:
-    """Return the name that all processes have for a GPU."""
+    """Return a name of a GPU that is the same in all processes."""
     return f"{name_of_gpu(ordinal)} {cupy.cuda.Device(ordinal).pci_bus_id}"

@@ -1,4 +1,7 @@
-"""GPU memory that several processes map: by file descriptor, or by CUDA IPC handle where descriptors do not work."""
+"""GPU memory that several processes map, by file descriptor or by CUDA IPC handle.
+
+IPC handles are for systems where descriptors of GPU memory do not work.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRI
 
 
 class MappedMemory:
-    """Physical memory of any GPU, mapped into this process for the use of this process' GPU.
+    """Physical memory of any GPU, mapped into this process for its GPU.
 
-    The handle becomes the object's; it is released too if the memory cannot be mapped.
+    The object owns the handle, and releases it too if the memory cannot be mapped.
     """
 
     def __init__(self, handle: Any, nbytes: int, ordinal: int) -> None:
@@ -76,7 +79,7 @@ class SharedMemory(MappedMemory):
 
 
 class LegacySharedMemory:
-    """Memory that peers can map by CUDA IPC, for drivers and containers without descriptors of memory."""
+    """Memory that peers map by CUDA IPC, where descriptors of GPU memory do not work."""
 
     fd = -1
 
@@ -90,7 +93,7 @@ class LegacySharedMemory:
             raise
 
     def close_fd(self) -> None:
-        """Do nothing: there is no descriptor."""
+        """Do nothing, because there is no descriptor."""
 
     def close(self) -> None:
         cupy.cuda.runtime.free(self.address)
@@ -108,13 +111,14 @@ class LegacyPeerMemory:
 
 
 class Owner:
-    """Keeps shared memory mapped; when the owner is deleted, `retire` takes what unmaps the memory."""
+    """Owner of mapped shared memory; when deleted, it passes the unmap to `retire`."""
 
     def __init__(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> None:
         self.memory, self.address, self.nbytes, self._retire = memory, memory.address, memory.nbytes, retire
 
     def __del__(self) -> None:
-        self._retire(self.memory.close)  # not now: kernels may still use it, or a stream may be capturing
+        # It is not unmapped now, because kernels may still use it, or a stream may be capturing.
+        self._retire(self.memory.close)
 
 
 def _location(ordinal: int) -> Any:

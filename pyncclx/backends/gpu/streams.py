@@ -1,4 +1,4 @@
-"""Streams of the GPU: CuPy's, those of other libraries, and one of the device's own."""
+"""Streams of the GPU: CuPy's, those of other libraries, and the device's own."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, is_capturin
 from .events import Event
 from .properties import GpuProperties
 
-# Other ranks wait for what streams of ours have, so it comes first where the GPU has no room for all; CUDA takes the
-# highest that it has. PyFR with 4 ranks on an H200: 4.1 to 5.3 ms a step in 4 runs without it, 3.7 to 5.1 in 7 with it.
+# Other ranks wait for work on streams of this library, so that work has priority where the GPU has no room for all.
+# CUDA reduces the number to the highest priority that it has.
+# PyFR with 4 ranks on an H200: 4.1 to 5.3 ms a step in 4 runs without it, 3.7 to 5.1 ms in 7 runs with it.
 _HIGHEST_PRIORITY = -(1 << 10)
 _SUCCESS, _DESTROYED = 0, (400, 709)  # cudaErrorInvalidResourceHandle, cudaErrorContextIsDestroyed
 
 
 class GpuStreams(GpuProperties):
-    """`backends.device.Streams` by streams of CuPy."""
+    """`backends.device.Streams` by CuPy streams."""
 
     def __init__(self) -> None:
         super().__init__()
-        # The device's own, which waits for no other. The driver may wait for kernels before it makes a stream, and
-        # what this one is for, such as a dump, may be needed while they wait for a rank that has died.
+        # The device's own stream, which waits for no other. It is created now, because the driver may wait for kernels
+        # before it creates a stream. A dump, for one, uses this stream while kernels wait for a rank that has died.
         self._stream = self.new_stream()
         self._event = cupy.cuda.Event(disable_timing=True)
         self._event_pointer = ctypes.c_void_p(self._event.ptr)
-        self._ordering = threading.Lock()  # for the use of that event
+        self._ordering = threading.Lock()  # guards `_event`
         self._of_thread = threading.local()
 
     def current_stream(self) -> Any:
-        if cupy.cuda.runtime.getDevice() != self.ordinal:  # libraries that name a GPU in each call may leave another
+        # Libraries that name a GPU in each call may have left another one current.
+        if cupy.cuda.runtime.getDevice() != self.ordinal:
             self._gpu.use()
         return cupy.cuda.get_current_stream(self.ordinal)
 
@@ -60,13 +62,15 @@ class GpuStreams(GpuProperties):
             return cupy.cuda.Stream.from_external(value)
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"stream is {value!r}; give CuPy's, an object with __cuda_stream__, a handle, or None")
-        return self.external_stream(operator.index(value) or 1)  # 0 and 1 are one stream; only 1 names it everywhere
+        # 0 and 1 are handles of one stream, but only 1 works in every call.
+        return self.external_stream(operator.index(value) or 1)
 
     def external_stream(self, pointer: int) -> Any:
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
 
     def new_stream(self) -> Any:
-        with beside_captures():  # non-blocking ones do not wait for the default stream either
+        # Non-blocking streams do not wait for the default stream either.
+        with beside_captures():
             return cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST_PRIORITY)
 
     def synchronize(self, stream: Any = None) -> None:
@@ -78,12 +82,13 @@ class GpuStreams(GpuProperties):
             except cupy.cuda.runtime.CUDARuntimeError as error:
                 if error.status not in _DESTROYED:
                     raise
-                self._gpu.synchronize()  # the work of a stream that the program has destroyed goes on
+                # The work of a destroyed stream continues, so wait for the whole device.
+                self._gpu.synchronize()
 
     def order(self, first: Any, then: Any) -> None:
-        """Make `then` wait for what is on `first` now; do nothing if they are not in the same capture, or both in none.
+        """Make `then` wait for the work now on `first`; do nothing between two captures.
 
-        Such streams cannot wait for each other: the owner of a graph decides when it runs.
+        A stream in a capture cannot wait for one outside it: the owner of the graph decides when it runs.
         """
         if first.ptr == then.ptr:
             return
@@ -99,7 +104,8 @@ class GpuStreams(GpuProperties):
         capture = capture_of(side)
         if capture and capture != capture_of(stream):
             return False
-        self.order_eager(stream, side)  # an event of a capture takes the stream that waits for it into the capture
+        # An event recorded in a capture adds the waiting stream to the capture.
+        self.order_eager(stream, side)
         return True
 
     def call_between(self, stream: Any, function: Callable[[], object]) -> None:
@@ -110,16 +116,18 @@ class GpuStreams(GpuProperties):
 
     def is_idle(self, stream: Any) -> bool:
         with self.attached():
-            # Ask the driver: CUDA's runtime would keep an error of the query for its next caller.
+            # Query by the driver: CUDA's runtime would keep an error of the query for its next caller.
             return self.is_capturing(stream) or driver.query(stream) in (_SUCCESS, *_DESTROYED)
 
     def event(self) -> Event:
         return Event()
 
     def can_leave(self, stream: Any) -> bool:
-        try:  # its handle must name the same stream in all threads, and no capture forbid to record an event
+        try:
+            # The handle must name the same stream in all threads, and no capture may forbid recording an event.
             return not self.is_per_thread(stream) and not stream.is_capturing()
-        except RuntimeError:  # the default stream, while one that it waits for is being captured
+        except RuntimeError:
+            # Raised for the default stream while a stream that it waits for is being captured.
             return False
 
     def is_capturing(self, stream: Any) -> bool:
@@ -141,7 +149,7 @@ class GpuStreams(GpuProperties):
 
 
 class _Foreign:
-    """A stream of another library in the form that CuPy takes."""
+    """Stream of another library, in the form that CuPy takes."""
 
     def __init__(self, pointer: int) -> None:
         self.pointer = pointer

@@ -1,4 +1,7 @@
-"""The emulator as a device: g++ compiles the kernels, CPU threads run them (``cuda/host/emulator.h``)."""
+"""The emulator as a device: g++ compiles kernels, and CPU threads run them.
+
+The emulator is ``cuda/host/emulator.h``.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ from .streams import HostStreams
 
 
 class Device(HostExports, HostKernels, HostStreams):
-    """The CPU as a device with two channels; has the methods of `pyncclx.backends.Device`, which documents them.
+    """The CPU as a device with two channels.
+
+    `pyncclx.backends.Device` documents the methods.
 
     Parameters
     ----------
     seed, hostile, watchdog_s
-        As for `HostKernels`.
+        Parameters of `HostKernels`.
     """
 
     name = "host"
@@ -26,8 +31,10 @@ class Device(HostExports, HostKernels, HostStreams):
     ordinal = 0
     runs_concurrently = True
     assigned_processes = 1
-    max_channels = 2  # the emulator is slow: few blocks of few threads
-    multiprocessors = 64  # so many channels can be set; all blocks of a launch are alive at once
+    # The emulator is slow, so there are few blocks of few threads by default.
+    max_channels = 2
+    # Limit on channels that can be set; all blocks of a launch run at once.
+    multiprocessors = 64
     threads = 64
     nvlinked: frozenset[str] | None = None
 

@@ -1,7 +1,7 @@
-"""Messages between two processes of the host device: copies of memory, which a path in /proc opens.
+"""Memory for messages between processes of the host device: paths in /proc.
 
-A path in /proc may be another process's in another PID namespace. So memory has a random name, which its handle has,
-too, and which is compared before the memory is used.
+In another PID namespace, the path may belong to another process. So each piece of memory has a random name, which is
+also in its handle. The name is compared before the memory is used.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from ..handles import Exported
 from .memory import HostMemory, SharedMemory, Upload, allocate
 from .streams import Stream
 
-_SEPARATOR = " "  # in a handle, between path and name
-_NAME_NBYTES = 16  # random ones, as 32 characters: a handle has 64 bytes at most
+# Between path and name in a handle.
+_SEPARATOR = " "
+# Random bytes, written as 32 characters; a handle has 64 bytes at most.
+_NAME_NBYTES = 16
 
 
 class HostExports(HostMemory):
-    """`backends.device.Exports` by paths in /proc, which any process of this user can open."""
+    """`backends.device.Exports` by paths in /proc, which this user's processes open."""
 
     exports_are_copies = True
 
@@ -36,7 +38,10 @@ class HostExports(HostMemory):
         return _exported(memory, nbytes)
 
     def allocation(self, address: int) -> Exported | None:
-        """Return what `allocate_exported` gave, if an address is in it: other arrays are this process' alone."""
+        """Return the memory of `allocate_exported` at an address; None for other arrays.
+
+        Other arrays are private to this process.
+        """
         inside = (memory for memory in self._exported if 0 <= address - memory.address < memory.nbytes)
         return next((_exported(memory, memory.nbytes, address - memory.address) for memory in inside), None)
 
@@ -47,7 +52,8 @@ class HostExports(HostMemory):
 
     def open_exported(self, handle: bytes, nbytes: int) -> SharedMemory:
         path, name = handle.decode().split(_SEPARATOR)
-        _check(path, name)  # before it is opened: that may have an effect on what is no memory
+        # Check before opening: opening something else than memory may have side effects.
+        _check(path, name)
         fd = os.open(path, os.O_RDWR)
         try:
             _check(f"/proc/self/fd/{fd}", name)
@@ -82,7 +88,7 @@ def _exported(memory: SharedMemory, nbytes: int, offset: int = 0) -> Exported:
 
 
 def _check(path: str, name: str) -> None:
-    """Raise OSError if a path in /proc is not that of memory with this name."""
+    """Raise OSError unless a path in /proc is that of memory with this name."""
     if os.readlink(path) != f"/memfd:{name} (deleted)":
         text = "not the memory that was exported: it has been closed, or its process is in another PID namespace"
         raise OSError(errno.ESTALE, text, path)

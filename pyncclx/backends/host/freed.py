@@ -1,7 +1,7 @@
-"""Overwrite the memory of NumPy arrays that are freed, so that a kernel which still uses it shows as wrong data.
+"""Overwrite the memory of freed NumPy arrays, so that a use after free is seen.
 
 NumPy's arrays are the device arrays of the host device. NumPy lets a program replace the functions that allocate and
-free their memory (NEP 49), for one thread at a time. Here the function that frees is replaced in NumPy's default
+free their memory (NEP 49), but for one thread at a time. So this module replaces the free function in NumPy's default
 table, which all threads use (``cuda/host/freed.h``).
 """
 
@@ -15,7 +15,8 @@ from ...system import paths
 from ...system.process import PerProcess
 from ..compilers import gxx
 
-_GET_HANDLER = 305  # the place of PyDataMem_GetHandler in NumPy's C API
+# Index of PyDataMem_GetHandler in NumPy's C API.
+_GET_HANDLER = 305
 
 
 class _Handler(ctypes.Structure):
@@ -33,7 +34,7 @@ class _Handler(ctypes.Structure):
 
 
 def overwrite_freed() -> None:
-    """Let NumPy overwrite the memory of each array that it frees from now on."""
+    """Make NumPy overwrite the memory of each array that it frees from now on."""
     _LIBRARY.get()
 
 
@@ -57,10 +58,11 @@ def _handler() -> _Handler:
 def _c_api() -> Any:
     try:
         module = importlib.import_module("numpy._core._multiarray_umath")
-    except ModuleNotFoundError:  # before NumPy 2
+    # NumPy before version 2.
+    except ModuleNotFoundError:
         module = importlib.import_module("numpy.core._multiarray_umath")
     return module._ARRAY_API
 
 
-# Lasting: NumPy goes on to call the library.
+# The library is never unloaded, because NumPy keeps calling it.
 _LIBRARY = PerProcess(_replace_free, lasting=True)

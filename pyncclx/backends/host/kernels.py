@@ -1,4 +1,7 @@
-"""Kernels of the host device: functions of a library that g++ has made, called with their arguments as bytes."""
+"""Kernels of the host device: functions of a library compiled by g++.
+
+Their arguments are passed as bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from ..compilers import gxx, numba_functions
 from ..handles import PythonFunction
 from .streams import Event, Stream
 
-MOST_LIBRARIES = 32  # that keep threads and stacks for one launching thread
+# Most libraries that keep threads and stacks for one launching thread.
+MOST_LIBRARIES = 32
 
 
 class Launch(ctypes.Structure):
@@ -36,7 +40,7 @@ class Launch(ctypes.Structure):
 
 
 class Kernel:
-    """A kernel in a loaded library."""
+    """Kernel of a loaded library."""
 
     def __init__(self, library: ctypes.CDLL, symbol: str, name: str) -> None:
         self.name = name
@@ -51,19 +55,19 @@ class Kernel:
         self._called: Any = None
 
     def set_called(self, symbol: str, called: Any) -> None:
-        """Let the kernels of this library call a function of Numba's by that name, and keep it alive."""
+        """Make kernels of this library call a Numba function under a name; keep it alive."""
         ctypes.c_void_p.in_dll(self.library, symbol).value = called.address
         self._called = called
 
 
 class Repeated:
-    """A launch to be made again and again."""
+    """Prepared launch."""
 
     def __init__(self, launch: Callable[[Stream | None], None]) -> None:
         self.launch = launch
 
     def launch_aside(self, stream: Stream | None, aside: Stream | None) -> bool:
-        """Make `aside` wait for what `stream` has, and launch there."""
+        """Make `aside` wait for the work now on `stream`, and launch there."""
         end = Event()
         end.record(stream)
         end.order(aside)
@@ -72,21 +76,21 @@ class Repeated:
 
 
 class HostKernels:
-    """`backends.device.Kernels` on CPU threads. Other Python threads run while a kernel does.
+    """`backends.device.Kernels` on CPU threads; other Python threads run meanwhile.
 
     Parameters
     ----------
     seed
-        Not 0: the emulator permutes the threads of a block, another way at each launch.
+        If not 0, the emulator permutes the threads of a block, differently at each launch.
         None: ``PYNCCLX_SEED``.
     hostile
         Whether stores to peers are delayed and reordered, as the GPU memory model allows.
         None: ``PYNCCLX_HOSTILE``.
     watchdog_s
-        A block that makes no progress for so many seconds fails the launch.
+        Seconds without progress of a block after which the launch fails.
     """
 
-    running: int  # of `HostStreams`
+    running: int  # defined by `HostStreams`
     architecture = "host"
     compiles_together = True
     loads_beside_kernels = True
@@ -110,28 +114,28 @@ class HostKernels:
         Parameters
         ----------
         file
-            The source, relative to the CUDA folder (an absolute path is taken as it is).
+            Source file, relative to the CUDA folder, or an absolute path.
         instantiations
             Kernels as C++ expressions, as in ``"allreduce<float, Sum>"``.
         called
-            Not used: `load` adds it.
+            Not used; `load` adds the function.
         within
-            A library of all these kernels serves too, if the cache has it.
+            A cached library of all these kernels serves as well.
 
         Raises
         ------
         NotSupported
-            Without g++.
+            If there is no g++.
         RuntimeError
-            If g++ refuses the source; the text has its messages.
+            If g++ rejects the source; the text has its messages.
         """
         return os.fsencode(gxx.compile_cached(paths.CUDA_DIR / file, instantiations, within))
 
     def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
-        """Do nothing: the kernels of a template are compiled together."""
+        """Do nothing, because the kernels of a template are compiled together."""
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Kernel]:
-        """Load a compiled library; for a function that kernels call, a copy of it, which calls that function alone."""
+        """Load a compiled library; with `called`, a copy of it that calls that function."""
         if called is None:
             return _kernels_of(ctypes.CDLL(os.fsdecode(image)))
         library = Path(os.fsdecode(image))
@@ -152,15 +156,15 @@ class HostKernels:
     def launch_arguments(
         self, function: Kernel, grid: int, block: int, arguments: Sequence[bytes], stream: Stream | None
     ) -> None:
-        """Run a kernel; on None it is over when this returns.
+        """Launch a kernel; on stream None it has ended when this returns.
 
         Raises
         ------
         ValueError
             If the arguments do not have the sizes of the kernel's parameters.
         RuntimeError
-            If the kernel is stuck, in a deadlock, or does what a GPU refuses; the text has what. On another stream
-            than None, the next call that uses it or waits for it raises this.
+            If the kernel hangs, deadlocks, or does something that a GPU rejects; the text says what. On a stream other
+            than None, the next call that uses the stream or waits for it raises this.
         """
         sizes = [len(argument) for argument in arguments]
         if sizes != function.parameters_nbytes:
@@ -196,17 +200,19 @@ class HostKernels:
         return Repeated(launch)
 
     def most_blocks(self, function: Kernel, block: int) -> int:
-        return sys.maxsize  # all blocks of a launch are alive at once
+        # All blocks of a launch run at once.
+        return sys.maxsize
 
     def blocks_per_multiprocessor(self, function: Kernel, block: int) -> int:
-        return 1  # there are no multiprocessors to share
+        # There are no multiprocessors to share.
+        return 1
 
 
 class _Libraries(threading.local):
-    """The libraries whose kernels a thread has launched, the last one at the end.
+    """The libraries whose kernels a thread has launched, most recently used last.
 
-    Each keeps threads and stacks from launch to launch, some hundred mappings of memory, of which Linux gives a process
-    65,530. Those not used for long give theirs back.
+    A library keeps threads and stacks from launch to launch: some hundred memory mappings. Linux allows a process
+    65,530. So the least recently used libraries release theirs.
     """
 
     def __init__(self) -> None:
@@ -226,7 +232,8 @@ _libraries = _Libraries()
 def _run(function: Kernel, how: Launch, pointers: Any) -> None:
     _libraries.use(function.library)
     if function.run(ctypes.byref(how), pointers) != 0:
-        raise RuntimeError(function.error().decode())  # of this thread's last launch
+        # The error of this thread's last launch.
+        raise RuntimeError(function.error().decode())
 
 
 def _kernels_of(library: ctypes.CDLL) -> dict[str, Kernel]:

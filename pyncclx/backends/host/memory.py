@@ -1,4 +1,4 @@
-"""Memory of the host device: pieces that several processes can map, and arrays of this process alone."""
+"""Memory of the host device: private arrays, and memory that processes share."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ from ...errors import NotSupported
 
 
 def _address_of(memory: Any) -> int:
-    """Return where writable memory is; NumPy imports a module for that, which fails while the interpreter ends."""
+    """Return the address of writable memory, without NumPy.
+
+    NumPy would import a module for it, which fails while the interpreter shuts down.
+    """
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 class SharedMemory:
-    """A piece of memory that several processes can map, as this one has mapped it."""
+    """Memory that several processes can map, mapped into this one."""
 
     ipc_handle = b""
 
     def __init__(self, fd: int, nbytes: int, *, owns_fd: bool = False, name: str = "") -> None:
         self.fd = fd
         self.nbytes = nbytes
-        self.name = name  # of its descriptor in /proc
+        self.name = name  # name of the descriptor in /proc
         self._owns_fd = owns_fd
         self._map = mmap.mmap(fd, nbytes)
         self.address = _address_of(self._map)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return the memory as an array, which keeps the mapping."""
+        """Return the memory as an array, which keeps the mapping alive."""
         count = math.prod(shape)
         return np.frombuffer(self._map, dtype, count).reshape(shape) if count else np.empty(shape, dtype)
 
@@ -44,14 +47,15 @@ class SharedMemory:
             self._owns_fd = False
 
     def close(self) -> None:
-        """Unmap the memory, as soon as no array is over it; a second call does nothing."""
-        with suppress(BufferError):  # raised while there are arrays; the mapping goes with the last one
+        """Unmap the memory once no array uses it; a second call does nothing."""
+        # Raised while arrays use the memory; the last one to be freed unmaps it.
+        with suppress(BufferError):
             self._map.close()
         self.close_fd()
 
 
 def allocate(nbytes: int, name: str) -> SharedMemory:
-    """Return new memory, whose descriptor has a name in /proc."""
+    """Allocate memory whose descriptor has a name in /proc."""
     fd = os.memfd_create(name)
     try:
         os.ftruncate(fd, nbytes)
@@ -82,7 +86,7 @@ class Watch:
 
 
 class HostMemory:
-    """`backends.device.Memory` in the memory of this process; peers map pieces of it by descriptor."""
+    """`backends.device.Memory` in host memory, which peers map by descriptor."""
 
     def allocate_shared(self, nbytes: int) -> SharedMemory:
         return allocate(nbytes, "pyncclx")
@@ -99,7 +103,8 @@ class HostMemory:
         return Watch(nbytes)
 
     def owner(self, memory: SharedMemory, retire: object) -> SharedMemory:
-        return memory  # its mapping goes with the last array over it
+        # The last array over the memory unmaps it.
+        return memory
 
     def array(self, owner: SharedMemory, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return owner.array(shape, dtype)
@@ -111,10 +116,12 @@ class HostMemory:
         ctypes.memset(address, 0, nbytes)
 
     def is_device_pointer(self, address: int) -> bool:
-        return True  # kernels use the process' own memory
+        # Kernels use the process's own memory.
+        return True
 
     def room(self, address: int, nbytes: int) -> int:
-        return nbytes  # how much there is, only the program can say
+        # Only the program knows how much memory there is.
+        return nbytes
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
         return [nbytes]

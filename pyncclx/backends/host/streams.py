@@ -1,8 +1,8 @@
-"""Streams of the host device: each is a queue that a thread of its own serves.
+"""Streams of the host device: each is a queue with a thread that serves it.
 
-The current stream is None, and synchronous: what is launched on it is over when the call returns. What is launched on
-another stream runs beside the program, after what that stream has been given before. The waits of kernels end by
-PYNCCLX_TIMEOUT, and so do those for a stream.
+The current stream is None, and synchronous: work launched on it has ended when the call returns. Work launched on
+another stream runs beside the program, in the order of that stream. PYNCCLX_TIMEOUT bounds the waits of kernels, and
+so those for a stream.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _ANY = object()
 
 
 class Stream(Worker):
-    """Does what it is given, one thing after the other.
+    """Thread that runs work in order.
 
     Attributes
     ----------
     ptr : int
-        Differs from that of all other streams.
+        Number that differs from that of all other streams.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Stream(Worker):
         self._error: Exception | None = None
 
     def enqueue(self, work: _Work) -> None:
-        """Let the thread do something; raise what earlier things have raised there."""
+        """Enqueue work for the thread; raise an exception of earlier work."""
         self.check()
         self.give(partial(self._do, work))
 
@@ -47,27 +47,27 @@ class Stream(Worker):
             self._error = self._error or error
 
     def check(self) -> None:
-        """Raise what was raised in the thread, once."""
+        """Raise the exception of earlier work, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
 
 class Event:
-    """A place in the order of a stream: over on None, and before it is recorded."""
+    """Event on a stream; it is over on stream None, and before it is recorded."""
 
     def __init__(self) -> None:
         self._stream: Stream | None = None
         self._number = 0
 
     def record(self, stream: Stream | None) -> None:
-        """Move the event to the end of the work that the stream has now."""
+        """Record the event on a stream."""
         self._stream, self._number = stream, stream.given if stream else 0
 
     record_eager = record
 
     def is_over(self) -> bool:
-        """Return whether the work before the event is over; let the stream's thread run if it is not."""
+        """Return whether the work before the event has finished; if not, yield to it."""
         stream = self._stream
         if stream is None or stream.has_done(self._number):
             return True
@@ -78,14 +78,14 @@ class Event:
         return False
 
     def order(self, then: Stream | None) -> None:
-        """Make `then` wait; the caller, if that is None."""
+        """Make `then` wait for the event; on stream None, the caller waits."""
         if then is None:
             self.synchronize()
         elif self._stream is not None and self._stream is not then:
             then.enqueue(partial(self._stream.wait, self._number))
 
     def synchronize(self) -> None:
-        """Wait for the work before the event, and raise what it has raised."""
+        """Wait for the work before the event, and raise its exception."""
         if self._stream is not None:
             self._stream.wait(self._number)
             self._stream.check()
