@@ -1,4 +1,4 @@
-"""C++ structs as dataclasses: `pack` returns their bytes as a C++ compiler lays them out, with its padding."""
+"""C++ structs as dataclasses; `pack` returns their bytes, padded as in C++."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
-# Types of fields, each with its code for the module `struct`. A pointer is a U64: an address. An array is an
-# `Annotated[Sequence[int], "16q"]`; zeros follow the items that it is given.
+# Field types, each with its code for the module `struct`. A pointer is a U64, an address. An array is an
+# `Annotated[Sequence[int], "16q"]`; zeros follow the given items.
 I32 = Annotated[int, "i"]
 U32 = Annotated[int, "I"]
 I64 = Annotated[int, "q"]
 U64 = Annotated[int, "Q"]
-ALIGNMENT = 8  # of every struct
+ALIGNMENT = 8  # bytes, for every struct
 
 
 class CStruct:
-    """Base of such dataclasses. One that inherits from another begins with its fields. All are aligned to 8 bytes."""
+    """Base of dataclasses that are C++ structs, aligned to 8 bytes.
+
+    A derived class begins with the fields of its base.
+    """
 
     __slots__ = ()
     _form: ClassVar[_Form]
@@ -39,15 +42,17 @@ def sizeof(struct: type[CStruct]) -> int:
 
 
 def offsets_of(struct: type[CStruct]) -> dict[str, int]:
-    """Return where each field of a struct begins, in bytes."""
+    """Return the offset of each field of a struct, in bytes."""
     return struct._form.offsets
 
 
-Part = Callable[[Any], bytes]  # from a struct to the bytes of some of its fields, with the padding before them
+# Function from a struct to the bytes of some of its fields, with the padding before them.
+Part = Callable[[Any], bytes]
 
 
 class _Form(NamedTuple):
-    parts: list[Part]  # each array is one, and the fields between two arrays are one
+    # One part for each array, and one for the fields between two arrays.
+    parts: list[Part]
     offsets: dict[str, int]
     nbytes: int
 
@@ -55,7 +60,7 @@ class _Form(NamedTuple):
 def _form_of(cls: type[CStruct]) -> _Form:
     hints = get_type_hints(cls, include_extras=True)
     offsets, parts, codes, end = {}, [], "", 0
-    names: list[str] = []  # of the fields since the last array
+    names: list[str] = []  # fields since the last array
     for name, code, alignment in _codes_of(cls, hints):
         offsets[name] = -(-end // alignment) * alignment
         codes += f"{offsets[name] - end}x"
@@ -71,7 +76,10 @@ def _form_of(cls: type[CStruct]) -> _Form:
 
 
 def _codes_of(cls: type[CStruct], hints: dict[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """Name, code and alignment of each field; the first fields of a class follow those of its base at a new word."""
+    """Yield name, code and alignment of each field.
+
+    The first field of a derived class begins at a new 8-byte word.
+    """
     for base in reversed(cls.__mro__[: cls.__mro__.index(CStruct)]):
         for number, name in enumerate(vars(base).get("__annotations__", {})):
             code = hints[name].__metadata__[0]
@@ -79,20 +87,21 @@ def _codes_of(cls: type[CStruct], hints: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _fields(names: list[str], codes: str) -> Part | None:
-    """The part of some fields, none of them an array; None if it has no bytes."""
+    """Return the part of fields that are no arrays; None if it has no bytes."""
     form = struct.Struct(f"={codes}")
     if form.size == 0:
         return None
     pack, get = form.pack, attrgetter(*names) if names else None
     if get is None:
         return lambda _: pack()
-    if len(names) == 1:  # of a single name attrgetter returns no tuple
+    # attrgetter returns no tuple for a single name.
+    if len(names) == 1:
         return lambda fields: pack(get(fields))
     return lambda fields: pack(*get(fields))
 
 
 def _array(name: str, code: str) -> Part:
-    """The part of an array: the items that it is given, then zeros."""
+    """Return the part of an array: the given items, then zeros."""
     items_of, length, itemcode = attrgetter(name), int(code[:-1]), code[-1]
 
     def pack(fields: Any) -> bytes:

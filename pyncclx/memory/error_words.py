@@ -1,4 +1,4 @@
-"""The words in which kernels record what went wrong (twin of `Watch` in cuda/protocol/layout.cuh)."""
+"""Words for errors of kernels (twin of `Watch` in cuda/protocol/layout.cuh)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from ..backends import Watch
 
 
 class ErrorWords(NamedTuple):
-    """The 64-bit words of a `Watch`, in their order."""
+    """The 64-bit words of a `Watch`, in order."""
 
-    abort: int  # set by the host: kernels leave their waits
-    failure: int  # set by a kernel whose wait failed, with the next six
+    # Set by the host to end the waits of kernels.
+    abort: int
+    # Set by a kernel whose wait failed, with the next six words.
+    failure: int
     operation: int
     epoch: int
     channel: int
     peer: int
     expected: int
     seen: int
-    overflow: int  # set by a kernel that refuses numbers it was given on the device, with the last three
+    # Set by a kernel that rejects numbers on the device, with the next three words.
+    overflow: int
     source: int
     wanted: int
     capacity: int
@@ -29,9 +32,10 @@ ABORT, FAILURE, OPERATION, EPOCH, PEER, OVERFLOW = map(
     ErrorWords._fields.index, ("abort", "failure", "operation", "epoch", "peer", "overflow")
 )
 TIMED_OUT, ABORTED, MISMATCH = 1, 2, 4  # Watch::failure
-LOST = 3  # the same, set by the host: no kernel has recorded anything
+# Value of Watch::failure that the host sets when no kernel has recorded anything.
+LOST = 3
 
 
 def read(watch: Watch, dtype: str = "u8") -> ErrorWords:
-    """Return the words as they are now."""
+    """Return the present values of the words."""
     return ErrorWords(*watch.array.view(dtype).tolist())

@@ -1,11 +1,11 @@
-"""The symmetric heap: memory of this process that its peers map, and the leases communicators take of it.
+"""The symmetric heap: memory that peers map and communicators lease.
 
 A process has one heap, made at the first operation on device arrays. Two processes map each other's heap once, whatever
-the number of communicators they share. A communicator leases a region of each member's heap, all of one length; its
-members exchange where theirs begin.
+the number of communicators they share. A communicator leases a region of equal length in each member's heap; its
+members exchange the offsets.
 
-Two threads may lease for two communicators at once. So a member reserves what it offers, and gives back what exceeds
-the smallest offer once it has them all; it holds no lock while it waits for them.
+Two threads may lease for two communicators at once. So a member reserves the region that it offers. When it knows the
+smallest of all offers, it returns the excess. It holds no lock while it waits for the offers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .retired import RETIRED
 
 ALIGNMENT = 4096
 
-# Most programs have one communicator with much to do, and perhaps many others. In parts of the heap: the first lease is
-# large, three are middling, and 28 more fit into the rest. Not measured; short leases have shorter chunks.
+# Most programs have one communicator with much to do, and perhaps many others. In parts of the heap, the first lease
+# is large, the next three are medium, and the rest has room for 28 more. Not measured; short leases have short chunks.
 PARTS = 128
 SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
-# Of tracks. The first ones are those of programs with few persistent calls. They leave KEPT_PARTS to communicators. Of
-# these they take only what they need at least, some kilobytes each, and leave LAST_PARTS.
+# Leases of tracks. The first ones are for programs with few persistent calls. They leave KEPT_PARTS of the heap to
+# communicators. Beyond that, a track takes only its minimum, some kilobytes, and leaves LAST_PARTS.
 SHARES_BESIDE = (4, 1, 1, 1)
 SMALLEST_SHARE_BESIDE = 1 / 4
 KEPT_PARTS, LAST_PARTS = 12, 6
@@ -43,22 +43,22 @@ KEPT_PARTS, LAST_PARTS = 12, 6
 
 @dataclass(slots=True)
 class Heap:
-    """This process's heap, its leases, and the peers' heaps it has mapped.
+    """This process's heap, its leases, and the mapped heaps of peers.
 
     Attributes
     ----------
     uid : bytes
-        Its name among the heaps of all processes.
+        Identifier of the heap among the heaps of all processes.
     leases : list of Lease
         In order of their offsets.
     peers : dict of bytes to Peer
-        By the heap's uid.
+        Mapped heaps, by the heap's uid.
     living : set of bytes
-        The communicators that this rank is in, by their `team_id`.
+        The `team_id` of each communicator that this rank is in.
     abandoned : dict of bytes to Abandoned
-        Communicators that were freed without a meeting of their ranks; their leases are in `leases`, too.
+        Communicators freed without a rendezvous of their ranks, by `team_id`; `leases` has their leases, too.
     members : Counter of bytes
-        How many communicators each process's heap belongs to, by its uid.
+        Number of communicators of each process, by its heap's uid.
     """
 
     device: Device
@@ -70,16 +70,18 @@ class Heap:
     abandoned: dict[bytes, Abandoned] = field(default_factory=dict)
     members: Counter[bytes] = field(default_factory=Counter)
     memory: Shared = field(init=False)
-    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)  # of leases and peers
+    # Guards leases and peers.
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.memory = self.device.allocate_shared(self.nbytes)
-        self.nbytes = self.memory.nbytes  # a device allocates whole pages, and those of a GPU are large
+        # A device allocates whole pages; a GPU's pages are large.
+        self.nbytes = self.memory.nbytes
 
     def offer(self, least: int, *, is_beside: bool = False) -> int:
-        """Return the length of the lease that a communicator can have now, `least` or more; 0 if there is no room.
+        """Return the length of a lease that fits now, at least `least`; 0 if none fits.
 
-        The members of a communicator use the smallest of their offers. `is_beside` is as of `Lease`.
+        The members of a communicator use the smallest of their offers. `is_beside` is as in `Lease`.
         """
         least = -(-least // ALIGNMENT) * ALIGNMENT
         with self._lock:
@@ -98,30 +100,31 @@ class Heap:
         return sum(lease.is_beside == is_beside for lease in self.leases)
 
     def find(self, nbytes: int) -> int | None:
-        """Return the offset of the first gap between the leases that holds `nbytes`; None if none does."""
+        """Return the offset of the first gap of at least `nbytes` between leases, or None."""
         begin = 0
-        for lease in self.leases:  # kept in order of offset
+        # The leases are in order of offset.
+        for lease in self.leases:
             if lease.offset - begin >= nbytes > 0:
                 return begin
             begin = lease.offset + lease.nbytes
         return begin if self.nbytes - begin >= nbytes > 0 else None
 
     def reserve(self, least: int, *, is_beside: bool = False) -> Lease:
-        """Lease what `offer` returns, until the smallest of the members' offers is known."""
+        """Lease the region that `offer` returns, until the smallest offer is known."""
         with self._lock:
             return self._lease(self.offer(least, is_beside=is_beside), is_beside)
 
     def trim(self, lease: Lease, nbytes: int) -> Lease:
-        """Give back the end of a reserved lease; return the rest, `nbytes` long."""
+        """Release the end of a reserved lease; return the rest, `nbytes` long."""
         with self._lock:
             rest = self.leases[self.leases.index(lease)] = replace(lease, nbytes=nbytes)
             return rest
 
     def clear(self, lease: Lease) -> None:
-        """Zero a lease. Not under the lock: it waits for the current stream, on which a kernel may wait for a peer.
+        """Zero a lease. Call without the lock: the current stream may wait for a peer.
 
-        It waits for no other stream: a peer may begin a collective that is under way there only after this call. The
-        kernels that used this memory before have ended, or it would not have been released.
+        It waits for no other stream: a collective there may wait for a peer, which begins it only after this call.
+        Kernels that used this memory before have ended, or it would not have been released.
         """
         self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
 
@@ -142,46 +145,50 @@ class Heap:
         return lease
 
     def begin(self, team_id: bytes) -> None:
-        """Count a communicator among those that this rank is in."""
+        """Add a communicator to those that this rank is in."""
         with self._lock:
             self.living.add(team_id)
 
     def release(self, lease: Lease, team_id: bytes = b"") -> None:
-        """Give a lease back, and leave its communicator. No kernel of this process or a peer may use it any more."""
+        """Release a lease, and leave its communicator.
+
+        No kernel of this process or a peer may use the lease any more.
+        """
         with self._lock:
             self.living.discard(team_id)
             self.leases.remove(lease)
 
     def abandon(self, abandoned: Abandoned) -> None:
-        """Keep the memory of a communicator that has been freed, until its ranks have met."""
+        """Keep the memory of a freed communicator until its ranks have met."""
         with self._lock:
             self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
 
     def present(self, dropped: Mapping[bytes, Dropped] | None = None) -> Present:
-        """Return what this rank sends to a meeting; `dropped` is as of `Present`."""
+        """Return this rank's data for a rendezvous; `dropped` is as in `Present`."""
         with self._lock:
             return Present(self.uid, tuple(self.living), dropped or {})
 
     def meet(self, present: Sequence[Present]) -> None:
-        """Give back what waited for a meeting of the ranks that have sent these."""
+        """Release memory that waited for a rendezvous of the ranks that sent `present`."""
         with self._lock:
             waiting = dict(self.abandoned)
         for each in left_by_all(present, waiting, self._failed()):
             with self._lock:
-                if self.abandoned.pop(each.team_id, None) is not None:  # else another thread has met them, too
+                # Another thread may have met the same ranks, and removed it.
+                if self.abandoned.pop(each.team_id, None) is not None:
                     self.leases.remove(each.lease)
 
         self._unmap_failed()
         RETIRED.get().free()
 
     def _failed(self) -> set[bytes]:
-        """Return the uids of processes that have failed, and no longer write to this heap."""
+        """Return the heap uids of processes that failed and no longer write to this heap."""
         detector = DETECTOR.made
         return detector.gone() if detector is not None else set()
 
     def _unmap_failed(self) -> None:
-        """Unmap the heaps of processes that have failed, once they belong to no communicator."""
+        """Unmap the heaps of failed processes that belong to no communicator."""
         for uid in self._failed():
             with self._lock:
                 peer = self.peers.pop(uid, None) if not self.members[uid] else None
@@ -190,26 +197,27 @@ class Heap:
                 DETECTOR.get().drop(uid)
 
     def join(self, uids: Iterable[bytes]) -> None:
-        """Count a communicator of these processes."""
+        """Count a communicator of the processes with these heaps."""
         with self._lock:
             self.members.update(uids)
 
     def part(self, uids: Iterable[bytes]) -> None:
-        """Count it no more."""
+        """Stop counting a communicator of the processes with these heaps."""
         with self._lock:
             self.members.subtract(uids)
             self.members = +self.members
 
     def map_all(self, handles: dict[bytes, tuple[int | bytes, int]]) -> None:
-        """Map other processes' heaps: by uid, the handle as it was sent, and the bytes behind it."""
+        """Map heaps of other processes, from handle and length for each uid."""
         for uid, peer in map_each(self.device.map_peer, handles).items():
             with self._lock:
                 first = self.peers.setdefault(uid, peer)
-            if first is not peer:  # another thread has mapped it, and may use it
+            # Another thread has mapped it, and may use that mapping.
+            if first is not peer:
                 RETIRED.get().add(peer.close)
 
     def base(self, uid: bytes) -> int:
-        """Return the address in this process of the heap named `uid`."""
+        """Return the address in this process of the heap with this uid."""
         return self.memory.address if uid == self.uid else self.peers[uid].address
 
 
@@ -217,7 +225,10 @@ HEAP = PerProcess(lambda: Heap(backends.select()))
 
 
 def memory_held() -> dict[str, int]:
-    """Return the bytes of the process's heap, of its leased part, and of abandoned memory; 0 without a heap."""
+    """Return the bytes of the heap, of its leases, and of abandoned memory.
+
+    They are 0 without a heap.
+    """
     heap = HEAP.made
     if heap is None:
         return {"heap": 0, "leased": 0, "abandoned": 0}

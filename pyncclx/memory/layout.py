@@ -1,4 +1,4 @@
-"""What lies where in a lease (twin of cuda/protocol/layout.cuh)."""
+"""Layout of a lease (twin of cuda/protocol/layout.cuh)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from ..tuning import Limits
 
 MAX_RANKS = 16
 RINGS = 2
-PACK_NBYTES = 16  # one Pack; also one packet on the wire, which carries half of it
+# Size of a Pack, and of a packet on the wire, which carries half of it.
+PACK_NBYTES = 16
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 CALLS, CALLS_NBYTES = 4, 256  # kCalls, sizeof(CallRecord)
 LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
-CHANNEL_NBYTES = 768  # sizeof(ChannelControl), whose first word is `finished`
+# sizeof(ChannelControl), whose first word is `finished`
+CHANNEL_NBYTES = 768
 ENTERED_OFFSET = 16  # ChannelControl::entered
-DEPTH = 2  # chunks of one ring
-LANES = 2  # of a chain
+DEPTH = 2  # chunks of a ring
+LANES = 2  # lanes of a chain
 HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
-FEWEST_PACKETS = HEADER_PACKETS + 2  # of a slot
-_CHUNK_UNIT = 128  # bytes of which a chunk is a multiple
-ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480  # of a row of lines, which a warp sends at once
+FEWEST_PACKETS = HEADER_PACKETS + 2  # packets of a slot
+# Chunks are a multiple of this many bytes.
+_CHUNK_UNIT = 128
+# Bytes and payload of a row of LL128 lines, which a warp sends at once.
+ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480
 
-# A lease gives channels up rather than have shorter chunks than this. Not measured.
+# Below this length of chunks, a lease has fewer channels instead. Not measured.
 SMALLEST_CHUNK_NBYTES = 1 << 10
-# Of a ring, divided among the peers. On 4 H200 (22 November 2026), Gather of 128 MB took 314 us with 28 KiB and 281
-# with these, Allreduce 734 and 680; in longer rings Reduce_scatter_block is slower (design_notes.md,
-# "The heap is 96 MiB").
+# Bytes of chunks in a ring, divided among the peers. On 4 H200 (22 November 2026), Gather of 128 MB took 281 us with
+# this value, and 314 with 28 KiB; Allreduce took 680 and 734. With longer rings Reduce_scatter_block is slower
+# (design_notes.md, "The heap is 96 MiB").
 MOST_CHUNK_NBYTES = 84 << 10
-# Of a channel's slots, divided among the peers: where messages are longer, chunks are faster (same place).
+# Packets of a channel's slots, divided among the peers. For longer messages chunks are faster (see above).
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES
 
 
@@ -38,16 +42,17 @@ class Layout:
     nbytes: int
     size: int
     channels: int
-    slot_packets: int  # packets of one slot: 8 bytes of payload each
+    slot_packets: int  # packets of a slot, 8 bytes of payload each
     chunk_nbytes: int
-    limits: Limits = ()  # the measured lengths up to which kernels are chosen
-    slot_rows: int = 0  # rows of lines of one slot; 0: no lines between these ranks
-    windows: bool = False  # whether the communicator has some
-    sharing: int = 1  # ranks of one GPU: their blocks wait for each other, so all of them must be on it at once
+    limits: Limits = ()  # measured message lengths for the choice of kernels
+    slot_rows: int = 0  # LL128 rows of a slot; 0 without lines between these ranks
+    windows: bool = False  # whether the communicator has windows
+    # Ranks of one GPU. Their blocks wait for each other, so all of them must be on the GPU at once.
+    sharing: int = 1
 
     @property
     def peers(self) -> int:
-        """How many ranks have slots and rings in a lease: all but its owner."""
+        """Number of ranks with slots and rings in a lease: all but its owner."""
         return max(self.size - 1, 1)
 
     @property
@@ -68,33 +73,35 @@ class Layout:
 
     @property
     def slot_nbytes(self) -> int:
-        """Payload that one channel can send to one peer as packets; the first of them are headers."""
+        """Payload in bytes of packets from one channel to one peer, without headers."""
         return (self.slot_packets - HEADER_PACKETS) * PACK_NBYTES // 2
 
     @property
     def line_nbytes(self) -> int:
-        """Payload that one channel can send to one peer as lines."""
+        """Payload in bytes of lines from one channel to one peer."""
         return self.slot_rows * ROW_PAYLOAD_NBYTES
 
     @property
     def packet_nbytes(self) -> int:
-        """The longest message to one peer that can go as packets, all channels together."""
+        """Length of the longest message to one peer as packets, over all channels."""
         return self.slot_nbytes * self.channels
 
 
 def least_nbytes(size: int) -> int:
     """Return the length of the shortest lease for which `plan` finds a layout."""
     peers = max(size - 1, 1)
-    for_packets = 4 * FEWEST_PACKETS * PACK_NBYTES * 2 * peers  # which get a quarter of the room
+    # Packets get a quarter of the room.
+    for_packets = 4 * FEWEST_PACKETS * PACK_NBYTES * 2 * peers
     for_chunks = RINGS * DEPTH * _CHUNK_UNIT * peers
     room = max(for_packets, -(-for_chunks * 4 // 3))
     return HEADER_NBYTES + CALLS_NBYTES + CHANNEL_NBYTES + room
 
 
 def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
-    """Divide a lease among packets, chunks and `lines`, into as many channels as leave the chunks long.
+    """Divide a lease among packets, chunks and lines, with as many channels as fit.
 
-    A lease that is too small for all has no lines.
+    Chunks have at least SMALLEST_CHUNK_NBYTES, unless there is one channel. A lease that is too small for all has no
+    lines.
 
     Raises
     ------
@@ -114,7 +121,10 @@ def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layou
 
 
 def _divide(nbytes: int, size: int, channels: int, lines: bool) -> Layout:
-    """Give packets up to a quarter, chunks half of the rest, and lines what these leave."""
+    """Divide a lease: at most a quarter for packets, half of the rest for chunks.
+
+    Lines get what remains.
+    """
     peers = max(size - 1, 1)
     slots, chunks = channels * 2 * peers, channels * RINGS * peers * DEPTH
     room = nbytes - HEADER_NBYTES - CALLS_NBYTES - channels * CHANNEL_NBYTES

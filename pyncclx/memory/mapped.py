@@ -1,6 +1,6 @@
-"""Windows: memory of each rank that all ranks of a communicator have mapped, for kernels to read and write in place.
+"""Windows: memory of each rank that all ranks of a communicator have mapped.
 
-It is allocated for that (`comm.Alloc`), or it is the memory of existing arrays (`comm.Register`).
+Kernels read and write it in place. `comm.Alloc` allocates it; `comm.Register` registers existing arrays.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Handle = TypeVar("Handle", int, bytes, int | bytes)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Window:
-    """Memory of each rank of a communicator, of any length, that all ranks have mapped.
+    """Memory of each rank of a communicator, of any length, mapped by all ranks.
 
     Attributes
     ----------
     number : int
-        The same on all ranks, from 0 on; the next window gets that of one that was freed.
+        Number of the window, from 0; equal on all ranks. A new window reuses the number of a freed one.
     memory : Shared or Exported
-        This rank's.
+        This rank's memory.
     owner : object
-        What keeps that memory: the window holds it until the communicator is freed, and so does each array over it.
-        None for registered memory, which is an array's.
+        Object that keeps this rank's memory alive. The window holds it until the communicator is freed, and so does
+        each array over the memory. None for registered memory, which belongs to an array.
     bases : tuple of int
-        Every rank's address, as mapped in this process; this rank's own is `memory.address`.
+        Every rank's address in this process's mapping; this rank's is `memory.address`.
     addresses : tuple of int
-        Every rank's address, as that rank has it.
+        Every rank's address in that rank's process.
     sizes : tuple of int
-        Every rank's bytes.
+        Every rank's length in bytes.
     peers : tuple of Peer
-        What `close` unmaps.
+        Mappings that `close` unmaps.
     """
 
     number: int
@@ -59,7 +59,10 @@ class Window:
         return self.memory.address <= address < self.memory.address + self.memory.nbytes
 
     def close(self) -> None:
-        """Let the peers' memory be unmapped. This rank's own is freed with the window and the last array over it."""
+        """Retire the mappings of the peers' memory.
+
+        This rank's own memory is freed with the window and the last array over it.
+        """
         retired = RETIRED.get()
         retired.add(*(peer.close for peer in self.peers))
         retired.free()
@@ -67,16 +70,17 @@ class Window:
 
 @mpi_bootstrap.interrupts_deferred()
 def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: int) -> Window:
-    """Allocate `nbytes` on this rank and map what the peers allocated. Collective; `nbytes` may differ.
+    """Allocate `nbytes` on this rank, and map the peers' allocations (collective).
 
-    If a rank cannot, all raise the same error, and none keeps anything.
+    `nbytes` may differ between ranks. If a rank fails, all ranks raise the same error and free their memory.
     """
     asked = max(nbytes, 1)
     memory = mpi_bootstrap.agree(comm, lambda: _allocate(device, asked), undo=lambda allocated: allocated.close())
     try:
         offer = memory.address, asked, memory.nbytes, memory.ipc_handle
         offers: list[tuple[int, int, int, bytes]] = mpi_bootstrap.allgather_objects(comm, offer)
-        addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)  # mapped: whole pages, more than asked
+        # Mapped sizes are whole pages, so they may exceed `asked`.
+        addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         handles = exchange_handles(comm, memory, ipc_handles, others)
         sized = {rank: (handle, mapped_sizes[rank]) for rank, handle in handles.items()}
@@ -108,7 +112,9 @@ def _allocate(device: Device, nbytes: int) -> Shared:
 
 @mpi_bootstrap.interrupts_deferred()
 def register_window(comm: MPI.Intracomm, device: Device, number: int, address: int, nbytes: int) -> Window:
-    """Map the allocations that the ranks' arrays are in into all ranks. Collective; an array may be empty.
+    """Map the allocations of all ranks' arrays into all ranks (collective).
+
+    An array may be empty.
 
     Raises
     ------
@@ -137,7 +143,7 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
 def exchange_handles(
     comm: MPI.Intracomm, memory: Shared, ipc_handles: Sequence[bytes], ranks: Collection[int]
 ) -> Mapping[int, int | bytes]:
-    """Return what maps the memory of `ranks` into this process: their IPC handles, or file descriptors. Collective."""
+    """Return handles to map memory of `ranks`: IPC or descriptors (collective)."""
     if memory.ipc_handle:
         return {rank: ipc_handles[rank] for rank in ranks}
     return mpi_bootstrap.allgather_fds(comm, memory.fd, ranks)
@@ -146,11 +152,15 @@ def exchange_handles(
 def map_each(
     map_one: Callable[[Handle, int], Peer], handles: Mapping[Key, tuple[Handle, int]]
 ) -> dict[Key, Peer]:
-    """Map several peers' memory by their handles and lengths: all of it, or none; descriptors are closed."""
+    """Map memory of several peers by handle and length: all of it or none.
+
+    Descriptors are closed.
+    """
     peers: dict[Key, Peer] = {}
     try:
         for key, (handle, nbytes) in handles.items():
-            peers[key] = map_one(handle, nbytes)  # which closes a descriptor, also if it raises
+            # map_one closes the descriptor, even if it raises.
+            peers[key] = map_one(handle, nbytes)
     except BaseException:
         _unmap_all(peers)
         for unused, _ in islice(handles.values(), len(peers) + 1, None):
@@ -174,7 +184,7 @@ def _allocation(device: Device, address: int) -> Exported:
 
 
 def _bases(comm: MPI.Intracomm, own: int, peers: Mapping[int, Peer]) -> tuple[int, ...]:
-    """Every rank's address in this process; 0 where nothing is mapped."""
+    """Return every rank's address in this process; 0 where nothing is mapped."""
     addresses = {comm.rank: own} | {rank: peer.address for rank, peer in peers.items()}
     return tuple(addresses.get(rank, 0) for rank in range(comm.size))
 

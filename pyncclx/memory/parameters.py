@@ -1,4 +1,7 @@
-"""The structs that kernels are given: communicator, places of buffers, arguments (twin of cuda/protocol/layout.cuh)."""
+"""Structs of kernel parameters (twin of cuda/protocol/layout.cuh).
+
+They hold a communicator, the windows of buffers, and arguments.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ PACKED, SLOTS, FIXED, SENDER, PLACED = range(5)  # enum Placement
 
 EachRankI64 = Annotated[Sequence[int], f"{MAX_RANKS}q"]
 EachRankU64 = Annotated[Sequence[int], f"{MAX_RANKS}Q"]
-TransformArrays = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]  # TransformArgs: the addresses of a transform's arrays
+# TransformArgs: addresses of a transform's arrays.
+TransformArrays = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]
 
 
 @dataclass(slots=True, kw_only=True)
 class TeamStruct(CStruct):
-    """`Team` without what differs between calls, which follows it: the places of buffers, and a `Called`."""
+    """`Team` without the part that differs between calls: `Places` and a `Called`."""
 
     rank: I32
     size: I32
@@ -36,7 +40,7 @@ class TeamStruct(CStruct):
     rings_offset: U64
     timeout_ns: U64
     watch: U64
-    windows: U64  # the table with rows of `pack_window`; 0 without windows
+    windows: U64  # table with rows of `pack_window`; 0 without windows
     base: EachRankU64
 
     @classmethod
@@ -52,7 +56,10 @@ class TeamStruct(CStruct):
         windows: int = 0,
         early: bool = False,
     ) -> TeamStruct:
-        """Return the struct of a communicator with this layout; `operation` is a number for the error record."""
+        """Return the struct of a communicator with this layout.
+
+        `operation` is a number for the error record.
+        """
         return cls(
             rank=rank,
             size=layout.size,
@@ -74,7 +81,7 @@ class TeamStruct(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class Places(CStruct):
-    """`Team::send` and `Team::recv`: the window that each buffer is in, its number + 1, and where that begins."""
+    """`Team::send` and `Team::recv`: window number + 1 and offset of each buffer."""
 
     send_window: U64 = 0
     send_begin: U64 = 0
@@ -83,7 +90,8 @@ class Places(CStruct):
 
 
 NO_PLACES = Places().pack()
-NO_CALL = NO_PLACES + called.NONE  # the end of a `Team` for kernels that are no collective operations
+# End of a `Team` for kernels that are no collective operations.
+NO_CALL = NO_PLACES + called.NONE
 TEAM_NBYTES = sizeof(TeamStruct) + len(NO_CALL)
 
 
@@ -97,12 +105,12 @@ class ReduceArgs(CStruct):
     root: I32 = 0
 
 
-MoveArgs = ReduceArgs  # has the same fields
+MoveArgs = ReduceArgs
 
 
 @dataclass(slots=True, kw_only=True)
 class AlltoallvArgs(CStruct):
-    """`AlltoallvArgs` after its Team. Addresses are 0 where an array is left out."""
+    """`AlltoallvArgs` after its Team; addresses of omitted arrays are 0."""
 
     send: U64
     recv: U64
@@ -118,7 +126,7 @@ class AlltoallvArgs(CStruct):
     status: U64 = 0
     placement: I32
     drop: I32 = 0
-    # AlltoallvArgs::fixed, for counts on the host:
+    # AlltoallvArgs::fixed, for counts on the host.
     fixed_send_counts: EachRankI64 = ()
     fixed_send_displs: EachRankI64 = ()
     fixed_recv_counts: EachRankI64 = ()
@@ -135,7 +143,7 @@ class TransformedRows(CStruct):
 
     send: U64
     recv: U64
-    nbytes: U64  # of recv, or of one rank's block of it
+    nbytes: U64  # bytes of recv, or of one rank's block of it
     columns: I64  # elements of a row of send
     arrays: TransformArrays
 
@@ -144,5 +152,5 @@ WINDOW_ROW_NBYTES = 8 * MAX_RANKS
 
 
 def pack_window(bases: Sequence[int]) -> bytes:
-    """A row of the table that `Team::windows` points to: every rank's address of a window."""
+    """Return a row of the table at `Team::windows`: every rank's address of a window."""
     return struct.pack(f"={MAX_RANKS}Q", *bases, *[0] * (MAX_RANKS - len(bases)))

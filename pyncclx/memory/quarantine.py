@@ -1,9 +1,8 @@
-"""Memory of communicators that were freed without a meeting of their ranks: it stays until the ranks have met.
+"""Quarantine for memory of communicators that were freed without a rendezvous.
 
-MPI frees a communicator through a handle of mpi4py's without this library. Then a rank does not know when the others
-stop writing to its memory. At the next meeting of ranks, for a new communicator or to free one, each sends in which
-communicators it still is. It does not matter how the others have left: of one whose ranks met to free it, some may have
-waited too long for the others.
+MPI frees a communicator through mpi4py's handle without this library. Then a rank cannot know when the others stop
+writing to its memory. At the next rendezvous, when ranks make or free a communicator, each rank sends the communicators
+that it still is in. This also covers ranks that met to free a communicator and timed out.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A region of this process's heap, `nbytes` long, from `offset`.
+    """Region of this process's heap, `nbytes` long, from `offset`.
 
-    `is_beside`: it belongs to a track of a communicator that has another lease.
+    `is_beside`: the lease belongs to a track of a communicator that has another lease.
     """
 
     offset: int
@@ -27,19 +26,19 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Abandoned:
-    """What a rank holds of a communicator that it has left, and whose other ranks may still write to it.
+    """Memory of a communicator that this rank left, while others may write to it.
 
     Attributes
     ----------
     team_id : bytes
-        The same on all ranks, and no other communicator's.
+        Identifier of the communicator, equal on all of its ranks.
     uids : frozenset of bytes
-        The heaps of the ranks.
+        Heaps of its ranks.
     lease : Lease
     memory : tuple of object
-        Kept until the ranks have met: windows and the like.
+        Windows and other memory to keep until the ranks have met.
     nbytes : int
-        Of all of it.
+        Bytes of all this memory.
     """
 
     team_id: bytes
@@ -50,14 +49,14 @@ class Abandoned:
 
 
 class Dropped(NamedTuple):
-    """A communicator that the program of a rank cannot call any more.
+    """Communicator that a rank's program can no longer call.
 
     Attributes
     ----------
     reached : (int, int)
-        How many operations have ended, and the hash of their calls: the same on ranks that have made the same calls.
+        Number of operations that have ended, and hash of their calls: equal on ranks that have made the same calls.
     is_as_good : bool
-        Whether a new communicator would have its settings, and no more memory.
+        Whether a new communicator would have the same settings, and no more memory.
     """
 
     reached: tuple[int, int]
@@ -66,16 +65,16 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What each rank sends to a meeting.
+    """Data that each rank sends to a rendezvous.
 
     Attributes
     ----------
     uid : bytes
-        Of its heap.
+        Identifier of its heap.
     living : tuple of bytes
-        The `team_id` of each communicator that it is in.
+        The `team_id` of each communicator that the rank is in.
     dropped : dict of bytes to Dropped
-        Those that its program cannot call any more, by `team_id`.
+        Communicators that its program can no longer call, by `team_id`.
     """
 
     uid: bytes
@@ -86,14 +85,14 @@ class Present:
 def left_by_all(
     present: Sequence[Present], abandoned: Mapping[bytes, Abandoned], failed: Iterable[bytes]
 ) -> list[Abandoned]:
-    """Return those of `abandoned` that all their ranks have left, but for the failed ones.
+    """Return the abandoned communicators that all ranks, except failed ones, left.
 
     Parameters
     ----------
     present : sequence of Present
-        Of the ranks that meet.
+        Data of the ranks that meet.
     abandoned : dict of bytes to Abandoned
-        By `team_id`. This rank's kernels in them have ended.
+        Abandoned communicators by `team_id`. This rank's kernels in them have ended.
     failed : iterable of bytes
         Heaps of processes that have ended.
     """

@@ -1,8 +1,8 @@
-"""Retired memory: this process uses it no more, and frees it when no kernel here may be waiting for a peer.
+"""Retired memory: unused, and freed when no kernel here may wait for a peer.
 
-The driver may wait for all that the process has on the GPU before it frees or unmaps memory. A collective of another
-communicator may be there, which a peer begins only after its next meeting with this rank. So retired memory is freed
-while nothing is under way: then a wait for the device is short, and kernels of the program have ended, too.
+The driver may wait for all work of the process on the GPU before it frees or unmaps memory. That may include a
+collective of another communicator, which a peer begins only after its next rendezvous with this rank. So retired memory
+is freed while no work is in progress. Then the wait for the device is short, and the program's kernels have ended, too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class Retired:
         self._waiting: deque[Callable[[], object]] = deque()
 
     def add(self, *frees: Callable[[], object]) -> None:
-        """Let functions that free memory be called later, by `free`; by any thread."""
+        """Add functions that free memory, for a later `free`; any thread may call it."""
         self._waiting.extend(frees)
 
     def free(self, *, at_once: bool = False, after: Watched | None = None) -> None:
-        """Free what can be freed now, or with `at_once` all, since there is no memory left; by any thread.
+        """Free the retired memory unless a kernel here may wait for a peer.
 
-        `after` is a communicator of which the caller has waited for all kernels, also those that the program launches.
-        What another thread adds meanwhile is freed by a later call: its kernels may have begun after the wait here.
+        `at_once` frees it on a GPU even then, because no memory is left. `after` is a communicator for whose kernels,
+        including the program's, the caller has waited. Memory that another thread adds meanwhile is freed by a later
+        call, because its kernels may have begun after this wait. Any thread may call this method.
         """
         taken: deque[Callable[[], object]] = deque()
         try:
@@ -42,7 +43,8 @@ class Retired:
                 while True:
                     taken.append(self._waiting.popleft())
             if taken and self._may_free(at_once, after):
-                if self._device.name != "host":  # a wait for its streams would raise other calls' errors here
+                # On the host device, a wait for streams would raise errors of other calls here.
+                if self._device.name != "host":
                     self._device.synchronize()
                 while taken:
                     taken.popleft()()
@@ -51,12 +53,16 @@ class Retired:
 
     def _may_free(self, at_once: bool, after: Watched | None) -> bool:
         device = self._device
-        at_once &= device.name != "host"  # it has no wait after which no kernel uses the memory
+        # On the host device, no wait ends all use of the memory.
+        at_once &= device.name != "host"
         return (at_once or _nothing_is_under_way(after)) and not device.is_capturing(device.current_stream())
 
 
 def _nothing_is_under_way(after: Watched | None) -> bool:
-    """Return whether no receive is open, and no kernel here, in a graph or the program's, may be waiting for a peer."""
+    """Return whether no receive is open and no kernel here may wait for a peer.
+
+    This includes kernels in graphs and kernels of the program.
+    """
     return not OPEN_RECEIVES and not (DETECTOR.made is not None and DETECTOR.made.is_busy(after))
 
 

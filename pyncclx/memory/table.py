@@ -1,4 +1,4 @@
-"""A table in device memory whose rows the host changes in place."""
+"""Table in device memory whose rows the host changes in place."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _FIRST_ROWS = 8
 
 
 class Table:
-    """Rows of equal length behind a head. There is always a row of zeros behind the last that was set.
+    """Rows of equal length after a head; a row of zeros follows the last row.
 
-    It moves when it has no room. Kernels and graphs may go on with an earlier place, which lasts as long as the table:
-    all places together are less than twice as long as the last.
+    The table moves when it is full. Kernels and graphs may keep using an earlier copy, which lives as long as the
+    table: all copies together are less than twice as long as the last one.
     """
 
     def __init__(self, device: Device, row_nbytes: int, head_nbytes: int = 0) -> None:
         self._device, self._row_nbytes, self._head_nbytes = device, row_nbytes, head_nbytes
-        self._copy = bytearray(head_nbytes + _FIRST_ROWS * row_nbytes)  # of all
+        self._copy = bytearray(head_nbytes + _FIRST_ROWS * row_nbytes)  # the whole table
         self._places: list[Upload] = []
 
     @property
     def address(self) -> int:
-        """Where it is now; 0 before anything was set."""
+        """Present address of the table; 0 while it is empty."""
         return self._places[-1].address if self._places else 0
 
     def set_row(self, row: int, data: bytes) -> None:
-        """Change a row; kernels that are launched from now on find it so."""
+        """Change a row for kernels that are launched later."""
         self._write(self._head_nbytes + row * self._row_nbytes, data)
 
     def set_head(self, data: bytes) -> None:
@@ -47,9 +47,10 @@ class Table:
 
 
 def write(device: Device, address: int, data: bytes) -> None:
-    """Copy bytes to device memory, after what runs on the current stream, and wait for the copy."""
+    """Copy bytes to device memory after work on the current stream; wait for the copy."""
     source, stream = np.frombuffer(data, np.uint8), device.current_stream()
-    if device.is_capturing(stream):  # what it has does not run now, and a graph would copy at each replay
+    # Work of a capture does not run now, and a graph would repeat the copy at each replay.
+    if device.is_capturing(stream):
         device.poke(address, data)
         return
     device.copy(address, MPI.Get_address(source), len(data), stream)
