@@ -1,1 +1,4 @@
-"""Any array or mpi4py buffer spec -> address, count, datatype: `buffers.resolve`, `vector_buffers`, `places.where`."""
+"""Buffer arguments: address, count and datatype of an array or mpi4py buffer spec.
+
+The entry points are `buffers.resolve`, `vector_buffers` and `places.where`.
+"""

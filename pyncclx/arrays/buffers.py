@@ -1,4 +1,4 @@
-"""A plain buffer argument, array or mpi4py buffer spec -> address, count, datatype."""
+"""Buffer arguments with one block: an array or mpi4py buffer spec as a `Buffer`."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = ["Buffer", "resolve", "whole_buffer"]
 
 @dataclass(slots=True)
 class Buffer:
-    """Device memory that a caller gave to an operation.
+    """Device memory that a caller passed to an operation.
 
     Attributes
     ----------
     address : int
-        Address of the first element, displacement included.
+        Address of the first element, including the displacement.
     count : int
-        Elements of `datatype`, in one block where the operation has one block for each rank.
+        Elements of `datatype`; elements of one block if the operation has one block for each rank.
     datatype : Datatype
     shape : tuple of int
-        Shape of the whole array, in its own elements, whatever part of it is used. Of a buffer that was resolved with
-        `rows`: the shape of the part that is used, in elements of `datatype`.
+        Shape of the whole array in its own elements, whatever part of it is used. If the buffer was resolved with
+        `rows`: shape of the part that is used, in elements of `datatype`.
     readonly : bool
     stream : int or None
-        The CUDA stream that makes the data; 1 is the legacy default stream, 2 the per-thread one. None for the
-        current stream: there is nothing to wait for.
+        CUDA stream that makes the data; 1 is the legacy default stream, 2 the per-thread one. None for the current
+        stream, which needs no wait.
     owner : object
-        Keeps the memory alive.
+        Object that keeps the memory alive.
     """
 
     address: int
@@ -57,7 +57,7 @@ class Buffer:
 
     @property
     def of_torch(self) -> bool:
-        """Whether PyTorch's current stream made the data: its user continues there."""
+        """Whether the data was made on PyTorch's current stream, where its user continues."""
         return self.stream is not None and reader_of(self.owner) is read_torch
 
 
@@ -68,24 +68,25 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
     ----------
     spec : array, ``[array, count]``, ``[array, datatype]``, ``[array, count, datatype]``, \
 ``[array, (count, displ), datatype]`` or ``[array, count, displ, datatype]``
-        Lists and tuples alike; count and displacement in elements; the datatype an MPI datatype or a string.
+        Lists and tuples are equivalent. Count and displacement are in elements; the datatype is an MPI datatype or a
+        string.
     name : str
         Operation and argument for error messages, such as ``"Allreduce: recvbuf"``.
     writable : bool
-        Whether the operation writes to it.
+        Whether the operation writes to the buffer.
     device : Device
         The communicator's device.
     blocks : int, default 1
-        Number of blocks of equal length, one for each rank; `Buffer.count` is that of one block.
+        Number of blocks of equal length, one for each rank; `Buffer.count` is the count of one block.
     rows : bool, default False
-        Whether the operation counts rows, each what one index of the array's first dimension holds. A datatype of
-        another length than the array's elements, and a part that is not whole rows, are a ValueError then.
+        Whether the operation counts rows. A row is what one index of the array's first dimension selects. Then a
+        datatype of another length than the array's elements, or a part that is not whole rows, is a ValueError.
 
     Raises
     ------
     TypeError, ValueError, KeyError, BufferError, MPI.Exception
-        As mpi4py does for the same argument; also ValueError if the elements do not fit into the array, or it is
-        on another GPU.
+        The error that mpi4py raises for the same argument. Also ValueError if the elements do not fit into the array,
+        or if it is on another GPU.
     NotSupported
         If the array is in host memory, or the datatype is derived.
     """
@@ -114,7 +115,10 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
 def whole_buffer(
     array: Any, key: Any, name: str, *, writable: bool, device: Device, divide: bool, rows: bool = False
 ) -> Buffer:
-    """Resolve all of the array in a spec; with `divide` its length is the count, and must be whole elements."""
+    """Resolve the whole array of a spec.
+
+    With `divide`, the array's length is the count, and must be a multiple of the element size.
+    """
     read = reader_of(array)
     if read is None:
         if is_nothing(array):
@@ -161,7 +165,7 @@ def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, b
 
 
 def _part(shape: tuple[int, ...], displ: int, count: int, name: str) -> tuple[int, ...]:
-    """Return the shape of the rows that `count` elements from `displ` on are."""
+    """Return the shape, in whole rows, of `count` elements from `displ`."""
     row = math.prod(shape[1:])
     if not shape or count == displ == 0 == row:
         return shape
@@ -187,7 +191,8 @@ def _datatype(key: Any, name: str, divide: bool) -> Datatype:
     try:
         return datatypes.of(key)
     except MPIError:
-        if divide:  # as mpi4py, which needs the count before MPI sees the datatype
+        if divide:
+            # mpi4py raises ValueError here, because it needs the count before MPI sees the datatype.
             raise ValueError(f"{name} has MPI.DATATYPE_NULL, so its count is unknown; name the type") from None
         raise
 

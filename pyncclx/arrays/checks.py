@@ -1,4 +1,4 @@
-"""What readers of arrays return, and the errors for arrays that cannot be used."""
+"""Result type of array readers, and errors for arrays that cannot be used."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ __all__ = [
 ]
 
 # (address, nbytes, a key for `datatypes.of`, shape, readonly, stream of the producer or None, owner).
-# A plain tuple: it takes 0.05 µs, an object with these fields 0.4 (CPython 3.11, 2026-11-24); operations make two each.
+# A plain tuple, because each operation makes two: 0.05 µs each; 0.4 µs as an object with these fields
+# (CPython 3.11, 2026-11-24).
 Memory = tuple[int, int, Any, tuple[int, ...], bool, "int | None", object]
 
 
 class Device(Protocol):
-    """The part of `backends.Device` that reading arrays needs."""
+    """Methods of `backends.Device` that reading arrays needs."""
 
     @property
     def name(self) -> str: ...
@@ -40,7 +41,10 @@ class Device(Protocol):
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Return whether strides are those of C or Fortran order; an axis of one element may have any stride."""
+    """Return whether strides are those of C or Fortran order.
+
+    An axis of one element may have any stride.
+    """
     if 0 in shape:
         return True
     axes = list(zip(shape, strides, strict=True))
@@ -48,7 +52,10 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -
 
 
 def is_in_c_order(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Return whether strides are those of C order; an axis of one element may have any stride."""
+    """Return whether strides are those of C order.
+
+    An axis of one element may have any stride.
+    """
     return 0 in shape or _packed(reversed(list(zip(shape, strides, strict=True))), itemsize)
 
 
@@ -61,7 +68,7 @@ def _packed(axes: Iterable[tuple[int, int]], expected: int) -> bool:
 
 
 def check_ordinal(name: str, ordinal: int, device: Device) -> None:
-    """Raise for an array that is on another GPU than the communicator."""
+    """Raise an error for an array that is on another GPU than the communicator."""
     if device.name != "gpu":
         raise NotSupported(f"{name} is on GPU {ordinal}, PYNCCLX_DEVICE=host takes NumPy arrays only; unset it")
     if ordinal != device.ordinal:
@@ -80,7 +87,7 @@ def not_contiguous(name: str, shape: Sequence[int], strides: Sequence[int]) -> B
 
 
 def in_host_memory(array: Any, name: str) -> NotSupported:
-    """Return the error for an array in host memory where a device array is needed."""
+    """Return the error for an array in host memory that must be a device array."""
     kind = f"{type(array).__module__}.{type(array).__qualname__}"
     return NotSupported(
         f"{name} is in host memory ({kind}), the operation's other buffer on the device; copy one of them, "
@@ -89,5 +96,5 @@ def in_host_memory(array: Any, name: str) -> NotSupported:
 
 
 def last_word(name: str) -> str:
-    """Return the argument's own name in ``"Allreduce: recvbuf"``."""
+    """Return the argument's name alone, such as "recvbuf" of ``"Allreduce: recvbuf"``."""
     return name.rpartition(" ")[2]

@@ -1,4 +1,4 @@
-"""The one table of element types: NumPy dtype <-> MPI datatype <-> C++ type of the kernels."""
+"""Table of element types: NumPy dtype, MPI datatype, and C++ type of the kernels."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ __all__ = ["MOVED_ONLY", "TABLE", "Datatype", "of", "void"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Datatype:
-    """One row of the table. Rows are unique objects: compare with ``is``, use as dictionary keys.
+    """Row of the table of element types.
+
+    Rows are unique objects: compare them with ``is``, and use them as dictionary keys.
 
     Attributes
     ----------
     name : str
         NumPy's name, or the MPI name in lower case for pairs.
     cxx : str
-        The type in kernels; empty when there is none and elements can only be moved.
+        Type in kernels; empty if there is none and elements can only be moved.
     itemsize : int
-        Bytes from one element to the next (the MPI extent: pairs are padded as C pads them).
+        Bytes from one element to the next. This is the MPI extent: pairs are padded as in C.
     kind : {"integer", "float", "complex", "bool", "pair", "opaque", "void"}
-        Which reductions take it. "void" elements are known by their length alone.
+        Which reductions accept it. For "void" elements, only the length is known.
     mpi : MPI.Datatype or None
         None where this MPI has no such type.
     """
@@ -39,7 +41,8 @@ class Datatype:
     mpi: MPI.Datatype | None
 
     def __reduce__(self) -> tuple[Callable[[str], Datatype], tuple[str]]:
-        return _row, (self.name,)  # unpickling finds the row, so that identity holds on every rank
+        # Unpickling returns the table's row, so that `is` works on every rank.
+        return _row, (self.name,)
 
 
 def _present(mpi: MPI.Datatype) -> MPI.Datatype | None:
@@ -74,7 +77,7 @@ TABLE = _table(
     Datatype("short_int", "Pair<short>", 8, "pair", MPI.SHORT_INT),
 )
 
-# The host's long double has no counterpart on a GPU. Such elements can be sent, never added; so can those of `void`.
+# The host's long double has no counterpart on a GPU. Such elements, and those of `void`, can be sent but not added.
 MOVED_ONLY = _table(
     Datatype("float128", "", 16, "opaque", MPI.LONG_DOUBLE),
     Datatype("complex256", "", 32, "opaque", MPI.C_LONG_DOUBLE_COMPLEX),
@@ -82,17 +85,18 @@ MOVED_ONLY = _table(
 )
 
 _ALIASES = {"bf16": "bfloat16"}
-# mpi4py's `typestr` of the predefined types that have no name in NumPy.
+# mpi4py's `typestr` of predefined types that have no name in NumPy.
 _CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
 
-_VOID = "void"  # and the bits of an element, as NumPy names it
-_voids: dict[int, Datatype] = {}  # by the bytes of an element
-_known: dict[Any, Datatype] = {}  # by NumPy dtype, torch dtype, class or string
+# Followed by the number of bits of an element, like NumPy's names.
+_VOID = "void"
+_voids: dict[int, Datatype] = {}  # key: bytes of an element
+_known: dict[Any, Datatype] = {}  # key: NumPy dtype, torch dtype, class or string
 _by_handle = {row.mpi.handle: row for row in (*TABLE.values(), *MOVED_ONLY.values()) if row.mpi is not None}
 
 
 def of(key: Any) -> Datatype:
-    """Return the datatype that `key` names.
+    """Return the datatype for a key.
 
     Parameters
     ----------
@@ -103,15 +107,16 @@ def of(key: Any) -> Datatype:
     Raises
     ------
     KeyError
-        No datatype of that name, or one whose elements have no bytes.
+        No datatype has that name, or its elements have no bytes.
     BufferError
-        A NumPy dtype of the other byte order.
+        The NumPy dtype has the other byte order.
     MPI.Exception
         ``MPI.DATATYPE_NULL`` (class ERR_TYPE).
     DerivedDatatype
         A derived MPI datatype; a subclass of NotSupported.
     """
-    if isinstance(key, MPI.Datatype):  # has no hash
+    # MPI datatypes have no hash.
+    if isinstance(key, MPI.Datatype):
         return _by_handle.get(key.handle) or _of_mpi(key)
     if isinstance(key, Datatype):
         return key
@@ -119,14 +124,20 @@ def of(key: Any) -> Datatype:
 
 
 def predefined(mpi: MPI.Datatype) -> Datatype | None:
-    """Return the row of a predefined MPI datatype; None for a derived one, and for a legacy one until `of` gets it."""
+    """Return the row of a predefined MPI datatype; None for a derived one.
+
+    A legacy datatype has a row only after a call of `of`.
+    """
     return _by_handle.get(mpi.handle)
 
 
 def void(itemsize: int) -> Datatype:
-    """Return the datatype of elements that have a length and no arithmetic: records, text, dates, 8-bit floats."""
+    """Return the datatype for elements of a given length without arithmetic.
+
+    They are records, text, dates, or 8-bit floats.
+    """
     found = _voids.get(itemsize)
-    # Two threads may make the row at once; both get the one that was kept.
+    # Two threads may make the row at once; both get the one that is stored first.
     return found or _voids.setdefault(itemsize, Datatype(f"{_VOID}{8 * itemsize}", "", itemsize, "void", None))
 
 
@@ -182,7 +193,8 @@ def _of_mpi(mpi: MPI.Datatype) -> Datatype:
     if mpi.is_predefined:
         typestr = mpi.typestr
         found = _row(_CHARACTERS.get(typestr) or np.dtype(typestr).name)
-        _by_handle[mpi.handle] = found  # predefined handles are never reused, derived ones are
+        # Handles of predefined datatypes are never reused; handles of derived ones are.
+        _by_handle[mpi.handle] = found
         return found
     if mpi.combiner == MPI.COMBINER_DUP:
         original = mpi.decode()[0]

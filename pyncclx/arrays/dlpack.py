@@ -1,4 +1,4 @@
-"""DLPack capsules, read with ctypes: a tensor's address, shape and type, without an import of its library."""
+"""DLPack capsules, read with ctypes without an import of the tensor's library."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 
 # DLTensor: data, device type, device ordinal, ndim, dtype (code, bits, lanes), shape, strides, byte offset.
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
-# Before it in DLManagedTensorVersioned: version (major, minor), manager, deleter, flags.
+# DLManagedTensorVersioned begins with version (major, minor), manager, deleter and flags.
 _HEADER = struct.Struct("@IIPPQ")
 _READ_ONLY = 1
-# By DLDataTypeCode; the other codes (opaque handles, 8-bit floats and smaller) have no element type here.
+# Keys are DLDataTypeCode. Other codes (opaque handles, 8-bit floats and smaller) have no element type here.
 _NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 _capsule_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
@@ -29,10 +29,10 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 @dataclass(slots=True)
 class Tensor:
-    """The tensor in a capsule.
+    """Tensor in a DLPack capsule.
 
-    `name` is NumPy's name of the element type, or one that is in no table; `strides` counts elements and is None for
-    C order. The capsule is never consumed: it keeps the memory alive, and frees it when it is deleted itself.
+    `name` is NumPy's name of the element type, or a name without a table entry. `strides` counts elements; None is C
+    order. The capsule is never consumed: it keeps the memory alive, and frees it when it is deleted.
     """
 
     address: int
@@ -51,23 +51,24 @@ def device_of(array: Any) -> tuple[int, int]:
 
 
 def read(array: Any, stream: int) -> Tensor:
-    """Return the tensor of `array`, which exports it.
+    """Return the tensor that `array` exports.
 
     Parameters
     ----------
     array : object with `__dlpack__` and `__dlpack_device__`
     stream : int
-        The CUDA stream that waits for the producer's data; -1 for no ordering.
+        CUDA stream that waits for the producer's data; -1 for no wait.
 
     Raises
     ------
     BufferError
-        If the producer refuses, or the capsule is of an unknown kind.
+        If the producer refuses to export, or the capsule is of an unknown kind.
     """
     order = {} if device_of(array)[0] == CPU else {"stream": stream}
     try:
         capsule = array.__dlpack__(max_version=(1, 0), copy=False, **order)
-    except TypeError:  # a producer from before DLPack 1.0
+    # Producers before DLPack 1.0 do not accept these arguments.
+    except TypeError:
         capsule = array.__dlpack__(**order)
     tensor = exported(capsule)
     if tensor is None:
@@ -81,7 +82,7 @@ def exported(capsule: object) -> Tensor | None:
     Raises
     ------
     BufferError
-        The capsule is of an unknown version.
+        If the capsule is of an unknown version.
     """
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         pointer = _capsule_pointer(capsule, b"dltensor_versioned")
@@ -110,7 +111,10 @@ def _tensor(pointer: int, readonly: bool, capsule: object) -> Tensor:
 
 
 def _name(code: int, bits: int, lanes: int) -> str:
-    """Return NumPy's name of an element type; two lanes of floats are a complex number, as in mpi4py."""
+    """Return NumPy's name of an element type.
+
+    Two lanes of floats are a complex number, as in mpi4py.
+    """
     name = _NAMES.get(code, "")
     if name == "float" and lanes == 2:
         return f"complex{2 * bits}"

@@ -1,4 +1,4 @@
-"""Where an argument's memory is: on the device, or on the host, where mpi4py's own operations take it."""
+"""Location of an argument's memory: the device, or the host, which mpi4py handles."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ __all__ = ["host_arrays", "on_device", "on_host", "place", "where"]
 
 @cached
 def host_arrays() -> bool:
-    """Return whether NumPy arrays are device arrays (``PYNCCLX_DEVICE=host``); the environment is read once."""
+    """Return whether NumPy arrays are device arrays (``PYNCCLX_DEVICE=host``).
+
+    The environment is read once.
+    """
     return settings.DEVICE.get() == "host"
 
 
 def where(spec: Any) -> str | None:
-    """Return where a buffer argument's memory is.
+    """Return the location of a buffer argument's memory.
 
     Parameters
     ----------
     spec : array or mpi4py buffer spec
-        Of a list or tuple the first item counts.
+        The first item of a list or tuple is the array.
 
     Returns
     -------
     "device", "host" or None
-        None for arguments without a buffer: None, `MPI.IN_PLACE`, `MPI.BOTTOM` without datatypes of absolute
-        addresses, memory at no address. "host" is all that mpi4py should judge. NumPy arrays are on the device under
-        ``PYNCCLX_DEVICE=host``, and so is other memory by address, but what bytearrays and their like own.
+        None for arguments without a buffer: None, `MPI.IN_PLACE`, memory at address 0, and `MPI.BOTTOM` without
+        datatypes of absolute addresses. "host" is everything that mpi4py should handle. Under ``PYNCCLX_DEVICE=host``,
+        NumPy arrays are on the device. So is other memory given by address, unless Python owns it, as in a bytearray.
     """
     if type(spec) in device_classes:
         return "device"
@@ -52,7 +55,10 @@ def where(spec: Any) -> str | None:
 
 
 def on_host(*buffers: Any) -> bool:
-    """Return whether a call is mpi4py's: none of its buffers is a device array. `resolve` refuses a mixture."""
+    """Return whether a call is mpi4py's, because no buffer is a device array.
+
+    `resolve` rejects a mixture.
+    """
     for buffer in buffers:
         kind = type(buffer)
         if kind in device_classes or (kind is ndarray and host_arrays()) or where(buffer) == "device":
@@ -61,17 +67,22 @@ def on_host(*buffers: Any) -> bool:
 
 
 def on_device(value: Any) -> bool:
-    """Return whether counts or displs are a device array. On the host device NumPy arrays and the like never are."""
-    read = reader_of(value)  # none of None, integers, lists and tuples
+    """Return whether counts or displs are a device array.
+
+    On the host device, NumPy arrays and buffer objects are not.
+    """
+    # None, integers, lists and tuples have no reader.
+    read = reader_of(value)
     if read is None or ((read is read_numpy or read is read_memory) and host_arrays()):
         return False
     return place(value, read) == "device"
 
 
 def place(array: Any, read: Reader) -> str | None:
-    """Return what `where` does, for an array and its reader. Creates no context and loads no array library.
+    """Return the location of an array, like `where`, from the array and its reader.
 
-    The GPU of the first device array is the process's, unless it has one.
+    This creates no context and loads no array library. If the process has no GPU yet, the GPU of the first device
+    array becomes the process's GPU.
     """
     found = _place(array, read)
     if found == "device" and own_gpu.is_open() and not host_arrays():
@@ -85,7 +96,7 @@ def _choose(gpu: int | None) -> None:
 
 
 def _gpu_of(array: Any, read: Reader) -> int | None:
-    """Return the GPU that a device array is on; None if it has no memory, or is a resolved argument."""
+    """Return the GPU of a device array; None if empty or an argument already resolved."""
     if read is read_buffer:
         return None
     if read is read_torch:
@@ -112,20 +123,24 @@ def _place(array: Any, read: Reader) -> str | None:
     if address is None:
         of_cuda = dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED)
         return "device" if of_cuda and is_there() else "host"
-    # Host memory has the attribute too, so the driver decides. An empty array may have no address: it goes to the
-    # device, as the other ranks' parts do, if there is one.
+    # Host memory has the attribute too, so the driver decides. An empty array may have no address. Then it is a device
+    # array if there is a device, because the other ranks' parts are on their devices.
     return "device" if (is_device_pointer(address) if address else is_there()) else "host"
 
 
 def _place_of_memory(memory: Any) -> str | None:
     if type(memory) is MPI.buffer and not memory.address:
-        return None  # of an empty array in some libraries: the other buffer decides
+        # Some libraries describe empty arrays so; the location is then that of the other buffer.
+        return None
     on_host = pointers.is_of_host(memory) if host_arrays() else not pointers.is_over_device(memory)
     return "host" if on_host else "device"
 
 
 def _where_absolute(spec: Any) -> str | None:
-    """Return where the absolute addresses of a datatype are, or those of the first of several that has any."""
+    """Return the location of a datatype's absolute addresses.
+
+    Of several datatypes, the first with addresses decides.
+    """
     keys = spec[-1] if isinstance(spec[-1], (list, tuple)) else spec[-1:]
     for each, displ in zip(keys, _byte_displs(spec, len(keys)), strict=False):
         if isinstance(each, MPI.Datatype) and each != MPI.DATATYPE_NULL and each.Get_size():
@@ -136,7 +151,7 @@ def _where_absolute(spec: Any) -> str | None:
 
 
 def _byte_displs(spec: Any, blocks: int) -> Any:
-    """Return the displacements of an argument with a datatype for each block; zeros for others."""
+    """Return the displacements of an argument with a datatype per block, or zeros."""
     displs = None
     if isinstance(spec[-1], (list, tuple)):
         if len(spec) == 4:

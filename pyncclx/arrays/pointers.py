@@ -1,9 +1,9 @@
-"""Objects of the host over memory that may be the device's: NumPy arrays, memoryviews, ctypes arrays, `MPI.buffer`.
+"""Python objects with a buffer whose memory may be on a GPU.
 
-Programs make them of device pointers for an MPI that takes such, as by ``MPI.buffer.fromaddress(pointer, nbytes)``.
-Only the driver can find out where a pointer leads, and it is asked once for each object: the memory of an object stays
-what it is for as long as the object may be used. (The range of an address is not remembered: it may be freed and used
-again.)
+They are NumPy arrays, memoryviews, ctypes arrays and `MPI.buffer`. Programs make them from device pointers for
+CUDA-aware MPI, as by ``MPI.buffer.fromaddress(pointer, nbytes)``. Only the driver can find out where a pointer leads.
+It is queried once for each object, because an object's memory stays what it is. Address ranges are not cached, because
+a range may be freed and reused.
 """
 
 from __future__ import annotations
@@ -23,35 +23,44 @@ from .checks import Device
 
 __all__ = ["address_of", "gpu_at", "has_memory", "is_of_host", "is_over_device", "precedes", "reaches"]
 
-_HOST_OWNERS = (bytes, bytearray, stdlib_array.array, np.generic)  # their memory is Python's own
-_known: dict[int, tuple[weakref.ref[Any], bool]] = held({})  # by the identity of an object: whether it is over a device
+# Python owns the memory of these objects.
+_HOST_OWNERS = (bytes, bytearray, stdlib_array.array, np.generic)
+# Cached results of `is_over_device`, by the identity of an object.
+_known: dict[int, tuple[weakref.ref[Any], bool]] = held({})
 
 
 def has_memory(thing: Any) -> bool:
-    """Whether an object has Python's buffer interface, and may be over other memory than Python's own."""
+    """Return whether an object has a buffer that Python may not own."""
     if isinstance(thing, _HOST_OWNERS):
         return False
     try:
         memoryview(thing)
     except TypeError:
         return False
-    except (BufferError, ValueError):  # it has one, but not now, or not as a memoryview
+    except (BufferError, ValueError):
+        # The object has a buffer, but not now, or not as a memoryview.
         return True
     return True
 
 
 def is_of_host(thing: Any) -> bool:
-    """Whether an object is over memory of an object of Python's, as `bytearray` is; NumPy's own arrays are none."""
+    """Return whether a Python object, such as a bytearray, owns an object's memory.
+
+    NumPy arrays do not count as such owners.
+    """
     owner = _owner_of(thing)
-    return isinstance(owner, _HOST_OWNERS) or bool(getattr(owner, "_b_needsfree_", False))  # ctypes' own memory
+    # ctypes objects that own their memory have `_b_needsfree_` set.
+    return isinstance(owner, _HOST_OWNERS) or bool(getattr(owner, "_b_needsfree_", False))
 
 
 def is_over_device(thing: Any) -> bool:
-    """Whether an object's memory is on a GPU, where the host cannot read it."""
-    if type(thing) is MPI.buffer and thing.obj is None:  # there are no weak references of it
+    """Return whether an object's memory is on a GPU, where the host cannot read it."""
+    # Such a buffer has no weak references, so the result cannot be cached.
+    if type(thing) is MPI.buffer and thing.obj is None:
         return gpu_at(thing.address) is not None
     while type(thing) is np.ndarray and isinstance(thing.base, np.ndarray):
-        thing = thing.base  # whose memory it is a part of
+        # The view is a part of the memory of its base.
+        thing = thing.base
     known = _known.get(id(thing))
     if known is not None and known[0]() is thing:
         return known[1]
@@ -63,7 +72,8 @@ def _look(thing: Any) -> bool:
     if isinstance(owner, _HOST_OWNERS) or (isinstance(owner, np.ndarray) and owner.flags.owndata):
         return False
     found = gpu_at(address_of(thing)) is not None
-    with contextlib.suppress(TypeError):  # there are no weak references of some classes: the next call looks again
+    # Some classes have no weak references; for them each call queries again.
+    with contextlib.suppress(TypeError):
         _known[id(thing)] = weakref.ref(thing, functools.partial(_forget, id(thing))), found
     return found
 
@@ -73,7 +83,7 @@ def _forget(identity: int, _: object) -> None:
 
 
 def _owner_of(thing: Any) -> Any:
-    """The object whose memory it is, as far as it can be found."""
+    """Return the object that owns the memory, as far as it can be found."""
     while True:
         below: Any = None
         if isinstance(thing, np.ndarray):
@@ -86,19 +96,22 @@ def _owner_of(thing: Any) -> Any:
 
 
 def gpu_at(address: int) -> int | None:
-    """The number of the GPU whose memory is at an address; None for memory that the host can use."""
+    """Return the GPU whose memory is at an address; None for memory of the host."""
     return gpu_of_memory(address)
 
 
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
-    """Whether bytes beyond an object's own length may be used: the length of an `MPI.buffer` by address is a guess."""
+    """Return whether bytes beyond an object's own length may be used.
+
+    They may for an `MPI.buffer` made from an address, because its length is a guess.
+    """
     return type(thing) is MPI.buffer and device.room(address, nbytes) == nbytes
 
 
 def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
-    """Whether so many bytes before an object's own belong to the memory of which the object is a part.
+    """Return whether the bytes before an object are in the same memory.
 
-    Datatypes with negative strides reach there. Of arrays whose memory only the driver could find, it is asked.
+    Datatypes with negative strides reach there. The driver is queried for memory that Python does not own.
     """
     begin = address - nbytes
     known = _whole_of(thing) if has_memory(thing) else None
@@ -106,19 +119,20 @@ def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
 
 
 def _whole_of(thing: Any) -> int | None:
-    """The address of the memory of which an object is a part; None if Python does not have it."""
+    """Return the start of the memory that an object is part of; None if it is unknown."""
     while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
         thing = thing.base
     if type(thing) is MPI.buffer and thing.obj is None:
         return None
     for each in (_owner_of(thing), thing):
-        with contextlib.suppress(TypeError, ValueError, BufferError):  # it has no buffer interface, as windows' memory
+        # Memory of windows, for example, has no buffer interface.
+        with contextlib.suppress(TypeError, ValueError, BufferError):
             return address_of(each)
     return None
 
 
 def address_of(thing: Any) -> int:
-    """The address of an object's memory."""
+    """Return the address of an object's memory."""
     if isinstance(thing, np.ndarray):
         return int(thing.__array_interface__["data"][0])
     if isinstance(thing, MPI.buffer):

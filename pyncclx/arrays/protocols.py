@@ -1,4 +1,4 @@
-"""Reading arrays of unknown libraries through `__cuda_array_interface__` or `__dlpack__`."""
+"""Readers for arrays with `__cuda_array_interface__` or `__dlpack__`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ __all__ = ["has_protocol", "interface_address", "protocol_in_c_order", "read_pro
 
 
 def has_protocol(array: Any) -> bool:
-    """Return whether `array`, an object or a class, has one of the two protocols."""
+    """Return whether an object or a class has one of the two protocols."""
     return hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
 
 
 def interface_address(array: Any) -> int | None:
-    """Return the address in the CUDA array interface, maybe of host memory; None without the interface."""
+    """Return the address in the CUDA array interface; None without the interface.
+
+    It may be an address of host memory.
+    """
     interface = _interface(array)
     return None if interface is None else _address(interface, "where")
 
 
 def read_protocol(array: Any, name: str, device: Device) -> Memory:
-    """Read any object with one of the protocols.
+    """Read an object with one of the protocols.
 
-    The array interface is tried first: it has the producer's stream and costs a third of a DLPack export.
+    The array interface is tried first: it has the producer's stream, and costs a third of a DLPack export.
     """
     interface = _interface(array)
     memory = _read_dlpack(array, name, device) if interface is None else _read_interface(array, interface, name)
@@ -42,7 +45,10 @@ def read_protocol(array: Any, name: str, device: Device) -> Memory:
 
 
 def protocol_in_c_order(owner: Any) -> bool:
-    """Return whether memory that `read_protocol` has read is in C order; `owner` is the array or its DLPack capsule."""
+    """Return whether memory that `read_protocol` has read is in C order.
+
+    `owner` is the array or its DLPack capsule.
+    """
     tensor = dlpack.exported(owner)
     if tensor is not None:
         return tensor.strides is None or is_in_c_order(tensor.shape, tensor.strides, 1)
@@ -58,7 +64,8 @@ def _interface(array: Any) -> dict[str, Any] | None:
         interface: dict[str, Any] = array.__cuda_array_interface__
     except AttributeError:
         return None
-    except Exception:  # some raise for element types that the interface has no name for, such as bfloat16
+    # Some arrays raise for element types without a name in the interface, such as bfloat16.
+    except Exception:
         if not hasattr(array, "__dlpack__"):
             raise
         return None
@@ -88,7 +95,8 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
     if strides is not None and not is_contiguous(shape, strides, dtype.itemsize):
         raise not_contiguous(name, shape, strides)
     key: Any = dtype
-    if dtype.kind == "V":  # the interface has no name for bfloat16, the array's own dtype may have one
+    # The interface has no name for bfloat16, but the array's own dtype may have one.
+    if dtype.kind == "V":
         key = TABLE.get(str(getattr(array, "dtype", "")), dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     address = _address(interface, name)
@@ -97,7 +105,7 @@ def _read_interface(array: Any, interface: dict[str, Any], name: str) -> Memory:
 
 
 def _checked_fields(interface: dict[str, Any], name: str) -> tuple[tuple[int, ...], str]:
-    """Return shape and typestr; raise if the fields are malformed, or the array cannot be used."""
+    """Return shape and typestr; raise if the fields are malformed or unsupported."""
     for field in ("shape", "typestr", "data"):
         if field not in interface:
             raise KeyError(f"{name}: __cuda_array_interface__ lacks {field!r}")
@@ -123,7 +131,7 @@ def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
         raise not_contiguous(name, tensor.shape, tensor.strides)
     nbytes = math.prod(tensor.shape) * tensor.itemsize
     datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or void(tensor.itemsize)
-    # The export has made the current stream wait for the producer: there is no other stream to wait for.
+    # The export has made the current stream wait for the producer, so there is no other stream to wait for.
     return tensor.address, nbytes, datatype, tensor.shape, tensor.readonly, None, tensor.capsule
 
 
@@ -132,4 +140,5 @@ def _stream_number(stream: Any) -> int:
         return -1
     if hasattr(stream, "__cuda_stream__"):
         stream = stream.__cuda_stream__()[1]
-    return int(getattr(stream, "ptr", stream)) or 1  # DLPack takes 1 for the legacy default stream, never 0
+    # In DLPack, 1 is the legacy default stream, and 0 is invalid.
+    return int(getattr(stream, "ptr", stream)) or 1

@@ -1,4 +1,4 @@
-"""Arrays of any library -> their memory's address, length and element type: a reader for each kind of array."""
+"""Readers: address, length and element type of arrays of any library."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from .protocols import has_protocol, protocol_in_c_order, read_protocol
 __all__ = ["Reader", "address_reader_of", "check_c_order", "places_of", "read_memory", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
-device_classes: set[type] = set()  # classes, met so far, whose arrays are always on the device
+# Classes, seen so far, whose arrays are always on the device.
+device_classes: set[type] = set()
 
 
 def reader_of(array: Any) -> Reader | None:
-    """Return what reads `array`; None when it is no array of a kind known here."""
+    """Return the reader for an array; None if it is no array of a supported kind."""
     kind = type(array)
     try:
         return _readers[kind]
@@ -35,7 +36,7 @@ def reader_of(array: Any) -> Reader | None:
         if found is read_cupy:
             device_classes.add(kind)
         return found
-    # An attribute of the object alone is not remembered: others of its class may lack it.
+    # An attribute of the object alone is not cached: other objects of its class may lack it.
     if has_protocol(array):
         return read_protocol
     if pointers.has_memory(array):
@@ -45,13 +46,13 @@ def reader_of(array: Any) -> Reader | None:
 
 
 def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory:
-    """Read a NumPy array: the host device takes all of them, a GPU those over its own memory."""
+    """Read a NumPy array: any on the host device, on a GPU only one over its memory."""
     flags, nbytes = array.flags, array.nbytes
     if not flags.forc:
         if device.name != "host" and not pointers.is_over_device(array):
             raise in_host_memory(array, name)
         raise not_contiguous(name, array.shape, array.strides)
-    # Get_address takes 0.3 µs, array.ctypes.data 2.7 (CPython 3.11, 2026-11-24).
+    # Get_address takes 0.3 µs; array.ctypes.data takes 2.7 µs (CPython 3.11, 2026-11-24).
     address = MPI.Get_address(array)
     if nbytes and not device.is_device_pointer(address):
         raise in_host_memory(array, name)
@@ -61,7 +62,10 @@ def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory
 
 
 def read_memory(memory: Any, name: str, device: Device) -> Memory:
-    """Read an object that has only a buffer interface: `MPI.buffer`, a memoryview, a ctypes array."""
+    """Read an object that has only a buffer interface.
+
+    It is an `MPI.buffer`, a memoryview, or a ctypes array.
+    """
     if type(memory) is not MPI.buffer:
         address, nbytes, key, shape, readonly, *_ = read_numpy(np.asarray(memoryview(memory)), name, device)
         return address, nbytes, key, shape, readonly, None, memory
@@ -74,7 +78,7 @@ def read_memory(memory: Any, name: str, device: Device) -> Memory:
 
 
 def _check_gpu(name: str, address: int, device: Device) -> None:
-    """Raise for memory of another GPU."""
+    """Raise an error for memory of another GPU."""
     ordinal = pointers.gpu_at(address)
     if ordinal is not None:
         check_ordinal(name, ordinal, device)
@@ -104,7 +108,7 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
     stream = None
     if array.is_cuda:
         check_ordinal(name, array.device.index, device)
-        # Streams 0 and 1 are the same legacy default stream; only 1 is a name for it everywhere.
+        # Streams 0 and 1 are the same legacy default stream, but only 1 works everywhere.
         stream = torch_stream(array.device.index) or 1
     elif device.name != "host":
         raise in_host_memory(array, name)
@@ -113,7 +117,7 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
 
 
 def torch_stream(ordinal: int) -> int:
-    """Return PyTorch's current stream on a GPU, as its compilers do.
+    """Return PyTorch's current stream on a GPU, by the call that its compilers use.
 
     `torch.cuda.current_stream` takes 4 µs (2026-11-22, device not noted).
     """
@@ -122,19 +126,22 @@ def torch_stream(ordinal: int) -> int:
 
 
 def torch_streams(ordinal: int) -> list[int]:
-    """Return PyTorch's current stream on a GPU; none where the program does not use PyTorch on GPUs."""
+    """Return PyTorch's current stream on a GPU in a list.
+
+    The list is empty if the program does not use PyTorch on GPUs.
+    """
     torch = sys.modules.get("torch")
     return [torch_stream(ordinal) or 1] if torch is not None and torch.cuda.is_initialized() else []
 
 
 def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
-    """Read a `Buffer`: an argument that has been resolved already."""
+    """Read a `Buffer`, an argument that is already resolved."""
     read_only = buffer.readonly, buffer.stream, buffer.owner
     return buffer.address, buffer.nbytes, buffer.datatype, buffer.shape, *read_only
 
 
 def address_reader_of(array: Any) -> Callable[[], int] | None:
-    """Return what reads an array's present address; None for arrays whose address never changes."""
+    """Return a function that reads an array's present address; None if it is constant."""
     read = reader_of(array)
     if read is read_torch:
         return cast(Callable[[], int], array.data_ptr)
@@ -142,7 +149,7 @@ def address_reader_of(array: Any) -> Callable[[], int] | None:
 
 
 def places_of(arrays: Iterable[Any]) -> list[tuple[Callable[[], int], int]]:
-    """Return what reads the present address of each array whose address may change, and the address."""
+    """Return reader function and address of each array whose address may change."""
     return [(read, read()) for array in arrays if (read := address_reader_of(array)) is not None]
 
 
@@ -160,7 +167,7 @@ _readers: dict[type, Reader | None] = {**dict.fromkeys(_NO_ARRAYS), memoryview: 
 
 
 def reader_of_class(kind: type) -> Reader | None:
-    """Return what reads arrays of a class; None when it is none of a kind known here."""
+    """Return the reader for arrays of a class; None if the class is not supported."""
     for base in kind.__mro__:
         known = _BY_CLASS.get((base.__module__.partition(".")[0], base.__name__))
         if known is not None:
@@ -169,7 +176,10 @@ def reader_of_class(kind: type) -> Reader | None:
 
 
 def in_c_order(owner: Any) -> bool:
-    """Return whether an array is in C order, from the owner of its memory; readers take Fortran order too."""
+    """Return whether an array is in C order, from the owner of its memory.
+
+    Readers accept Fortran order too.
+    """
     if reader_of(owner) is read_torch:
         return bool(owner.is_contiguous())
     try:
@@ -179,6 +189,6 @@ def in_c_order(owner: Any) -> bool:
 
 
 def check_c_order(owner: Any, name: str) -> None:
-    """Raise ValueError for an array whose rows are not each in one piece."""
+    """Raise ValueError for an array whose rows are not contiguous."""
     if not in_c_order(owner):
         raise ValueError(f"{name} is in Fortran order, so its rows are scattered; pass an array in C order")

@@ -1,4 +1,4 @@
-"""Which bytes a buffer argument names, from the beginning of its memory on, whatever length the object itself gives."""
+"""Byte range of a buffer argument relative to its array, whatever its length."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _NOTHING = (0, 0)
 
 
 def span_of(spec: Any, blocks: int) -> tuple[int, int]:
-    """Return where the bytes begin and end that a buffer argument names; zeros where only the object has its length.
+    """Return begin and end of the bytes that a buffer argument selects.
 
-    They begin at 0 or before the object's first byte, as those of a datatype with a negative stride do.
+    Both are 0 if only the array has a length. The begin is negative for a datatype with a negative stride.
 
     Parameters
     ----------
     spec : buffer spec, any datatype, or one with counts, displacements and datatypes for each block
     blocks : int
-        Of an argument with one count for all of them.
+        Number of blocks, for an argument with one count for all blocks.
     """
     if not isinstance(spec, (list, tuple)) or len(spec) < 2:
         return _NOTHING
@@ -51,12 +51,12 @@ def _around(spans: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _are_types(last: Any) -> bool:
-    """Whether the last part of an argument is a list of datatypes; it may also be one of counts."""
+    """Return whether the last part of an argument is a list of datatypes, not counts."""
     return isinstance(last, (list, tuple)) and any(isinstance(each, (MPI.Datatype, str)) for each in last)
 
 
 def _of_each(spec: Sequence[Any]) -> list[tuple[int, int]]:
-    """The spans of an argument of Alltoallw, whose displacements are in bytes."""
+    """Return the byte ranges of an argument of Alltoallw; displacements are bytes."""
     _, *between, types = spec
     counts, displs = between[0] if len(between) == 1 else between or ([1] * len(types), [0] * len(types))
     return [_elements(displ, count, *_bounds(key)) for count, displ, key in zip(counts, displs, types, strict=False)]
@@ -70,7 +70,7 @@ def _elements(begin: int, count: int, lower: int, upper: int, extent: int) -> tu
 
 
 def _bounds(key: Any) -> tuple[int, int, int]:
-    """Begin and end of an element, and the distance from one element to the next."""
+    """Return begin and end of an element, and the distance to the next element."""
     if isinstance(key, MPI.Datatype):
         lower, length = key.Get_true_extent()
         return lower, lower + length, key.Get_extent()[1]

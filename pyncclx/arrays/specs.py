@@ -1,4 +1,4 @@
-"""Buffer arguments as mpi4py takes them, such as ``[array, count, datatype]``, taken apart."""
+"""Split buffer arguments in mpi4py's forms, such as ``[array, count, datatype]``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from .datatypes import Datatype
 
 __all__ = ["is_nothing", "no_buffer", "spec_parts"]
 
-_Parts = tuple[Any, Any, Any, Any]  # array, counts, displs, datatype; None for what the spec leaves out
+# Array, counts, displs and datatype; None for parts that the spec omits.
+_Parts = tuple[Any, Any, Any, Any]
 
 
 def spec_parts(spec: Any, name: str = "buf", *, lists: bool = True) -> _Parts:
-    """Take a buffer argument apart: array, count, displacement, datatype; None where left out.
+    """Split a buffer argument into array, count, displacement and datatype.
 
-    With `lists` a list too, not only a tuple, may be (count, displ) in the count's place, as in a plain argument.
+    Omitted parts are None. (count, displ) in the count's place may be a tuple, and with `lists` also a list, as in
+    plain arguments.
     """
     if not isinstance(spec, (list, tuple)):
         return spec, None, None, None
@@ -37,7 +39,7 @@ def spec_parts(spec: Any, name: str = "buf", *, lists: bool = True) -> _Parts:
 
 
 def is_nothing(array: Any) -> bool:
-    """Return whether an argument has no array; a datatype may still have addresses."""
+    """Return whether an argument has no array; its datatype may still have addresses."""
     return array is None or array is MPI.BOTTOM
 
 

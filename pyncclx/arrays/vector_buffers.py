@@ -1,4 +1,7 @@
-"""Arguments that have one block for each rank: their buffer, counts and displacements, on the host or the device."""
+"""Buffer arguments with one block for each rank: buffer, counts and displacements.
+
+Counts and displacements are on the host or the device.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +22,34 @@ __all__ = ["resolve_dynamic", "resolve_vector"]
 def resolve_vector(
     spec: Any, name: str, size: int, *, writable: bool, device: Device
 ) -> tuple[Buffer, list[int] | Buffer, list[int] | Buffer | None]:
-    """Resolve an argument that has one block for each of `size` ranks: its buffer, counts and displacements.
+    """Return buffer, counts and displacements of an argument with a block per rank.
 
     Parameters
     ----------
     spec : array, ``[array, counts]``, ``[array, (counts, displs)]``, ``[array, counts, datatype]``, \
 ``[array, (counts, displs), datatype]`` or ``[array, counts, displs, datatype]``
-        One integer as counts is the count of every block, one integer as displs the distance between blocks.
-        Without counts the array is divided, the first blocks taking the remainder; without displs the blocks
-        follow one another. Counts and displs may be device arrays of int64 (an extension of mpi4py).
+        One integer as counts is the count of every block; one integer as displs is the distance between blocks.
+        Without counts, the array is divided, and the first blocks get the remainder. Without displs, the blocks are
+        adjacent. Counts and displs may be device arrays of int64 (an extension of mpi4py).
     name, writable, device
-        As for `resolve`.
+        See `resolve`.
     size : int
         Number of blocks.
 
     Returns
     -------
     buffer : Buffer
-        All of the array: `Buffer.count` is the number of elements that fit.
+        The whole array: `Buffer.count` is the number of elements that fit.
     counts : list of int, or Buffer
-        A `Buffer` if given on the device. NumPy arrays are always counts on the host, also under
-        ``PYNCCLX_DEVICE=host``, since mpi4py programs pass them so.
+        A `Buffer` for counts on the device. NumPy arrays are always counts on the host, even under
+        ``PYNCCLX_DEVICE=host``, because mpi4py programs pass counts so.
     displs : list of int, Buffer or None
-        None for packed blocks whose counts are on the device.
+        None for adjacent blocks whose counts are on the device.
 
     Raises
     ------
     TypeError, ValueError, KeyError, BufferError, MPI.Exception, NotSupported
-        As `resolve`; MPI.Exception of class ERR_COUNT for a negative count.
+        The errors of `resolve`; MPI.Exception of class ERR_COUNT for a negative count.
     """
     if not isinstance(spec, (list, tuple)) and reader_of(spec) is None:
         raise no_buffer(spec, name)
@@ -76,21 +79,21 @@ def resolve_dynamic(
     Parameters
     ----------
     spec : array, ``[array, counts]``, ``[array, (counts, displs)]`` or ``[array, counts, displs, datatype]``
-        counts and displs: device arrays, shape (size,), int64; with `writable` they are outputs.
+        counts and displs: device arrays of shape (size,) and int64; with `writable` they are outputs.
     name, size, writable, device
-        As for `resolve_vector`.
+        See `resolve_vector`.
 
     Returns
     -------
     buffer : Buffer
-        All of the array.
+        The whole array.
     counts, displs : Buffer or None
-        None where left out.
+        None if omitted.
 
     Raises
     ------
     TypeError, ValueError, KeyError, BufferError, NotSupported
-        As `resolve` with `rows`; also ValueError for an array in Fortran order, whose rows are scattered.
+        The errors of `resolve` with `rows`; also ValueError for an array in Fortran order, whose rows are scattered.
     """
     if not isinstance(spec, (list, tuple)) and reader_of(spec) is None:
         raise no_buffer(spec, name)

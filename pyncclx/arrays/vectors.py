@@ -1,4 +1,4 @@
-"""Counts and displacements of the v-collectives on the host, and integer arguments."""
+"""Counts and displacements of the v-collectives on the host; integer arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check", "divide", "integer", "integers", "packed"]
 
 
 def integer(number: Any) -> int:
-    """Return a rank or a tag as mpi4py takes it: floats, such as results of Python's division, lose their fraction."""
+    """Return a rank or tag as an int; like mpi4py, drop the fraction of a float."""
     if type(number) is int:
         return number
     if not hasattr(number, "__int__"):
@@ -23,13 +23,16 @@ def integer(number: Any) -> int:
 
 
 def divide(count: int, size: int) -> list[int]:
-    """Return the lengths of `size` blocks of `count` elements; the first ones take the remainder."""
+    """Return the lengths of `size` blocks of `count` elements.
+
+    The first blocks get the remainder.
+    """
     each, rest = divmod(count, max(size, 1))
     return [each + (rank < rest) for rank in range(size)]
 
 
 def packed(counts: Sequence[int]) -> list[int]:
-    """Return the displacements of blocks that follow one another."""
+    """Return the displacements of adjacent blocks."""
     displs, end = [], 0
     for count in counts:
         displs.append(end)
@@ -38,7 +41,10 @@ def packed(counts: Sequence[int]) -> list[int]:
 
 
 def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
-    """Return counts or displs as a list; one integer is all blocks' count, or with `stride` their distance."""
+    """Return counts or displs as a list.
+
+    One integer is the count of all blocks, or with `stride` their distance.
+    """
     try:
         length = len(value)
     except TypeError:
@@ -52,12 +58,13 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
 
 
 def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:
-    """Raise for blocks outside of the array; `displs` is None if they are on the device."""
+    """Raise an error for blocks outside the array; `displs` is None if on the device."""
     for rank, count in enumerate(counts):
         if count < 0:
             raise MPIError(MPI.ERR_COUNT, f"{name} has count {count} for rank {rank}; it cannot be negative")
         first = displs[rank] if displs is not None else 0
-        if count and not 0 <= first <= room - count:  # an empty block may have any displacement
+        # An empty block may have any displacement.
+        if count and not 0 <= first <= room - count:
             raise ValueError(
                 f"{name} has {room} elements, the block of rank {rank} is {count} from element {first}; pass "
                 "a larger array, or check counts and displs (in elements)"
