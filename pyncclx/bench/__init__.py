@@ -1,1 +1,1 @@
-"""python -m pyncclx bench, bench-shuffle, bench-beside and tune: time operations, beside other libraries."""
+"""Benchmarks: the commands bench, bench-shuffle, bench-beside and tune."""

@@ -1,7 +1,8 @@
-"""python -m pyncclx bench-beside: how much a collective slows down a matrix product that runs at the same time.
+"""python -m pyncclx bench-beside: how much collectives slow down a matrix product.
 
-Each rank multiplies square matrices of 16-bit floats on one stream, while the collective is repeated on another: by
-kernels, which take multiprocessors from the product, or by the copy engines. All buffers are in windows.
+Each rank multiplies square matrices of 16-bit floats on one stream, while the collective is repeated on another. The
+collective runs by kernels, which take multiprocessors from the product, or by the copy engines. All buffers are in
+windows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .sizes import parse_nbytes
 ALGORITHMS = {"kernel": None, "copy engine": copy_engine.COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
 PRODUCTS = 10  # in one measurement
-LEAD = 1.3  # the collectives take this much longer than the products alone would
+LEAD = 1.3  # time of the collectives over that of the products alone
 COLUMNS = f"{'operation':>10} {'by':>12} {'us':>9} {'GB/s':>6} {'us beside':>10} {'product us':>11} {'slower by':>10}"
 
 Row = dict[str, Any]
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Time what the command line asks for."""
+    """Run the measurements of the command line."""
     unknown = set(arguments.operation) - set(OPERATIONS)
     if unknown:
         raise SystemExit(f"bench-beside {' '.join(unknown)}: name some of {', '.join(OPERATIONS)}")
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class Product:
-    """A matrix product on its own stream."""
+    """Matrix product on its own stream."""
 
     def __init__(self, comm: Any, size: int) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU
@@ -73,17 +74,20 @@ class Product:
         self.alone_us = timing.time(comm, self.queue, self.multiply, PRODUCTS, 3, graph=False).slowest
 
     def multiply(self) -> None:
-        """Enqueue one on the current stream."""
+        """Enqueue one product on the current stream."""
         self._cupy.matmul(*self._factors, out=self._result)
 
     def elapsed_us(self) -> float:
-        """Average microseconds of several, on this rank."""
+        """Return the average microseconds of a product on this rank, over several."""
         with self.queue:
             return 1e6 * self.queue.elapsed(lambda: timing.repeat(self.multiply, PRODUCTS)) / PRODUCTS
 
 
 def measure(comm: Any, product: Product, name: str, by: str, nbytes: int, memory: Windows) -> Row:
-    """Time one operation by kernels or copy engines, alone and beside the product; rank 0 prints. Collective."""
+    """Time an operation by kernels or copy engines, alone and beside the product.
+
+    Collective. Rank 0 prints.
+    """
     case = CASES[name](comm, nbytes, Options(algorithm=ALGORITHMS[by]), memory)
     form = case.forms[0]
     call, queue = case.call(form), timing.CupyQueue()
@@ -108,7 +112,7 @@ def measure(comm: Any, product: Product, name: str, by: str, nbytes: int, memory
 
 
 def slowdown_percent(row: Row) -> float:
-    """By how much the product takes longer."""
+    """Return the slowdown of the product in percent."""
     return float(100 * (row["product_us"] / row["product_alone_us"] - 1))
 
 
@@ -120,7 +124,7 @@ def line(row: Row) -> str:
 
 
 def draw(path: Path, about: dict[str, Any], rows: list[Row]) -> None:
-    """Draw a bar for each row: how much slower the product is."""
+    """Draw a bar for each row: the slowdown of the product."""
     figure, panel = picture.pyplot().subplots(figsize=(6.5, 0.5 * len(rows) + 1.4))
     labels = [f"{row['operation']}, {row['by']}" for row in rows]
     colours = ["C0" if row["by"] == "kernel" else "C1" for row in rows]

@@ -1,4 +1,4 @@
-"""Count the elements of an operation's result that are wrong, on all ranks."""
+"""Count the wrong elements of an operation's result, on all ranks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .timing import Work
 
 
 def wrong(library: Peer, case: Case, call: Work, in_place: bool) -> int:
-    """Count elements of a library's result that are wrong. Collective.
+    """Count the wrong elements of a library's result (collective).
 
-    Ours must have the expected bits, and those of rank 0 where all ranks have the same result. A peer's may differ by
-    rounding, for it may fold in another order, or round less often.
+    pyncclx's result must have the expected bits; where all ranks have the same result, it must have the bits of rank 0.
+    A peer's result may differ by rounding, because it may fold in another order, or round less often.
     """
     _run(library, case, call, in_place)
     target = library.target(case, in_place)
@@ -33,7 +33,8 @@ def wrong(library: Peer, case: Case, call: Work, in_place: bool) -> int:
 def _run(library: Peer, case: Case, call: Work, in_place: bool) -> None:
     case.fill(in_place)
     backends.select().synchronize()
-    MPI.Comm.Barrier(case.comm)  # one-sided operations do not wait until the target has filled its buffer
+    # One-sided operations do not wait until the target has filled its buffer.
+    MPI.Comm.Barrier(case.comm)
     with library.queue:
         call()
         library.queue.synchronize()
@@ -45,4 +46,5 @@ def _differs(library: Peer, case: Case, target: Any) -> Any:
     if library.exact or not (case.reduces and elements.precision):
         return target.view(elements.bits) != expected.view(elements.bits)
     values, wanted = (elements.decode(array).astype(np.float64) for array in (target, expected))
-    return ~(abs(values - wanted) <= case.size * elements.precision * abs(wanted))  # NaN is wrong, too
+    # NaN is wrong, too.
+    return ~(abs(values - wanted) <= case.size * elements.precision * abs(wanted))

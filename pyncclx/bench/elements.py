@@ -22,7 +22,9 @@ _PRECISION = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "fl
 
 
 class Elements:
-    """One element type, in arrays of NumPy or CuPy.
+    """Element type, in arrays of NumPy or CuPy.
+
+    NumPy has no bfloat16. Such elements are stored as their bits, and passed to operations with their name.
 
     NumPy has no bfloat16: such elements are stored as their bits, and passed to operations with their name.
 
@@ -45,36 +47,42 @@ class Elements:
         self.precision = _PRECISION.get(self.name, 0.0)
 
     def spec(self, array: Any) -> Any:
-        """Make a buffer specification of an array."""
+        """Return the buffer specification of an array."""
         return [array, self.row.mpi or self.name] if self.name == "bfloat16" else array
 
     def encode(self, values: Any) -> Any:
-        """Round values to the nearest and store them."""
+        """Return values rounded to the nearest, as stored elements."""
         if self.name != "bfloat16":
             return values.astype(self.storage)
         bits = values.astype(np.float32).view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
     def decode(self, stored: Any) -> Any:
-        """Convert stored elements to the type they are added in: single precision for half."""
+        """Return stored elements in the type of their sums: float32 for half precision."""
         if self.name == "bfloat16":
             return (stored.astype(np.uint32) << 16).view(np.float32)
         return stored.astype(np.float32) if self.name == "float16" else stored
 
     def to_move(self, xp: Any, rank: int, first: int, count: int) -> Any:
-        """Elements `first` … of a rank, any bits: each place of each rank has its own, within the type's range."""
+        """Return elements for operations that move them, from element `first` of a rank.
+
+        Each place of each rank has its own bits, within the type's range.
+        """
         place = xp.arange(first, first + count, dtype=np.int64)
         return ((place * 0x9E3779B1 + (rank + 1) * 0x85EBCA6B) >> 7).astype(self.bits).view(self.storage)
 
     def to_reduce(self, xp: Any, rank: int, first: int, count: int) -> Any:
-        """Elements `first` … of a rank: floats between 1/2 and 3/2 whose sums depend on the order, small integers."""
+        """Return elements for reductions, from element `first` of a rank.
+
+        Floats are between 1/2 and 3/2, and their sums depend on the order; integers are small.
+        """
         place = xp.arange(first, first + count, dtype=np.int64)
         if not self.precision:
             return self.encode(place % 61 + rank)
         return self.encode((place * 7919 + rank * 104729) % 1021 / 1021 + 0.5)
 
     def fold(self, xp: Any, op: str, stored: list[Any], ranks: int | None = None) -> Any:
-        """Fold arrays in their order; an average is that of so many ranks, or of the arrays."""
+        """Fold arrays in order; an average divides by `ranks`, or by the number of arrays."""
         pairwise = getattr(xp, _PAIRWISE[op])
         folded = functools.reduce(pairwise, map(self.decode, stored))
         return self.encode(folded / folded.dtype.type(ranks or len(stored)) if op == "avg" else folded)

@@ -1,4 +1,4 @@
-"""Where, when and with what the benchmark's figures were taken."""
+"""Environment of the benchmark's figures: place, date and versions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _PACKAGES = (
     *("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
 _NVLINK4 = ("H100", "H200")
-_NVLINK4_GBS = 450.0  # nominal, in one direction: 18 links of 25 GB/s
+# Nominal, in one direction: 18 links of 25 GB/s.
+_NVLINK4_GBS = 450.0
 
 
 def describe(
     comm: Any, *, graph: bool, buffers: str = "ordinary", peers: Mapping[str, Peer] | None = None
 ) -> dict[str, Any]:
-    """What goes with figures of operations."""
+    """Return the environment of figures of operations."""
     return {
         **of(comm),
         "mode": mode(graph=graph),
@@ -36,9 +37,10 @@ def describe(
 
 
 def of(comm: Any) -> dict[str, Any]:
-    """What goes with all figures that are taken on a communicator. Collective at the first use."""
+    """Return the environment of figures on a communicator (collective at first use)."""
     spanning = comm.spanning
-    team = comm.team if spanning is None else spanning.team  # that of this rank's node
+    # The team of this rank's node.
+    team = comm.team if spanning is None else spanning.team
     return {
         "ranks": comm.size,
         "nodes": 1 if spanning is None else spanning.places.count,
@@ -52,12 +54,12 @@ def of(comm: Any) -> dict[str, Any]:
 
 
 def mode(*, graph: bool) -> str:
-    """How calls are timed."""
+    """Return how calls are timed."""
     return "graph" if graph else "eager"
 
 
 def ranks(about: dict[str, Any]) -> str:
-    """Number of ranks, their nodes if there are several, and their device."""
+    """Return the number of ranks, their nodes if there are several, and their device."""
     number = about.get("ranks_of_a_device", 1)
     shared = f"{number} on each " if number > 1 else ""
     nodes = f" on {about['nodes']} nodes (engine: {about['engine']})" if over_nodes(about) else ""
@@ -65,12 +67,15 @@ def ranks(about: dict[str, Any]) -> str:
 
 
 def over_nodes(about: dict[str, Any]) -> bool:
-    """Whether the ranks were on several nodes."""
+    """Return whether the ranks were on several nodes."""
     return bool(about.get("nodes", 1) > 1)
 
 
 def wire(about: dict[str, Any]) -> float | None:
-    """GB/s that the links of a rank's device carry in one direction, if it is known and joins all ranks."""
+    """Return the GB/s of a device's links in one direction; None if unknown.
+
+    None also if the links do not join all ranks.
+    """
     device = about["device"]
     has_nvlink4 = any(name in device for name in _NVLINK4) and "PCIe" not in device
     alone = about.get("ranks_of_a_device", 1) == 1 and not over_nodes(about)
@@ -78,7 +83,7 @@ def wire(about: dict[str, Any]) -> float | None:
 
 
 def write_json(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write what --json asks for."""
+    """Write the file of --json."""
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"environment": about, **results}, indent=1) + "\n")

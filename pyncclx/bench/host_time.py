@@ -1,4 +1,4 @@
-"""Time of the host for one call of 1 KB, which passes before the GPU begins."""
+"""Host time of one call of 1 KB: the time before the GPU begins."""
 
 from __future__ import annotations
 
@@ -28,16 +28,23 @@ from .timing import CupyQueue, Queue, queue_of, repeat
 NBYTES = 1024
 CALLS = 10_000
 TOGETHER = 8  # persistent requests in one Startall
-BATCH = 100  # calls between waits for the device, so that none waits for a place in its queue
+# Calls between waits for the device, so that no call waits for a place in the device's queue.
+BATCH = 100
 
 
 def default_peers(comm: Any) -> str | None:
-    """The peers of a command line without any: PyTorch, if it is installed and there are GPUs of one node."""
+    """Return the peers of a command line that names none.
+
+    That is PyTorch, if it is installed and there are GPUs of one node.
+    """
     return "torch" if comm.device == "gpu" and find_spec("torch") and comm.spanning is None else None
 
 
 def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
-    """Time each operation's call, its persistent form's Start, and the peers' calls; rank 0 prints. Collective."""
+    """Time the calls of each operation, pyncclx's and the peers' (collective).
+
+    pyncclx's calls include the nonblocking form and the Start of the persistent one. Rank 0 prints.
+    """
     arguments.operation = arguments.operation or ["allreduce"]
     if comm.rank == 0:
         print(header(about, peers), flush=True)
@@ -54,17 +61,17 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
 
 
 class Timed(NamedTuple):
-    """A call that is timed, which may make several operations."""
+    """Timed call, which may start several operations."""
 
     name: str
     call: Callable[[], Any]
     queue: Queue
-    finish: Callable[[], Any] = lambda: None  # completes it, untimed
+    finish: Callable[[], Any] = lambda: None  # completes the call, untimed
     operations: int = 1
 
 
 def driver_alone(comm: Any) -> Iterator[Timed]:
-    """Yield the driver's calls for an empty kernel: a lower bound for calls and starts."""
+    """Yield the driver's launches of an empty kernel: a lower bound for any call."""
     if comm.device != "gpu":
         return
     import cupy  # noqa: PLC0415  only where there is a GPU
@@ -79,7 +86,7 @@ def driver_alone(comm: Any) -> Iterator[Timed]:
 
 
 def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
-    """Yield the calls of an operation, ours and the peers'."""
+    """Yield the calls of an operation, pyncclx's and the peers'."""
     in_place = case.forms[0]
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), queue)
@@ -89,7 +96,8 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
     persistent = f"{case.method}_init"
     if _method(case, persistent):
         case.comm.ordered_starts = True  # for Startall
-        with suppress(NotSupported):  # an operation without a kernel
+        # Some operations have no kernel.
+        with suppress(NotSupported):
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]
             start, wait = partial(Prequest.Startall, requests), partial(Request.Waitall, requests)
             yield Timed(f"{persistent} … Start", requests[0].Start, queue, requests[0].Wait)
@@ -104,20 +112,23 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
 
 
 def _method(case: Case, name: str) -> Callable[..., Any] | None:
-    """A method of a collective that is ours; mpi4py's takes no device arrays."""
+    """Return a method of the communicator unless it is mpi4py's.
+
+    mpi4py's methods take no device arrays.
+    """
     kind = type(case.comm)
     ours = getattr(kind, name, None) is not getattr(MPI.Intracomm, name, None)
     return getattr(case.comm, name) if case.capturable and ours else None
 
 
 def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
-    """Make the lines before the table and the titles of the columns."""
+    """Return the lines before the table and the titles of the columns."""
     lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"]
     return "\n".join([*lines, *report.notes(about, peers), f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"])
 
 
 def measure(comm: Any, timed: Timed) -> dict[str, float]:
-    """Median and 99th percentile of the host's microseconds, on the slowest rank. Collective."""
+    """Return median and 99th percentile of host time on the slowest rank (collective)."""
     times = np.empty(CALLS)
     call, finish, queue = timed.call, timed.finish, timed.queue
     backends.select().synchronize()

@@ -1,4 +1,4 @@
-"""Memory of the benchmark's arrays: ordinary, registered, in windows, or pinned on the host."""
+"""Memory of the benchmark's arrays: ordinary, registered, in windows, or pinned."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def array_module(comm: Any) -> Any:
 
 
 class Memory(Protocol):
-    """Gives one send and one receive buffer at a time."""
+    """Source of one send and one receive buffer at a time."""
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
-        """Return an array for SEND or RECV, which may share memory with the one before."""
+        """Return an array for SEND or RECV, which may share memory with the previous one."""
 
 
 class Ordinary:
-    """Arrays that the array library allocates."""
+    """Arrays allocated by the array library."""
 
     def __init__(self, comm: Any) -> None:
         self._xp = array_module(comm)
@@ -40,7 +40,7 @@ class Ordinary:
 
 
 class _Fixed:
-    """Parts of two arrays of bytes."""
+    """Arrays in two fixed arrays of bytes."""
 
     _arrays: list[Any]
 
@@ -49,7 +49,10 @@ class _Fixed:
 
 
 class Windows(_Fixed):
-    """Two arrays of `comm.Alloc` for all sizes up to `nbytes`; they last as long as the communicator. Collective."""
+    """Two arrays of `comm.Alloc` for all sizes up to `nbytes` (collective).
+
+    They last as long as the communicator.
+    """
 
     def __init__(self, comm: Any, nbytes: int) -> None:
         self._arrays = [comm.Alloc(nbytes, np.uint8) for _ in (SEND, RECV)]
@@ -57,12 +60,12 @@ class Windows(_Fixed):
 
     @functools.cached_property
     def win(self) -> Win:
-        """A window for one-sided operations on the receive buffer. Collective at the first use."""
+        """Window for one-sided operations on the receive buffer; collective at first use."""
         return Win.Create(self._arrays[RECV], 1, comm=self._comm)
 
 
 class Registered(_Fixed):
-    """Two ordinary arrays that all ranks have mapped, for all sizes up to `nbytes`. Collective."""
+    """Two registered ordinary arrays for all sizes up to `nbytes` (collective)."""
 
     def __init__(self, comm: Any, nbytes: int) -> None:
         self._arrays = [array_module(comm).empty(nbytes, np.uint8) for _ in (SEND, RECV)]
@@ -70,14 +73,18 @@ class Registered(_Fixed):
 
 
 def memory_of(comm: Any, buffers: str, nbytes: int) -> Memory:
-    """Make the memory that the command line names: "ordinary", "windows" or "registered". Collective."""
+    """Return memory of the kind that the command line names (collective).
+
+    The kinds are "ordinary", "windows" and "registered".
+    """
     if buffers == "windows":
         return Windows(comm, nbytes)
     if buffers == "ordinary":
         return Ordinary(comm)
     try:
         return Registered(comm, nbytes)
-    except NotSupported as refusal:  # on all ranks
+    except NotSupported as refusal:
+        # All ranks raise it.
         raise SystemExit(f"bench: {refusal}") from None
 
 

@@ -1,7 +1,8 @@
-"""python -m pyncclx bench: time operations over message sizes, beside other libraries in the same run.
+"""python -m pyncclx bench: time operations over message sizes.
 
-Options, columns and the meaning of "size" are those of nccl-tests: the size is that of all blocks together where there
-is a block for each rank, else of the vector. With --osu they are those of the OSU benchmarks: the size of one block.
+Other libraries can be timed in the same run. Options, columns and the meaning of "size" are those of nccl-tests. The
+size is that of all blocks together if there is a block for each rank, otherwise that of the vector. With --osu they are
+those of the OSU benchmarks: the size of one block.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Time what the command line names. Exits with 1 if a result is wrong."""
+    """Run the measurements of the command line; exit with 1 if a result is wrong."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
     try:
         time(comm, arguments)
     except SystemExit as refusal:
-        raise SystemExit(refusal.code if comm.rank == 0 else 1) from None  # one rank prints it
+        # Only one rank prints the message.
+        raise SystemExit(refusal.code if comm.rank == 0 else 1) from None
 
 
 def time(comm: Any, arguments: argparse.Namespace) -> None:
-    """Time on the ranks of a communicator. Collective."""
+    """Run the measurements on the ranks of a communicator (collective)."""
     unknown = [name for name in arguments.operation if name not in CASES]
     if unknown or not (arguments.operation or arguments.host_time):
         raise SystemExit(f"bench {' '.join(unknown)}: name one or more of {', '.join(CASES)}")
@@ -79,9 +81,13 @@ def time(comm: Any, arguments: argparse.Namespace) -> None:
 
 
 def time_sizes(comm: Any, arguments: argparse.Namespace, others: dict[str, peers.Peer], about: dict[str, Any]) -> bool:
-    """Time operations over sizes; rank 0 writes files. Returns whether a result of ours is wrong. Collective."""
+    """Time operations over sizes; return whether a result of pyncclx is wrong.
+
+    Collective. Rank 0 writes the files.
+    """
     rows: list[sweep.Row] = []
-    for rows in sweep.Sweep(comm, arguments, others, about).run():  # each time, for a run that is cut off
+    # The file is written after each operation, in case the run is interrupted.
+    for rows in sweep.Sweep(comm, arguments, others, about).run():
         about["heap"] = comm.memory_report()["heap"]
         if comm.rank == 0:
             environment.write_json(arguments.json, about, {"results": rows})

@@ -1,4 +1,7 @@
-"""The format of the OSU micro-benchmarks: size of one rank's message, average latency over the ranks."""
+"""Table in the format of the OSU micro-benchmarks.
+
+It has the size of one rank's message, and the average latency over the ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from .peers import Peer
 
 
 def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], options: Options) -> str:
-    """Make the lines before the table and the titles of the columns."""
+    """Return the lines before the table and the titles of the columns."""
     lines = [f"\n# pyncclx {kind.method} Latency Test, {environment.ranks(about)}, {about['mode']}"]
     lines += report.notes(about, peers)
     lines.append(f"# Datatype: {options.datatype}." + (f" Operator: {options.op}." if kind.reduces else ""))
@@ -18,7 +21,10 @@ def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], opti
 
 
 def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
-    """Make the line of one size; a peer's time is of the same form, or in place if it has no other."""
+    """Return the line of one size.
+
+    A peer's time is that of the same form, or in place if it has no other.
+    """
     form = "out_of_place" if row["out_of_place"] else "in_place"
     text = f"{row['nbytes'] // scale:<10}{row[form]['average_us']:>18.2f}"
     for name in peers:
@@ -28,6 +34,6 @@ def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
 
 
 def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
-    """OSU's tables have no footer; wrong results make one."""
+    """Return the number of wrong results, or nothing: OSU's tables have no footer."""
     wrong = sum(row[form]["wrong"] or 0 for row in rows for form in FORMS if row[form])
     return f"# Wrong elements: {wrong}" if wrong else ""

@@ -1,4 +1,4 @@
-"""Pictures by Matplotlib, which only --plot needs."""
+"""Pictures drawn by Matplotlib, which only --plot needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def pyplot() -> Any:
-    """Import matplotlib.pyplot."""
+    """Return matplotlib.pyplot."""
     import matplotlib.pyplot as plt  # noqa: PLC0415  optional
 
     return plt
@@ -21,5 +21,5 @@ def save(figure: Any, path: Path, dpi: int = 120) -> None:
 
 
 def wire_label(limit_gbs: float) -> str:
-    """The label of the line for what the wire carries."""
+    """Return the label of the line for the wire's bandwidth."""
     return f"wire, {limit_gbs:g} GB/s nominal"

@@ -1,4 +1,4 @@
-"""The picture of operations: time, bus bandwidth and ratio over message size, ours beside the peers'."""
+"""Picture of operations: time, bus bandwidth and ratio over message size."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from . import picture
 from .environment import ranks, wire
 
 TICKS = {1: "1 B", 1 << 10: "1 KB", 1 << 20: "1 MB", 1 << 30: "1 GB"}
-STYLES = ("C0o-", "C1s--", "C2^--", "C3v:", "C4d:")  # ours, then the peers in their order
-ABREAST = 4  # operations beside each other; more are below
+STYLES = ("C0o-", "C1s--", "C2^--", "C3v:", "C4d:")  # pyncclx, then the peers in order
+ABREAST = 4  # operations in a row of panels
 LABELS = ("time (µs)", "bus bandwidth (GB/s)", "peer's time / ours")
 Row = dict[str, Any]
 
 
 def write(path: Path, environment: dict[str, Any], results: list[Row]) -> None:
-    """Draw a column of panels for each operation: time, bus bandwidth and, with peers, the ratio of times."""
+    """Draw a column of panels for each operation.
+
+    They show time, bus bandwidth and, with peers, the ratio of times.
+    """
     operations = list(dict.fromkeys(row["operation"] for row in results))
     columns, bands = min(len(operations), ABREAST), -(-len(operations) // ABREAST)
     labels = LABELS if any(row["peers"] for row in results) else LABELS[:2]
@@ -37,7 +40,7 @@ def write(path: Path, environment: dict[str, Any], results: list[Row]) -> None:
 
 
 def lines(rows: list[Row]) -> dict[str, list[tuple[float, ...]]]:
-    """Return (size, time, busbw, ratio) by library: out of place, or in place where that is the only form."""
+    """Return (size, time, busbw, ratio) by library: out of place, or else in place."""
     found: dict[str, list[tuple[float, ...]]] = {}
     for row in rows:
         for name, forms in {"pyncclx": row, **row["peers"]}.items():
@@ -51,8 +54,9 @@ def lines(rows: list[Row]) -> dict[str, list[tuple[float, ...]]]:
 
 
 def draw(panels: Any, rows: list[Row], limit: float | None) -> None:
-    """Draw one operation in its panels; `limit` is the wire's in GB/s."""
-    styles = dict(zip(("pyncclx", *rows[0]["peers"]), STYLES, strict=False))  # the same in all panels
+    """Draw one operation in its panels; `limit` is the wire's bandwidth in GB/s."""
+    # Styles are the same in all panels.
+    styles = dict(zip(("pyncclx", *rows[0]["peers"]), STYLES, strict=False))
     for name, points in lines(rows).items():
         sizes, *curves = zip(*points, strict=True)
         for panel, curve in zip(panels, curves, strict=False):
@@ -64,7 +68,8 @@ def draw(panels: Any, rows: list[Row], limit: float | None) -> None:
         panel.set_xscale("log", base=2)
         panel.grid(alpha=0.3)
     panels[0].set_yscale("log")
-    if rows[0]["bus_factor"]:  # one rank has no bandwidth
+    # One rank has no bandwidth.
+    if rows[0]["bus_factor"]:
         panels[1].set_yscale("log")
     first, last = rows[0]["nbytes"], rows[-1]["nbytes"]
     ticks = [tick for tick in TICKS if first / 16 <= tick <= last * 2]

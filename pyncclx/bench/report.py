@@ -1,4 +1,4 @@
-"""The table of nccl-tests, with two more columns for each form of each peer."""
+"""Table in nccl-tests' format, with two more columns for each form of a peer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PEER = f" {'time':>9} {'ratio':>6}"
 
 
 def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], options: Options) -> str:
-    """Make the lines before the table and the titles of the columns."""
+    """Return the lines before the table and the titles of the columns."""
     captured = about["mode"] == "graph" and kind.capturable
     mode = "in a replayed CUDA graph" if captured else "eager"
     lines = [f"\n# {kind.method}, {ranks(about)}, {mode}; time of the slowest rank"]
@@ -33,7 +33,7 @@ def header(kind: type[Case], about: dict[str, Any], peers: dict[str, Peer], opti
 
 
 def notes(about: dict[str, Any], peers: dict[str, Peer]) -> list[str]:
-    """Lines before any table: peers, settings, warnings."""
+    """Return the lines before any table: peers, settings, warnings."""
     lines = [f"# {name}: {peer.about}" + ("" if peer.capturable else ", eager") for name, peer in peers.items()]
     if any("NCCL" in peer.about for peer in peers.values()):
         lines.append(f"# NCCL_NVLS_ENABLE: {about['NCCL_NVLS_ENABLE']}")
@@ -45,14 +45,14 @@ def notes(about: dict[str, Any], peers: dict[str, Peer]) -> list[str]:
 
 
 def line(row: dict[str, Any], scale: int, peers: dict[str, Peer]) -> str:
-    """Make the line of one size."""
+    """Return the line of one size."""
     text = f"{row['nbytes']:>12} {row['count']:>12} {row['datatype']:>9} {row['redop']:>6} {row['root']:>5}"
     text += "".join(_form(row, row[form]) for form in FORMS)
     return text + "".join(_peer(row[form], row["peers"][name][form]) for name in peers for form in FORMS)
 
 
 def bandwidth(row: dict[str, Any], cell: dict[str, Any]) -> float:
-    """GB/s as nccl-tests' algbw."""
+    """Return the GB/s that nccl-tests calls algbw."""
     return float(row["nbytes"] / cell["time_us"] / 1e3)
 
 
@@ -72,7 +72,7 @@ def _peer(ours: dict[str, Any] | None, theirs: dict[str, Any] | None) -> str:
 
 
 def footer(rows: list[dict[str, Any]], peers: dict[str, Peer]) -> str:
-    """Make the lines after the table: wrong elements and the average of busbw, as nccl-tests."""
+    """Return the lines after the table: wrong elements, and nccl-tests' average busbw."""
     cells = [(row, row[form]) for row in rows for form in FORMS if row[form]]
     if not cells:
         return "# nothing was timed"

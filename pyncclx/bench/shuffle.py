@@ -1,9 +1,10 @@
-"""python -m pyncclx bench-shuffle: time dispatch and combine of token shuffles over tokens a rank, beside NCCL.
+"""python -m pyncclx bench-shuffle: time dispatch and combine of token shuffles.
 
 Every rank has the same number of tokens, each with k different experts. Times are microseconds of one operation on the
 slowest rank. GB/s are bytes that a rank receives from others, by time: a token counts once for each rank that it
-travels to. "again" is a dispatch with the handle of an earlier one. Of hidden, k, experts, routing and blocks several
-can be given: all combinations are timed, or, with --one-at-a-time, those that differ from the first in one value.
+travels to. "again" is a dispatch with the handle of an earlier one. NCCL can be timed beside it. Options hidden, k,
+experts, routing and blocks take several values. All combinations are timed, or, with --one-at-a-time, those that differ
+from the first in one value.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from .shuffle_settings import ROUTINGS, Setting, choose, settings_of, traffic
 
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
 COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
-_MANY_TOKENS = 1024  # from here on a quarter of the operations is timed
+# From this number on, a quarter of the operations is timed.
+_MANY_TOKENS = 1024
 
 Row = dict[str, Any]
 
@@ -60,13 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Time what the command line asks for."""
+    """Run the measurements of the command line."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
     if comm.device == "host" and (arguments.graph or arguments.against):
         raise SystemExit("the host device has neither CUDA graphs nor NCCL; leave --graph and --against out")
     if arguments.dtype == "bfloat16":
-        importlib.import_module("ml_dtypes")  # registers the type with NumPy
+        # The import registers the type with NumPy.
+        importlib.import_module("ml_dtypes")
     peers = shuffle_peers.Peers(comm) if arguments.against else None
     about = environment.of(comm) | {"mode": environment.mode(graph=arguments.graph)}
     if comm.rank == 0:
@@ -85,14 +88,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class _Bench:
-    """Times shuffles as the command line asks for. Collective."""
+    """Measurements of token shuffles by the command line's options (collective)."""
 
     def __init__(self, comm: Any, arguments: argparse.Namespace, peers: shuffle_peers.Peers | None) -> None:
         self._comm, self._arguments, self._peers = comm, arguments, peers
         self._xp, self._queue = array_module(comm), timing.queue_of(comm)
 
     def sweep(self, setting: Setting, tokens: list[int]) -> list[Row]:
-        """Time one setting over tokens, and print a table."""
+        """Time one setting over numbers of tokens, and print a table."""
         if self._comm.rank == 0:
             mode = "in a replayed graph" if setting.mode == "graph" else "eager"
             print(f"# hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
@@ -101,7 +104,10 @@ class _Bench:
         return [row for number in tokens for row in self._measure(setting, number)]
 
     def _measure(self, setting: Setting, tokens: int) -> list[Row]:
-        """Time one number of tokens with all numbers of blocks, the peers once; print a line for each."""
+        """Time a number of tokens for all numbers of blocks; time the peers once.
+
+        Print a line for each number of blocks.
+        """
         comm, xp, dtype = self._comm, self._xp, array_type(setting.dtype)
         mine = choose(setting, tokens, comm.rank, self._arguments.trace)
         ranks = [each * comm.size // setting.experts for each in MPI.Comm.allgather(comm, mine)]
@@ -120,7 +126,7 @@ class _Bench:
         return rows
 
     def _time_shuffle(self, setting: Setting, x: Any, chosen: Any, ranks: list[Any], blocks: int | None) -> Row:
-        """Microseconds of a dispatch, of one with a handle, and of a combine."""
+        """Return the microseconds of a dispatch, of one with a handle, and of a combine."""
         comm, weights = self._comm, self._xp.full(chosen.shape, 1 / setting.k, "f4")
         capacity = max(sum(int((each == rank).sum()) for each in ranks) for rank in range(comm.size))
         out, graph = self._xp.empty_like(x), setting.mode == "graph"
@@ -147,7 +153,7 @@ class _Bench:
 
 
 def traffic_nbytes(setting: Setting, ranks: list[Any]) -> Row:
-    """Bytes that the busiest rank receives from others in a dispatch, and in a combine."""
+    """Return the bytes that the busiest rank receives in a dispatch, and in a combine."""
     rows, results = traffic(ranks)
     groups = -(-setting.hidden // GROUP) if setting.rows_dtype == FLOAT8 else 0
     return {
@@ -157,7 +163,7 @@ def traffic_nbytes(setting: Setting, ranks: list[Any]) -> Row:
 
 
 def line(row: Row) -> str:
-    """Format one number of tokens; of the peers their times."""
+    """Format the line of one number of tokens."""
     dispatch, combine = (row[f"{name}_nbytes"] / row[f"{name}_us"] / 1e3 for name in ("dispatch", "combine"))
     text = f"{row['tokens']:>7} {row['blocks'] or '':>6} {row['dispatch_us']:>9.1f} {dispatch:>6.0f} "
     text += f"{row['again_us']:>8.1f} {row['combine_us']:>8.1f} {combine:>6.0f}"

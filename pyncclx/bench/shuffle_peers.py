@@ -1,10 +1,10 @@
-"""The peers of token shuffles: programs for NCCL, through PyTorch.
+"""Peers of token shuffles: programs for NCCL, through PyTorch.
 
-read      the choices are sorted, counts exchanged and read by the host, then rows go by all_to_all_single;
-known     the same with counts and order that the host has from before;
-padded    every pair of ranks sends the largest number of rows of any pair, which the host has from before;
-gathers   tokens and choices of all ranks go to all ranks, which select; results come back as one partial sum for
-          every token of every rank, by all_to_all_single.
+read      sorts the choices and exchanges counts, which the host reads; all_to_all_single moves the rows;
+known     is read with counts and order that the host has cached;
+padded    sends the largest number of rows of any pair of ranks, which the host has cached, between all pairs;
+gathers   gathers tokens and choices of all ranks on all ranks, which select. Results come back by
+          all_to_all_single, as one partial sum for every token of every rank.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ COLUMNS = "".join(f" {f'{name}: there':>14} {'back':>8}" for name in NAMES)
 
 
 def columns_of(row: dict[str, Any]) -> str:
-    """Format the peers' columns of a line; empty without peers."""
+    """Return the peers' columns of a line; empty without peers."""
     if "read_dispatch_us" not in row:
         return ""
     return "".join(f" {row[f'{n}_dispatch_us']:>14.1f} {row[f'{n}_combine_us']:>8.1f}" for n in NAMES)
 
 
 class Peers(Torch):
-    """Dispatch and combine by NCCL, of the same tokens and choices, in the tokens' own type."""
+    """Dispatch and combine by NCCL, with the same tokens and choices, in their type."""
 
     def measure(self, x: Any, chosen: Any, ranks: list[Any], setting: Any, arguments: Any) -> dict[str, float]:
-        """Microseconds of each program, there and back."""
+        """Return the microseconds of each program's dispatch and combine."""
         torch, size = self.torch, self.comm.size
         tokens = torch.from_dlpack(x.view("u2")).view(torch.bfloat16) if x.dtype.itemsize == 2 else torch.from_dlpack(x)
         ids = torch.from_dlpack(chosen)
@@ -43,13 +43,14 @@ class Peers(Torch):
         }
         row = {}
         for name, (there, back) in ways.items():
-            graph = setting.mode == "graph" and name != "read"  # the host reads counts, which no graph can hold
+            # The host reads counts in "read", which no graph can hold.
+            graph = setting.mode == "graph" and name != "read"
             row[f"{name}_dispatch_us"] = self.time_of(there, arguments, graph=graph)
             row[f"{name}_combine_us"] = self.time_of(back, arguments, graph=graph)
         return row
 
     def read(self, tokens: Any, ids: Any, setting: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Counts are exchanged and read by the host."""
+        """Return dispatch and combine with counts that are exchanged and read by the host."""
         torch, distributed, size, k = self.torch, self.distributed, self.comm.size, setting.k
         state: dict[str, Any] = {}
 
@@ -74,7 +75,10 @@ class Peers(Torch):
         return there, back
 
     def known(self, tokens: Any, ids: Any, ranks: list[Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Counts and the order of the rows are known; rows are gathered and added up."""
+        """Return dispatch and combine with cached counts and row order.
+
+        Rows are gathered and added up.
+        """
         me, size, k = self.comm.rank, self.comm.size, ids.shape[1]
         sent = [int((ranks[me] == rank).sum()) for rank in range(size)]
         arriving = [int((each == me).sum()) for each in ranks]
@@ -91,14 +95,20 @@ class Peers(Torch):
         return lambda: move(rows, tokens[order // k], arriving, sent), back
 
     def padded(self, tokens: Any, largest: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Equal blocks of the largest count; sorting and adding up are left out, in favour of this program."""
+        """Return dispatch and combine in equal blocks of the largest count.
+
+        Sorting and adding are left out, in favour of this program.
+        """
         send = tokens.new_zeros((self.comm.size * max(largest, 1), tokens.shape[1]))
         recv = self.torch.empty_like(send)
         move = self.distributed.all_to_all_single
         return lambda: move(recv, send), lambda: move(send, recv)
 
     def gathers(self, tokens: Any, ids: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Two all-gathers there, one all-to-all of partial sums back; selecting is left out, in its favour."""
+        """Return dispatch by two all-gathers, and combine by all-to-all of partial sums.
+
+        Selecting is left out, in favour of this program.
+        """
         distributed, size = self.distributed, self.comm.size
         everything = tokens.new_empty((size * len(tokens), tokens.shape[1]))
         choices = ids.new_empty((size * len(ids), ids.shape[1]))
@@ -115,6 +125,6 @@ class Peers(Torch):
         return there, back
 
     def time_of(self, operation: Callable[[], Any], arguments: Any, *, graph: bool) -> float:
-        """Microseconds of one operation, timed as ours is."""
+        """Return the microseconds of one operation, timed as pyncclx's."""
         iters = max(3, int(arguments.iters) // 4)
         return timing.time(self.comm, self.queue, operation, iters, arguments.warmup_iters, graph=graph).slowest

@@ -1,4 +1,4 @@
-"""The picture of token shuffles: times over tokens and GB/s over blocks, ours beside the peers'."""
+"""Picture of token shuffles: times over tokens and GB/s over blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def write(path: Path, about: dict[str, Any], results: list[Row]) -> None:
-    """Draw the first setting, over tokens and over blocks, as far as there are several."""
+    """Draw the first setting over tokens and over blocks, where there are several."""
     first, limit = results[0], wire(about)
     of_setting = [row for row in results if all(row[name] == first[name] for name in VARIED)]
     drawn = [(over_tokens, [row for row in of_setting if row["blocks"] == first["blocks"]])]
@@ -37,14 +37,17 @@ def write(path: Path, about: dict[str, Any], results: list[Row]) -> None:
 
 
 def rows_of_blocks(rows: list[Row]) -> list[Row]:
-    """Select the rows of the last number of tokens, with the peers' times, which one of them has, in all."""
+    """Return the rows of the last number of tokens, each with the peers' times.
+
+    Only one of the given rows has the peers' times.
+    """
     last = [row for row in rows if row["tokens"] == rows[-1]["tokens"]]
     with_peers = next((row for row in last if f"{shuffle_peers.NAMES[0]}_dispatch_us" in row), {})
     return [with_peers | row for row in last if row["blocks"]]
 
 
 def over_tokens(panel: Any, way: str, rows: list[Row], limit: float | None) -> None:
-    """Draw times over tokens a rank."""
+    """Draw times over tokens of a rank."""
     draw(panel, way, rows, limit, [row["tokens"] for row in rows], lambda row, us: us)
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
@@ -53,7 +56,10 @@ def over_tokens(panel: Any, way: str, rows: list[Row], limit: float | None) -> N
 
 
 def over_blocks(panel: Any, way: str, rows: list[Row], limit: float | None) -> None:
-    """Draw GB/s that a rank receives over blocks, one on each multiprocessor. Peers choose their own number."""
+    """Draw the GB/s that a rank receives over blocks, one on each multiprocessor.
+
+    Peers choose their own number.
+    """
     draw(panel, way, rows, limit, [row["blocks"] for row in rows], lambda row, us: row[f"{way}_nbytes"] / us / 1e3)
     panel.set_ylim(bottom=0)
     panel.set(xlabel=f"multiprocessors; {rows[0]['tokens']} tokens a rank", ylabel=f"{way} (GB/s)")
@@ -62,7 +68,10 @@ def over_blocks(panel: Any, way: str, rows: list[Row], limit: float | None) -> N
 def draw(
     panel: Any, way: str, rows: list[Row], limit: float | None, over: list[int], value: Callable[[Row, float], float]
 ) -> None:
-    """Draw what `value` makes of the microseconds of ours, of the peers, and of the wire at `limit` GB/s."""
+    """Draw the `value` of the microseconds of pyncclx and the peers.
+
+    The wire is drawn at `limit` GB/s.
+    """
     keys = {f"pyncclx: {name}": (f"{name}_us", STYLES[name]) for name in WAYS[way]}
     keys |= {f"NCCL: {name}": (f"{name}_{way}_us", STYLES[name]) for name in shuffle_peers.NAMES}
     for label, (key, style) in keys.items():

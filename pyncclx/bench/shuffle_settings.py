@@ -1,4 +1,4 @@
-"""The settings that bench-shuffle times, and the experts that tokens choose in each."""
+"""Settings of bench-shuffle, and the experts that tokens choose in each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUTINGS = ("uniform", "zipf", "one", "trace")
 
 @dataclass(frozen=True)
 class Setting:
-    """A token shuffle, and how its tokens choose experts.
+    """Token shuffle, and how its tokens choose experts.
 
     Attributes
     ----------
@@ -27,11 +27,11 @@ class Setting:
         Experts of a token.
     routing : {"uniform", "zipf", "one", "trace"}
     experts : int
-        Of all ranks.
+        Experts of all ranks.
     dtype, rows_dtype : str
-        Of the tokens, and of the rows that travel.
+        Types of the tokens, and of the rows that travel.
     layout : {"expert", "source"}
-        Of the rows.
+        Layout of the rows.
     mode : {"graph", "eager"}
     """
 
@@ -45,12 +45,12 @@ class Setting:
     mode: str
 
     def varies(self) -> tuple[Any, ...]:
-        """The values of which the command line can give several."""
+        """Return the values that the command line can vary."""
         return self.hidden, self.k, self.experts, self.routing, self.mode
 
 
 def settings_of(arguments: argparse.Namespace) -> list[Setting]:
-    """All settings of the command line; those with the first value of each option first."""
+    """Return all settings of the command line; first the options' first values."""
     modes = ["graph", "eager"] if arguments.graph and arguments.one_at_a_time else [mode(graph=arguments.graph)]
     constant = arguments.dtype, arguments.rows_dtype, arguments.layout
     values = itertools.product(arguments.hidden, arguments.k, arguments.routing, arguments.experts, modes)
@@ -62,19 +62,20 @@ def settings_of(arguments: argparse.Namespace) -> list[Setting]:
 
 
 def choose(setting: Setting, tokens: int, rank: int, trace: Path | None = None) -> np.ndarray[Any, Any]:
-    """Choose different experts for each token of a rank; int64, shape (tokens, k).
+    """Return different experts for each token of a rank: int64, shape (tokens, k).
 
     Raises
     ------
     ValueError
-        If a trace has fewer choices for a token, or higher experts.
+        If a trace has fewer choices for a token, or experts that do not exist.
     """
     if setting.routing == "trace":
         recorded = np.load(trace)[:, : setting.k] if trace else np.empty((0, 0))
         if recorded.shape[1:] != (setting.k,) or recorded.max() >= setting.experts:
             raise ValueError(f"--routing trace needs --trace with {setting.k} of {setting.experts} experts a token")
         return np.ascontiguousarray(recorded[(rank * tokens + np.arange(tokens)) % len(recorded)], np.int64)
-    if setting.routing == "one":  # all choose the first experts, which are on the first rank
+    # All tokens choose the first experts, which are on the first rank.
+    if setting.routing == "one":
         return np.tile(np.arange(setting.k), (tokens, 1))
     score = np.random.default_rng([7, rank, tokens]).gumbel(size=(tokens, setting.experts))
     if setting.routing == "zipf":
@@ -83,7 +84,9 @@ def choose(setting: Setting, tokens: int, rank: int, trace: Path | None = None) 
 
 
 def traffic(ranks_chosen: list[np.ndarray[Any, Any]]) -> tuple[int, int]:
-    """Tokens that the busiest rank receives from others, and partial results that the busiest one gets back.
+    """Return the tokens that the busiest rank receives, and the results it gets back.
+
+    Tokens and partial results within a rank do not count. Two ranks may be the busiest ones.
 
     `ranks_chosen` has the ranks of the experts that each rank's tokens choose.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def parse_nbytes(text: str) -> int:
-    """Convert "8", "64K", "256M" or "1G" to bytes."""
+    """Return the bytes of "8", "64K", "256M" or "1G"."""
     match = re.fullmatch(r"(\d+)([KMG]?)B?", text.strip().upper())
     if not match:
         raise SystemExit(f"{text!r} is no size; give bytes, or a number with K, M or G")
@@ -15,7 +15,10 @@ def parse_nbytes(text: str) -> int:
 
 
 def steps(first_nbytes: int, last_nbytes: int, *, factor: int = 2, difference: int = 0) -> Iterator[int]:
-    """Yield the sizes from the first to the last, by a factor, or by a difference if that is not 0."""
+    """Yield the sizes from the first to the last, by factor or by difference.
+
+    A difference of 0 means the factor.
+    """
     nbytes = first_nbytes
     while nbytes <= last_nbytes:
         yield nbytes

@@ -1,4 +1,4 @@
-"""Time one operation after the other at one size after the other; check and print the results."""
+"""Time, check and print all operations of a command line at all sizes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from .memory import memory_of
 from .peers import Ours, Peer
 from .sizes import parse_nbytes, steps
 
-_LONG_NBYTES = 16 << 20  # from here on a fifth of the operations is timed
-_MAX_GROWTH_NBYTES = 1 << 10  # by which a size may grow, so that each rank has an element
+# From this size on, a fifth of the operations is timed.
+_LONG_NBYTES = 16 << 20
+# Maximum padding that gives every rank at least one element.
+_MAX_GROWTH_NBYTES = 1 << 10
 
 Row = dict[str, Any]
 
 
 class Sweep:
-    """The operations of a command line, at its sizes. Collective."""
+    """The operations of a command line at its sizes (collective)."""
 
     def __init__(self, comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
         self._comm, self._arguments, self._peers, self._about = comm, arguments, peers, about
@@ -32,7 +34,7 @@ class Sweep:
         self._table = osu if arguments.osu else report
 
     def run(self) -> Iterator[list[Row]]:
-        """Time all operations; yield all rows so far after each. Rank 0 prints."""
+        """Time all operations; after each, yield all rows so far. Rank 0 prints."""
         rows: list[Row] = []
         for operation in self._arguments.operation:
             rows += self._time_sizes(CASES[operation])
@@ -45,7 +47,8 @@ class Sweep:
         for nbytes in self._sizes:
             try:
                 rows.append(self._measure(kind(self._comm, nbytes * scale, self._options, self._memory)))
-            except ValueError as error:  # the algorithm that was asked for cannot move so much
+            except ValueError as error:
+                # The given algorithm cannot move so many bytes.
                 if not self._options.algorithm:
                     raise
                 self._print(f"# {error}")
@@ -59,7 +62,7 @@ class Sweep:
             print(text, flush=True)
 
     def _measure(self, case: Case) -> Row:
-        """Time one operation at one size in each form, ours and the peers'."""
+        """Time an operation at one size in each form, for pyncclx and the peers."""
         row: Row = {
             "operation": case.method.lower(),
             "nbytes": case.nbytes,
@@ -76,7 +79,7 @@ class Sweep:
         return {name: self._cell(library, case, form) if form in case.forms else None for name, form in FORMS.items()}
 
     def _cell(self, library: Peer, case: Case, in_place: bool) -> Row | None:
-        """Time and check one form; None if the library does not have it."""
+        """Time and check one form; return None if the library does not have it."""
         call, given = library.call(case, in_place), self._arguments
         if call is None:
             return None
@@ -85,7 +88,8 @@ class Sweep:
         graph = given.graph and case.capturable and library.capturable
         try:
             times = timing.time(case.comm, library.queue, call, iters, given.warmup_iters, graph=graph)
-        except NotSupported:  # by the algorithm that was asked for
+        # The given algorithm raises it.
+        except NotSupported:
             if not self._options.algorithm:
                 raise
             return None
@@ -94,9 +98,10 @@ class Sweep:
 
 
 def options_of(comm: Any, arguments: argparse.Namespace) -> Options:
-    """Options of the command line for operations, which all of these must allow."""
+    """Return the command line's options; exit if an operation does not allow them."""
     for operation in arguments.operation:
-        method = getattr(comm, CASES[operation].method, None)  # or a window's
+        # Otherwise it is a method of a window.
+        method = getattr(comm, CASES[operation].method, None)
         if arguments.algorithm and (method is None or "algorithm" not in inspect.signature(method).parameters):
             raise SystemExit(f"--algorithm {arguments.algorithm}: {operation} has no choice of algorithms")
         if CASES[operation].windows_only and arguments.buffers != "windows":
@@ -111,7 +116,7 @@ def options_of(comm: Any, arguments: argparse.Namespace) -> Options:
 
 
 def check_nodes(comm: Any, arguments: argparse.Namespace) -> None:
-    """Exit if the ranks are on several nodes and the command line asks for what works inside one. Collective."""
+    """Exit if there are several nodes and an option needs one node (collective)."""
     spanning, names = comm.spanning, arguments.operation
     if spanning is None:
         return
@@ -126,7 +131,7 @@ def check_nodes(comm: Any, arguments: argparse.Namespace) -> None:
 
 
 def sizes_of(arguments: argparse.Namespace) -> list[int]:
-    """Message sizes of the command line, in bytes."""
+    """Return the message sizes of the command line, in bytes."""
     first, last = parse_nbytes(arguments.minbytes), parse_nbytes(arguments.maxbytes)
     difference = parse_nbytes(arguments.stepbytes) if arguments.stepbytes else 0
     if last < first or (not difference and (first < 1 or arguments.stepfactor < 2)):

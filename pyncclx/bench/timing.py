@@ -16,7 +16,7 @@ Work = Callable[[], Any]
 
 
 class Times(NamedTuple):
-    """Microseconds of one operation; those of the slowest rank count."""
+    """Microseconds of one operation by rank; the slowest rank's count."""
 
     fastest: float
     average: float
@@ -24,7 +24,10 @@ class Times(NamedTuple):
 
 
 class Queue:
-    """Where calls are enqueued: the current stream inside ``with``. This one is for calls that return when complete."""
+    """Queue for calls; inside ``with`` it is the current stream.
+
+    This class is for calls that return when they are complete.
+    """
 
     def __enter__(self) -> Any:
         return self
@@ -33,29 +36,29 @@ class Queue:
         pass
 
     def synchronize(self) -> None:
-        """Wait on the host for everything enqueued."""
+        """Wait on the host for all enqueued work."""
 
     def mark(self) -> Any:
-        """Record the time at the end of the queue."""
+        """Return a mark of the time at the end of the queue."""
         return clock.perf_counter()
 
     def between(self, begin: Any, end: Any) -> float:
-        """Seconds from one mark to another; waits for the second."""
+        """Wait for the second mark, and return the seconds between two marks."""
         return float(end - begin)
 
     def elapsed(self, work: Work) -> float:
-        """Seconds that `work` takes on the queue."""
+        """Return the seconds that `work` takes on the queue."""
         begin = self.mark()
         work()
         return self.between(begin, self.mark())
 
     def capture(self, work: Work) -> Work:
-        """Capture `work` in a graph; return the call that replays it."""
+        """Capture `work` in a graph; return a function that replays it."""
         raise NotImplementedError("calls that run on the host cannot be captured in a CUDA graph")
 
 
 class CupyQueue(Queue):
-    """A CuPy stream."""
+    """Queue on a CuPy stream."""
 
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU
@@ -89,19 +92,22 @@ class CupyQueue(Queue):
 
 
 def queue_of(comm: Any) -> Queue:
-    """Make a queue for the operations of a communicator."""
+    """Return a queue for the operations of a communicator."""
     return Queue() if comm.device == "host" else CupyQueue()
 
 
 def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph: bool) -> Times:
-    """Time a call, as the average of `iters` calls after `warmup` others. Collective."""
-    backends.select().synchronize()  # the arguments are complete
+    """Time a call, as the average of `iters` calls after `warmup` calls (collective)."""
+    # The arguments must be complete.
+    backends.select().synchronize()
     with queue:
-        repeat(call, max(warmup, 1))  # preparation cannot be captured
+        # Preparation cannot be captured.
+        repeat(call, max(warmup, 1))
         queue.synchronize()
         repeats = REPLAYS if graph else 1
         work = queue.capture(lambda: repeat(call, iters)) if graph else lambda: repeat(call, iters)
-        work()  # what happens only once has happened then
+        # The first run is not timed, because it includes one-time work.
+        work()
         queue.synchronize()
         MPI.Comm.Barrier(comm)
         seconds = queue.elapsed(lambda: repeat(work, repeats))

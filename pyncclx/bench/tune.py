@@ -1,7 +1,7 @@
-"""python -m pyncclx tune: time every algorithm of the operations that have several, and write which to choose.
+"""python -m pyncclx tune: time all algorithms, and write a table of the fastest.
 
-The table is for this kind of device and this number of ranks; other numbers of ranks in it stay. Communicators that
-make their first operation on device arrays afterwards use it. It takes some seconds on GPUs.
+The table is for this kind of device and this number of ranks; entries for other numbers of ranks stay. Communicators
+use it if they make their first operation on device arrays afterwards. Tuning takes some seconds on GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .cases import CASES, Options
 from .memory import Memory, Ordinary
 from .sizes import parse_nbytes, steps
 
-IMPOSSIBLE = math.inf  # the time of an algorithm that cannot move so much
+IMPOSSIBLE = math.inf  # time of an algorithm that cannot move so many bytes
 _WARMUP = 3
 
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure, and write the table."""
+    """Measure the limits, and write the table."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
     if comm.spanning is not None:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
-    """Measure the limits of all ladders; rank 0 prints the times. Collective."""
+    """Return the limits of all algorithm tables (collective). Rank 0 prints the times."""
     memory = Ordinary(comm)
     limits: dict[str, int] = {}
     for operation, rungs in LADDERS.items():
@@ -78,20 +78,21 @@ def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
 
 
 def time_rung(comm: Any, operation: str, rung: str, nbytes: int, memory: Memory, iters: int) -> float:
-    """Microseconds of one algorithm at one size. Collective."""
+    """Return the microseconds of one algorithm at one size (collective)."""
     case = CASES[operation](comm, nbytes, Options(algorithm=rung), memory)
     form, queue = case.forms[0], timing.queue_of(comm)
     case.fill(form)
     try:
         return timing.time(comm, queue, case.call(form), iters, _WARMUP, graph=comm.device != "host").slowest
-    except ValueError:  # on all ranks: it cannot move so much
+    except ValueError:
+        # All ranks raise it: the algorithm cannot move so many bytes.
         return IMPOSSIBLE
 
 
 def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
-    """Choose an algorithm for each size so that no later algorithm comes before an earlier one.
+    """Return an algorithm for each size; a larger size never has an earlier one.
 
-    Of all such choices the one with the least sum of logarithms, so that one noisy size does not decide.
+    The choice with the least sum of logarithms of times is taken, so that one noisy size does not decide.
     """
     sizes, rungs = len(times), len(times[0])
     choices = []
@@ -102,21 +103,22 @@ def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
 
 
 def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Sequence[int]) -> list[int]:
-    """The longest message, in bytes, for each algorithm but the last.
+    """Return the longest message, in bytes, for each algorithm but the last.
 
-    It is the last size at which this algorithm or an earlier one is chosen; if it cannot move the next size, it is one
-    byte less than that.
+    It is the last size at which this algorithm or an earlier one is chosen. If the algorithm cannot move the next
+    size, it is one byte less than that size.
     """
     found: list[int] = []
     for rung in range(len(times[0]) - 1):
         last = sum(choice <= rung for choice in chosen) - 1
         impossible_next = last + 1 < len(sizes) and times[last + 1][rung] == IMPOSSIBLE
         limit = sizes[last + 1] - 1 if impossible_next else sizes[last] if last >= 0 else 0
-        found.append(max([limit, *found]))  # the limit of a rung that is never chosen is that of the one below
+        # An algorithm that is never chosen has the limit of its predecessor.
+        found.append(max([limit, *found]))
     return found
 
 
 def cell(time: float, *, chosen: bool) -> str:
-    """Format a time for its column."""
+    """Return a time, formatted for its column."""
     text = "n/a " if time == IMPOSSIBLE else f"{time:.1f}{' *'[chosen]}"
     return f"{text:>20}"

@@ -1,4 +1,4 @@
-"""One case for each operation that the benchmark can time."""
+"""Cases: one for each operation that the benchmark can time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .moves import alternating
 
 __all__ = ["CASES", "FORMS", "Case", "Options", "alternating"]
 
-# By the operation's name, in the order of the names.
+# By the operation's name, in alphabetical order.
 CASES: dict[str, type[Case]] = {
     case.method.lower(): case
     for _, case in sorted((vars(moves) | vars(reductions)).items())

@@ -1,4 +1,4 @@
-"""One operation at one size: its buffers, our call, the expected result."""
+"""Case: an operation at one size, its buffers, pyncclx's call, expected result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ..elements import Elements
 from ..memory import RECV, SEND, Memory, array_module
 
 POISON = 113
-FORMS = {"out_of_place": False, "in_place": True}  # keys of results, and `in_place` of `Case`
+# Keys of results, and the `in_place` of `Case`.
+FORMS = {"out_of_place": False, "in_place": True}
 
 _Case = TypeVar("_Case", bound="Case")
 
@@ -29,24 +30,24 @@ class Options:
 
 
 class Case:
-    """One operation at one size.
+    """Operation at one size.
 
     Attributes
     ----------
     method : str
-        Name of our method, of the communicator or a window.
+        Name of pyncclx's method, of the communicator or a window.
     mpi_method : str or None
-        Name of mpi4py's method, if that is another one.
+        Name of mpi4py's method, if it is a different one.
     kind : str
         Name of a peer's method.
     forms : tuple of bool
-        Whether the operation can be out of place (False) and in place (True).
+        The operation's forms: out of place (False), in place (True).
     blocks : bool
         Whether the size is that of all ranks' blocks together.
     nbytes, count, block : int
-        Size in the sense of nccl-tests; elements of it, and of one rank's part.
+        Size in bytes as in nccl-tests; elements of it; elements of one rank's part.
     send, recv : arrays
-        In place, one of them is both.
+        Buffers. In place, one of them is both.
     """
 
     method: ClassVar[str]
@@ -56,12 +57,12 @@ class Case:
     blocks: ClassVar[bool] = True
     reduces: ClassVar[bool] = False
     rooted: ClassVar[bool] = False
-    to_root: ClassVar[bool] = False  # root alone has a result
-    sends_all: ClassVar[bool] = True  # send has all blocks, not this rank's alone
-    receives_all: ClassVar[bool] = True  # and recv
+    to_root: ClassVar[bool] = False  # only root has a result
+    sends_all: ClassVar[bool] = True  # send has all blocks, not only this rank's
+    receives_all: ClassVar[bool] = True  # recv has all blocks, not only this rank's
     same_everywhere: ClassVar[bool] = False  # every rank has the same result
     capturable: ClassVar[bool] = True
-    windows_only: ClassVar[bool] = False  # ours needs memory from comm.Alloc
+    windows_only: ClassVar[bool] = False  # pyncclx needs memory from comm.Alloc
 
     def __init__(self, comm: Any, nbytes: int, options: Options, memory: Memory) -> None:
         self.comm, self.options, self.xp = comm, options, array_module(comm)
@@ -78,58 +79,58 @@ class Case:
         self.recv = memory.empty(RECV, self.count if self.receives_all else self.block, self.elements.storage)
 
     def twin(self: _Case, memory: Memory) -> _Case:
-        """Make the same case in other memory."""
+        """Return the same case in other memory."""
         return type(self)(self.comm, self.nbytes, self.options, memory)
 
-    # Defined by each operation
+    # Methods that operations override.
 
     @property
     def bus_factor(self) -> float:
-        """Bytes over the busiest link for each byte of size, so that busbw can be compared with the wire."""
+        """Bytes over the busiest link for each byte of size, which makes busbw comparable."""
         return 1 - 1 / self.size if self.blocks else 1.0
 
     def source(self, in_place: bool) -> Any:
-        """The part of a buffer that holds this rank's contribution; None if it has none."""
+        """Return the part of a buffer with this rank's contribution; None if it has none."""
         return self.recv if in_place and self.has_result else self.send
 
     def target(self, in_place: bool) -> Any:
-        """The part of a buffer that holds this rank's result; None if it gets none."""
+        """Return the part of a buffer for this rank's result; None if it has none."""
         return self.recv if self.has_result else None
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        """Arguments of our method and of mpi4py's."""
+        """Return the arguments of pyncclx's method and of mpi4py's."""
         send = MPI.IN_PLACE if in_place and self.has_result else self.spec(self.send)
         return send, self.whole(self.recv) if self.has_result else None, *self.further()
 
     def spec(self, array: Any) -> Any:
-        """Make the argument for an array."""
+        """Return the argument for an array."""
         return array
 
     def whole(self, array: Any) -> Any:
-        """Make the argument for an array of all ranks' blocks."""
+        """Return the argument for an array of all ranks' blocks."""
         return self.spec(array)
 
     def further(self) -> tuple[Any, ...]:
-        """Arguments behind the buffers."""
+        """Return the arguments after the buffers."""
         return (self.root,) if self.rooted else ()
 
     def expected(self) -> Any:
-        """The elements that the target must hold."""
+        """Return the elements that the target must hold."""
         raise NotImplementedError
 
-    # Common to all operations
+    # Methods common to all operations.
 
     def own(self, rank: int, first: int = 0, count: int | None = None) -> Any:
-        """Elements of a rank's contribution, from `first` on."""
+        """Return elements of a rank's contribution, from `first` on."""
         make = self.elements.to_reduce if self.reduces else self.elements.to_move
         return make(self.xp, rank, first, self.count - first if count is None else count)
 
     def part(self, array: Any, rank: int) -> Any:
-        """A rank's block of an array."""
+        """Return a rank's block of an array."""
         return array[rank * self.block : (rank + 1) * self.block]
 
     def fill(self, in_place: bool) -> None:
-        """Fill the buffers for one operation that is checked: this rank's contribution, and POISON elsewhere."""
+        """Fill the buffers for a checked operation: this rank's contribution, else POISON."""
         self.send[...] = POISON
         self.recv[...] = POISON
         source = self.source(in_place)
@@ -137,6 +138,6 @@ class Case:
             source[...] = self.own(self.rank, count=len(source))
 
     def call(self, in_place: bool) -> Callable[[], Any]:
-        """Make the call of our method."""
+        """Return the call of pyncclx's method, without arguments."""
         keywords = {"algorithm": self.options.algorithm} if self.options.algorithm else {}
         return functools.partial(getattr(self.comm, self.method), *self.arguments(in_place), **keywords)

@@ -31,7 +31,7 @@ class Bcast(Case):
 
 
 class Counted(Case):
-    """Equal counts, by the operation that takes any."""
+    """Equal counts, passed to an operation that takes any counts."""
 
     def whole(self, array: Any) -> Any:
         return [array, [self.block] * self.size]
@@ -93,7 +93,10 @@ class Alltoall(Case):
 
 
 class Alltoallv(Counted, Alltoall):
-    """Equal counts: ours are on the device, with all outputs; the peers' are on the host, which is easier."""
+    """Equal counts: pyncclx's on the device with all outputs, the peers' on the host.
+
+    Counts on the host are easier.
+    """
 
     method, kind = "Alltoallv", "alltoallv"
     forms = (False,)
@@ -114,7 +117,10 @@ class Alltoallv(Counted, Alltoall):
 
 
 def alternating(case: Case, send: Callable[[], Any], recv: Callable[[], Any]) -> Callable[[], None]:
-    """Make one call of a send and a receive that block; every second rank receives first."""
+    """Return a function that makes a blocking send and a blocking receive.
+
+    Every second rank receives first.
+    """
     first, second = (recv, send) if case.rank % 2 else (send, recv)
 
     def both() -> None:
@@ -125,7 +131,10 @@ def alternating(case: Case, send: Callable[[], Any], recv: Callable[[], Any]) ->
 
 
 class Sendrecv(Case):
-    """A ring: each rank sends to the next one. Messages are matched on the host, so graphs cannot hold them."""
+    """Ring of `Sendrecv`: each rank sends to the next one.
+
+    The host matches messages, so graphs cannot hold them.
+    """
 
     method, kind = "Sendrecv", "sendrecv"
     forms = (False,)
@@ -144,7 +153,7 @@ class Sendrecv(Case):
 
 
 class Isend(Sendrecv):
-    """The same ring by `Irecv`, `Isend` and `Waitall`."""
+    """Ring by `Irecv`, `Isend` and `Waitall`."""
 
     method, mpi_method = "Isend", "Sendrecv"
 
@@ -158,7 +167,10 @@ class Isend(Sendrecv):
 
 
 class Send(Sendrecv):
-    """The same ring by `Send` and `Recv`; every second rank receives first. A single rank calls `Sendrecv`."""
+    """Ring by `Send` and `Recv`; every second rank receives first.
+
+    A single rank calls `Sendrecv`.
+    """
 
     method, mpi_method, kind = "Send", "Sendrecv", "send"
 
@@ -170,7 +182,7 @@ class Send(Sendrecv):
 
 
 class PutSignal(Sendrecv):
-    """The same ring by one-sided operations, which need no matching, so that graphs can hold them."""
+    """Ring by one-sided operations, which graphs can hold, as they need no matching."""
 
     method, mpi_method = "Put_signal", "Sendrecv"
     capturable = True

@@ -12,7 +12,7 @@ from .case import Case
 
 
 class Reduction(Case):
-    """Elements are folded in an order that is known, so results are compared bit by bit."""
+    """Reduction in a fixed order, so that results are compared bit by bit."""
 
     reduces = True
 
@@ -30,7 +30,10 @@ class Reduction(Case):
         return self.folded()
 
     def folded(self, first: int = 0, count: int | None = None) -> Any:
-        """Fold all ranks' contributions: in rank order, over nodes inside each node and then in the nodes' order."""
+        """Return the fold of all ranks' contributions in rank order.
+
+        Over several nodes, the fold is inside each node first, and then in the order of nodes.
+        """
         spanning = self.comm.spanning
         if spanning is None:
             return self.in_order(range(self.size), first, count)
@@ -40,7 +43,7 @@ class Reduction(Case):
         return self.elements.fold(self.xp, self.options.op, results, self.size)
 
     def in_order(self, ranks: Sequence[int], first: int = 0, count: int | None = None, op: str | None = None) -> Any:
-        """Fold the contributions of some ranks, by another operator if one is given."""
+        """Return the fold of some ranks' contributions, by `op` if it is given."""
         contributions = [self.own(rank, first, count) for rank in ranks]
         return self.elements.fold(self.xp, op or self.options.op, contributions)
 
@@ -62,7 +65,7 @@ class Reduce(Reduction):
 
 
 class ReduceScatterBlock(Reduction):
-    """In place, MPI's result is at the beginning of the buffer."""
+    """Reduce-scatter; in place, MPI's result is at the beginning of the buffer."""
 
     method, kind = "Reduce_scatter_block", "reduce_scatter"
     receives_all = False
@@ -81,7 +84,7 @@ class ReduceScatterBlock(Reduction):
 
 
 class ReduceScatter(ReduceScatterBlock):
-    """Equal counts, by the operation that takes any."""
+    """Equal counts, passed to an operation that takes any counts."""
 
     method = "Reduce_scatter"
 

@@ -1,4 +1,4 @@
-"""Other libraries that are timed in the same processes and the same run."""
+"""Other libraries, timed in the same processes and the same run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ PEERS: dict[str, Callable[[Any], Peer]] = {
 
 
 def make(names: str | None, comm: Any) -> dict[str, Peer]:
-    """Make the peers of a list with commas. Collective."""
+    """Return the peers of a list separated by commas (collective)."""
     wanted = [name.strip() for name in names.split(",")] if names else []
-    spanning = comm.spanning  # before a peer starts NCCL, which looks once whether nodes are pretended
+    # Before a peer starts NCCL, because NCCL checks only once whether nodes are simulated.
+    spanning = comm.spanning
     for name in wanted:
         if name not in PEERS:
             raise SystemExit(f"--against {name}: give one or more of {','.join(PEERS)}")

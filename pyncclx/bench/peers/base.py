@@ -1,4 +1,4 @@
-"""The base of all libraries that are timed, and ours."""
+"""Base class of all timed libraries, and pyncclx as one of them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ Call = Callable[[], Any]
 
 
 class Peer:
-    """A library, with the ranks of a communicator.
+    """Library, with the ranks of a communicator.
 
-    A peer has a method for each kind of case that it can do, by the kind's name. It takes the case and whether it is in
-    place, and returns the call.
+    A peer has a method for each kind of case that it supports, named by the kind. The method takes the case and whether
+    it is in place, and returns the call.
 
     Attributes
     ----------
     queue : Queue
-        Where its calls run.
+        Queue of its calls.
     about : str
         Name and version.
     exact : bool
-        Whether it folds in the order of what is expected, so that its results are compared bit by bit.
+        Whether it folds in the expected order, so that its results are compared bit by bit.
     capturable : bool
-        Whether CUDA graphs can capture its calls; else they are timed eagerly.
+        Whether CUDA graphs can capture its calls; if not, they are timed eagerly.
     in_place_only, out_of_place_only : set of str
-        Kinds that it can do in one form.
+        Kinds that it supports in one form only.
     """
 
     queue: Queue
@@ -39,22 +39,22 @@ class Peer:
     out_of_place_only: frozenset[str] = frozenset()
 
     def adopt(self, case: Case) -> Case:
-        """Move a case to the memory that the peer needs. Collective."""
+        """Return the case in the memory that the peer needs (collective)."""
         return case
 
     def call(self, case: Case, in_place: bool) -> Call | None:
-        """Make the peer's call for a case; None if it cannot do that."""
+        """Return the peer's call for a case; None if it does not support it."""
         if case.kind in (self.out_of_place_only if in_place else self.in_place_only):
             return None
         make: Callable[[Case, bool], Call | None] | None = getattr(self, case.kind, None)
         return make(case, in_place) if make else None
 
     def target(self, case: Case, in_place: bool) -> Any:
-        """The part of a buffer that holds this rank's result; None if it gets none."""
+        """Return the part of a buffer for this rank's result; None if it has none."""
         return case.target(in_place)
 
     def close(self) -> None:
-        """Release what the peer holds. Collective."""
+        """Release the peer's resources (collective)."""
 
 
 class Ours(Peer):
@@ -70,7 +70,10 @@ class Ours(Peer):
 
 
 def own_block(case: Case, in_place: bool) -> Any:
-    """As `Case.target`, but an in-place reduce-scatter leaves each block where it is, as NCCL's does."""
+    """Return the part of a buffer for this rank's result in NCCL's form.
+
+    An in-place reduce-scatter of NCCL leaves each block in its place; otherwise this is `Case.target`.
+    """
     if in_place and case.kind == "reduce_scatter":
         return case.part(case.send, case.rank)
     return case.target(in_place)

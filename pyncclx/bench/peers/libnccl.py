@@ -1,4 +1,7 @@
-"""The part of NCCL's C interface that the benchmark calls (nccl.h of NCCL 2.28), by ctypes."""
+"""NCCL's C interface by ctypes: the part that the benchmark calls.
+
+The source is nccl.h of NCCL 2.28.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,11 @@ _WINDOW_PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 class NcclError(RuntimeError):
-    """A call of NCCL's failed."""
+    """Failed call of NCCL."""
 
 
 class Library:
-    """libnccl.so.2: its functions are attributes that raise `NcclError` where NCCL returns an error."""
+    """libnccl.so.2: its functions are attributes, which raise `NcclError` on errors."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = ctypes.CDLL(find()) if library is None else library
@@ -88,7 +91,10 @@ class Library:
 
 
 def find() -> str:
-    """Path of the library that pip has installed (with PyTorch), else its name, which the system searches for."""
+    """Return the path of the library that pip installed with PyTorch, or its name.
+
+    The system searches for the name.
+    """
     nvidia = importlib.util.find_spec("nvidia")
     for folder in (nvidia.submodule_search_locations or ()) if nvidia else ():
         library = Path(folder) / "nccl" / "lib" / "libnccl.so.2"

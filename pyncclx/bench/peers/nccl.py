@@ -1,4 +1,4 @@
-"""NCCL called directly, on the same buffers, or on windows of its own symmetric memory."""
+"""NCCL, called directly, on the same buffers or on its own symmetric memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from ..timing import queue_of
 from . import libnccl
 from .base import Call, Peer, own_block
 
-Messages = list[tuple[Any, int]]  # blocks, and the rank that each comes from or goes to
+# Blocks, and the rank that each comes from or goes to.
+Messages = list[tuple[Any, int]]
 
 
 def address(array: Any) -> int:
-    """The address of an array."""
+    """Return the address of an array."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 class Nccl(Peer):
-    """Direct calls of NCCL. Moves are of bytes; gather, scatter and all-to-all are groups of sends and receives."""
+    """Direct calls of NCCL; moves are of bytes.
+
+    Gather, scatter and all-to-all are groups of sends and receives.
+    """
 
     out_of_place_only = frozenset({"alltoall", "alltoallv"})
 
@@ -48,7 +52,7 @@ class Nccl(Peer):
         return own_block(case, in_place)
 
     def _bind(self, function: Callable[..., None], *arguments: Any) -> Call:
-        """Make a call that runs on the stream that is current at its time."""
+        """Return a call that runs on the stream that is current when it is made."""
         handle, current = self._handle, self._device.current_stream
         return lambda: function(*arguments, handle, getattr(current(), "ptr", None))
 
@@ -113,7 +117,10 @@ class Nccl(Peer):
 
 
 class SymmetricNccl(Nccl):
-    """The same in memory that NCCL allocated and all ranks registered as a window (NCCL 2.27 and newer)."""
+    """Direct calls of NCCL on memory that NCCL allocated (NCCL 2.27 and newer).
+
+    All ranks have registered the memory as a window.
+    """
 
     def __init__(self, comm: Any, library: libnccl.Library | None = None) -> None:
         super().__init__(comm, library)
@@ -127,7 +134,7 @@ class SymmetricNccl(Nccl):
         return case.twin(self)
 
     def empty(self, place: int, count: int, dtype: Any) -> Any:
-        """Allocate and register an array, which replaces the one before. Collective."""
+        """Allocate and register an array, which replaces the previous one (collective)."""
         self._release(place)
         nbytes = count * np.dtype(dtype).itemsize
         memory, window = ctypes.c_void_p(), ctypes.c_void_p()
@@ -155,7 +162,7 @@ class SymmetricNccl(Nccl):
 
 
 def array_over(xp: Any, begin: int, count: int, dtype: Any) -> Any:
-    """Make an array over memory that the array does not own."""
+    """Return an array over memory that the array does not own."""
     nbytes = count * np.dtype(dtype).itemsize
     if xp is np:
         return np.frombuffer((ctypes.c_char * nbytes).from_address(begin), dtype)

@@ -16,7 +16,7 @@ _REDUCED = {"int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32",
 
 
 class TorchQueue(Queue):
-    """A PyTorch stream."""
+    """Queue on a PyTorch stream."""
 
     def __init__(self, torch: Any) -> None:
         self._torch, self._stream = torch, torch.cuda.Stream()
@@ -69,7 +69,7 @@ class Torch(Peer):
         self.about = f"PyTorch {torch.__version__} (NCCL {version})"
 
     def _meet(self) -> Any:
-        """Open the store that the ranks share, which is on rank 0 at a port that the system chose."""
+        """Return the store of all ranks, on rank 0 at a port that the system chose."""
         host, store = "127.0.0.1", self.distributed.TCPStore
         own = store(host, 0, is_master=True, wait_for_workers=False) if self.comm.rank == 0 else None
         port = MPI.Comm.bcast(self.comm, own and own.port)
@@ -86,7 +86,7 @@ class Torch(Peer):
         return self.torch.as_tensor(array.view("u1"))
 
     def _blocks(self, case: Case, array: Any) -> list[Any] | None:
-        """The blocks of all ranks, which only root passes."""
+        """Return the blocks of all ranks, which only root passes."""
         return list(self._bytes(array).chunk(case.size)) if case.is_root else None
 
     def _numbers(self, case: Case, array: Any) -> Any:
@@ -132,7 +132,7 @@ class Torch(Peer):
         return partial(self.distributed.all_to_all_single, recv, send, counts, counts)
 
     def sendrecv(self, case: Any, in_place: bool) -> Call:
-        """Send and receive in one group, as nccl-tests do."""
+        """Return a call that sends and receives in one group, as nccl-tests does."""
         d = self.distributed
         pair = [
             d.P2POp(d.isend, self._bytes(case.send), case.next),
@@ -146,7 +146,7 @@ class Torch(Peer):
         return exchange
 
     def send(self, case: Any, in_place: bool) -> Call:
-        """Send and receive one after the other; every second rank receives first."""
+        """Return a call that sends and then receives; every second rank receives first."""
         send = partial(self.distributed.send, self._bytes(case.send), case.next)
         recv = partial(self.distributed.recv, self._bytes(case.recv), case.previous)
         return alternating(case, send, recv)

@@ -1,4 +1,7 @@
-"""mpi4py on host buffers, with copies from the device and back, as programs do without a GPU-aware MPI."""
+"""mpi4py on host buffers, with copies from the device and back.
+
+Programs do so without a CUDA-aware MPI.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from .base import Call, Peer
 
 
 class Staged(Peer):
-    """mpi4py's own operations on pinned copies; never in a graph, and reductions of MPI's types only."""
+    """mpi4py's own operations on pinned copies.
+
+    Graphs cannot capture them, and reductions take only MPI's types.
+    """
 
     capturable = False
 
@@ -42,7 +48,7 @@ class Staged(Peer):
 
 
 def copy(to: Any, array: Any) -> None:
-    """Copy to the host or to the device; returns when the copy is complete."""
+    """Copy to the host or to the device, and wait for the copy."""
     if isinstance(array, np.ndarray) and isinstance(to, np.ndarray):
         to[...] = array
     elif isinstance(to, np.ndarray):
