@@ -49,10 +49,7 @@ class Memory(Protocol):
         """Return how many of `nbytes` bytes from an address kernels can use."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return how many of these bytes each allocation holds.
-
-        CUDA copies from one allocation at a time.
-        """
+        """Return how many of these bytes each allocation has; CUDA copies from one only."""
 
 
 class Kernels(Protocol):
@@ -139,16 +136,10 @@ class Streams(Protocol):
         """Return whether a stream is the default stream, which waits for most others."""
 
     def can_be_captured(self, stream: Any) -> bool:
-        """Return whether the program could capture a stream.
-
-        It cannot capture the default stream or `private_stream`.
-        """
+        """Return whether a stream is neither the default one nor `private_stream`."""
 
     def private_stream(self) -> Any:
-        """Return this thread's private stream, which waits for no other.
-
-        The first call of a thread creates it.
-        """
+        """Return this thread's private stream, made at first use; it waits for no other."""
 
     def named_stream(self, value: Any) -> Any:
         """Return the stream that a user names: a handle, or an object of a library.
@@ -172,10 +163,7 @@ class Streams(Protocol):
         """Make work enqueued on `then` from now on wait for the work now on `first`."""
 
     def order_eager(self, first: Any, then: Any) -> None:
-        """Order two streams like `order`, without checking for captures.
-
-        Neither stream may be in a capture.
-        """
+        """Order two streams like `order`; neither may be in a capture, which is unchecked."""
 
     def fork(self, stream: Any, side: Any) -> bool:
         """Make `side` wait for `stream`, and add `side` to the capture of `stream`.
@@ -234,10 +222,7 @@ class Exports(Protocol):
         """Allocate zeroed memory that any process can open, until this process ends."""
 
     def allocation(self, address: int) -> Exported | None:
-        """Return the allocation at an address for other processes to open.
-
-        None if they cannot open it.
-        """
+        """Return the allocation at an address for others to open; None if they cannot."""
 
     def export(self, address: int, nbytes: int) -> Exported | None:
         """Let other processes open the memory at an address; None if they cannot."""
