@@ -1,5 +1,5 @@
-"""The flight recorder: a process's last calls in a ring of a mapped file, which outlives the process.
+"""Flight recorder: a process's last calls in a mapped file that outlives it.
 
-`ring.py` writes it, `reading.py` reads it, here or in another process; `layout.py` is what lies where. `calls.py` makes
-the entries of one communicator.
+`ring.py` writes the file, `reading.py` reads it in this or another process, and `layout.py` has its layout. `calls.py`
+makes the entries of one communicator.
 """

@@ -1,4 +1,4 @@
-"""The entries of one communicator or window: numbered, so that the ranks' entries can be laid beside each other."""
+"""Entries of one communicator or window, numbered alike on all ranks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from .layout import FACTS, Facts, Live
 from .ring import RING, Ring, now
 from .sites import calling_site
 
-#: Those of communicators and windows that are in use.
+#: Writers of communicators and windows that are in use.
 CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
 
 
 class Calls:
-    """Writes the entries of a communicator's calls.
+    """Writer of the entries of a communicator's calls.
 
     Attributes
     ----------
     ring : Ring
     reference : int
-        Of the communicator, in entries.
+        Reference of the communicator in entries.
     numbers : iterator
-        The numbers of collective calls.
+        Iterator over the numbers of collective calls.
     skipped : int
-        Collective calls that launched no kernel of the communicator's channels; the others each advance its epoch.
+        Number of collective calls that launched no kernel on the communicator's channels. Each other call advances its
+        epoch.
     """
 
     def __init__(self, ring: Ring, identity: Identity, name: str, rank: int) -> None:
@@ -45,24 +46,33 @@ class Calls:
 
     @property
     def last(self) -> int:
-        """The number of the last collective call; an iterator that counts shows the next one in its text alone."""
+        """Number of the last collective call.
+
+        The iterator shows its next number only in its `repr`.
+        """
         return int(repr(self.numbers).removeprefix("count(").removesuffix(")")) - 1
 
     def close(self) -> None:
-        """Note that the communicator is gone: once its entries are, too, its text leaves its place to another."""
+        """Note that the communicator has ended.
+
+        Its text's place is reused once its entries are overwritten.
+        """
         CALLS.discard(self)
         self.ring.release(self.reference)
 
-    # Collective calls
+    # Methods for collective calls.
 
     def begin(self, operation: str, kind: int = layout.COLLECTIVE, flags: int = 0) -> Begun:
-        """Write the entry of a call that begins; it has no number before its arguments are checked."""
+        """Write the entry of a call that begins; its number follows after the checks."""
         text = self.ring.text
         facts = Facts(text(operation), self.reference, site=text(calling_site()), kind=kind, flags=flags)
         return Begun(self, self.ring, self.ring.add(0, facts), facts)
 
     def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
-        """Return a function that writes the entry of a call that came before; `beside` is as for `Begun.launched`."""
+        """Return a function that writes the entry of a cached call.
+
+        `beside` is as in `Begun.launched`.
+        """
         write = self.ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
 
         def write_beside() -> None:
@@ -72,13 +82,16 @@ class Calls:
         return write_beside if beside else write
 
     def again(self, facts: bytes) -> int:
-        """Write the entry of a call by steps that came before (`Begun.by_steps`); return its sequence number."""
+        """Write the entry of a cached call by steps; return its sequence number.
+
+        `Begun.by_steps` returns the facts.
+        """
         self.skipped += 1
         return self.ring.add_packed(next(self.numbers), facts)
 
     @contextmanager
     def meeting(self, operation: str) -> Iterator[None]:
-        """Write the entry of a call in which the ranks meet on the host, and its end."""
+        """Write the entry of a call with a rendezvous on the host, and its end."""
         begun = self.begin(operation)
         begun.describe(operation=operation, signature=())
         begun.not_launched(layout.MEETING)
@@ -86,14 +99,14 @@ class Calls:
             yield
         begun.end()
 
-    # Calls that are not collective
+    # Methods for calls that are not collective.
 
     def one(
         self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0, datatype: str = ""
     ) -> int:
-        """Write the entry of a message or a one-sided operation; return its sequence number.
+        """Write the entry of a message or one-sided operation; return its sequence number.
 
-        The arguments may be wrong: then the call raises next.
+        The arguments may be wrong; then the call raises next.
         """
         facts = self.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
         return self.ring.add_packed(0, facts)
@@ -101,7 +114,10 @@ class Calls:
     def facts_of_one(
         self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0, datatype: str = ""
     ) -> bytes:
-        """Return what the entry of such an operation says; its line is that of the first equal one."""
+        """Return the packed facts of a message or one-sided operation.
+
+        Equal operations share the program line of the first.
+        """
         if type(peer) is not int or type(tag) is not int:
             peer, tag = _whole(peer), _whole(tag)
         key = operation, peer, tag, nbytes, datatype
@@ -124,11 +140,11 @@ class Calls:
         )
 
     def end(self, sequence: int) -> None:
-        """Note that what an entry is about is over."""
+        """Record the end of an entry's operation."""
         self.ring.end(sequence)
 
     def match(self, sequence: int, peer: int, tag: int) -> None:
-        """Note which message a receive with wildcards has got."""
+        """Record which message a receive with wildcards has matched."""
         self.ring.match(sequence, self.world_rank(peer), tag)
 
     def world_rank(self, peer: int) -> int:
@@ -136,11 +152,11 @@ class Calls:
         ranks = self.identity.remote or self.identity.world
         return ranks[peer] if 0 <= peer < len(ranks) else layout.ANY
 
-    # What the process waits for
+    # What the process waits for.
 
     @contextmanager
     def waiting(self, what: str, detail: str = "") -> Iterator[None]:
-        """Show that the process waits on the host, while the block runs."""
+        """Record that the process waits on the host, while the block runs."""
         before = self.ring.shown()
         self.ring.live(Live(now(), self.ring.text(what), self.reference, self.ring.text(detail)))
         try:
@@ -150,7 +166,7 @@ class Calls:
 
 
 def _whole(value: Any) -> int:
-    """Return a rank or tag as it fits an entry; ANY for what is none."""
+    """Return a rank or tag that fits an entry; ANY for other values."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -159,7 +175,7 @@ def _whole(value: Any) -> int:
 
 
 class Begun:
-    """The entry of a call that has begun."""
+    """Entry of a call that has begun."""
 
     def __init__(self, calls: Calls, ring: Ring, sequence: int, facts: Facts) -> None:
         self._calls, self._ring, self.sequence, self._facts = calls, ring, sequence, facts
@@ -176,7 +192,7 @@ class Begun:
         reduction: str = "",
         root: int | None = None,
     ) -> None:
-        """Write what the arguments are."""
+        """Write the arguments of the call."""
         text, facts, self.operation = self._ring.text, self._facts, operation
         rooted = {} if root is None else {"peer": self._calls.world_rank(root), "flags": facts.flags | layout.ROOTED}
         self._ring.number(self.sequence, next(self._calls.numbers))
@@ -191,7 +207,7 @@ class Begun:
         )
 
     def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
-        """Write which kernel it is, and where; return a function that writes the entry of an equal call.
+        """Write kernel and stream; return a function that writes an equal call's entry.
 
         `beside`: the kernel uses none of the communicator's channels.
         """
@@ -201,12 +217,15 @@ class Begun:
         return calls.repeated(self._facts, beside=beside)
 
     def not_launched(self, kind: int = layout.HOST) -> None:
-        """Note that no kernel was launched: MPI does it, or there was nothing to do."""
+        """Record that no kernel is launched: MPI does the call, or there is nothing to do."""
         self._calls.skipped += 1
         self._change(kind=kind)
 
     def prepared(self, kernel: str, *, beside: bool = False) -> Callable[[], None]:
-        """Let the entry be that of a persistent call's preparation; return what writes those of its starts."""
+        """Make this the entry of a persistent call's preparation.
+
+        Return a function that writes the entries of its starts.
+        """
         started = self._facts._replace(algorithm=self._ring.text(kernel), flags=self._facts.flags | layout.PERSISTENT)
         self._change(operation=self._ring.text(f"{self.operation}_init"), kind=layout.MEETING)
         self._calls.skipped += 1
@@ -214,24 +233,28 @@ class Begun:
         return self._calls.repeated(started, beside=beside)
 
     def refused(self) -> None:
-        """Note that the call raises: it is over."""
-        if self.operation:  # it has a number
+        """Record that the call raises an exception, and has ended."""
+        # A described call has a number.
+        if self.operation:
             self.not_launched()
         self.end()
 
     def of_host_arrays(self, operation: str) -> None:
-        """Write that MPI does the call."""
+        """Record that MPI does the call."""
         self.describe(operation=operation, signature=("host arrays",))
         self.not_launched()
 
     def by_steps(self) -> bytes:
-        """Write that the call, which is over, went by steps in nodes and between them; return those of an equal one."""
+        """Record that the call went by steps in and between nodes, and has ended.
+
+        Return the facts of an equal call.
+        """
         self.not_launched(layout.COLLECTIVE)
         self.end()
         return FACTS.pack(*self._facts._replace(flags=self._facts.flags | layout.REPEATED))
 
     def end(self) -> None:
-        """Note that the call is over."""
+        """Record the end of the call."""
         self._ring.end(self.sequence)
 
     def _change(self, **facts: Any) -> None:
@@ -240,6 +263,6 @@ class Begun:
 
 
 def calls_of(identity: Identity, name: str, rank: int) -> Calls | None:
-    """Return what writes the entries of a communicator or window; None if nothing is recorded."""
+    """Return the writer for a communicator or window; None if nothing is recorded."""
     ring = RING.get()
     return None if ring is None else Calls(ring, identity, name, rank)

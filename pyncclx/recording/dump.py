@@ -1,4 +1,4 @@
-"""What a rank writes for others to read after a failure: its record, its stacks, what its kernels have got to."""
+"""Dump of a rank after a failure: its record, its stacks, its kernels' progress."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _FAILURES_KEPT = 20
 
 
 class Progressing(Protocol):
-    """The device side of a communicator, which has the progress of its kernels."""
+    """Device side of a communicator, which has the progress of its kernels."""
 
     def progress(self) -> dict[str, Any]:
-        """Return it, without waiting for the device."""
+        """Return the progress, without waiting for the device."""
 
 
-#: What records the calls of each.
+#: The writer of each communicator's entries.
 PROGRESSING: weakref.WeakKeyDictionary[Progressing, Calls] = weakref.WeakKeyDictionary()
 _writing = lock()
 
 
 def folder() -> Path:
-    """Return the folder of this job's dumps: PYNCCLX_DUMP, or one in the folder for temporary files."""
+    """Return the folder of this job's dumps: PYNCCLX_DUMP, or a temporary folder."""
     return settings.DUMP.get() or _of_all_jobs() / folders.job()
 
 
@@ -52,22 +52,22 @@ def _of_all_jobs() -> Path:
 
 
 def dump(reason: str = "asked for", *, to: str | os.PathLike[str] | None = None) -> Path | None:
-    """Write what this rank's last calls were, and where it is, to a file: not collective, and at any time.
+    """Write this rank's last calls and present stacks to a file.
 
-    ``python -m pyncclx analyze`` reads the files of all ranks. pyncclx writes them by itself after a timeout, a failed
-    rank, a mismatch or an exception that nothing catches, and on SIGUSR1.
+    Any rank may call it at any time; it is not collective. ``python -m pyncclx analyze`` reads the files of all ranks.
+    pyncclx calls it after a timeout, a failed rank, a mismatch or an uncaught exception, and on SIGUSR1.
 
     Parameters
     ----------
     reason : str
     to : path, optional
-        The folder; default: that of PYNCCLX_DUMP, or one in the folder for temporary files.
+        The folder; default: PYNCCLX_DUMP, or one in the folder for temporary files.
 
     Returns
     -------
     Path or None
-        ``rank-R.json`` in the folder, R being the rank in MPI.COMM_WORLD. None if nothing is recorded
-        (``PYNCCLX_RECORD=0``), or the file cannot be written.
+        ``rank-R.json`` in the folder, where R is the rank in MPI.COMM_WORLD. None if nothing is recorded
+        (``PYNCCLX_RECORD=0``), or if the file cannot be written.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def dump(reason: str = "asked for", *, to: str | os.PathLike[str] | None = None)
 
 
 def write(ring: Ring | None, reason: str, to: Path) -> Path | None:
-    """Write the file whole, or not at all."""
+    """Write the dump in one step: completely or not at all."""
     if ring is None:
         return None
     record = _record(ring, reason)
@@ -117,16 +117,17 @@ def _record(ring: Ring, reason: str) -> dict[str, Any]:
 
 
 def _progress() -> dict[int, dict[str, Any]]:
-    """What kernels have got to, by the references of communicators in entries."""
+    """Return the progress of kernels, by the references of communicators in entries."""
     found = {}
     for each, calls in list(PROGRESSING.items()):
-        with suppress(Exception):  # the device may be lost
+        # The device may be lost.
+        with suppress(Exception):
             found[calls.reference] = each.progress() | {"skipped": calls.skipped}
     return found
 
 
 def stacks() -> list[dict[str, Any]]:
-    """Return where each thread is: the line of the program that it is in, and its frames, the innermost last."""
+    """Return the present line and frames of each thread, the innermost frame last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
     for number, frame in sys._current_frames().items():
@@ -139,7 +140,8 @@ def stacks() -> list[dict[str, Any]]:
                 "thread": names.get(number, str(number)),
                 "main": number == threading.main_thread().ident,
                 "site": site,
-                "inside": bool(lines) and lines[-1] != site,  # it is in the library, or in what that has called
+                # The thread is in the library, or in a function that the library has called.
+                "inside": bool(lines) and lines[-1] != site,
                 "frames": lines,
             }
         )

@@ -1,4 +1,4 @@
-"""What is the same in all entries of a process: its rank and host, versions, settings; and whether it records."""
+"""Facts of a process: its rank, host, versions and settings; whether it records."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ from ..system import settings
 from ..system.process import cached
 
 _MODULES = ("pyncclx", "mpi4py", "numpy", "cupy", "torch", "jax")
-_OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)  # may differ between ranks
+# Settings that may differ between ranks.
+_OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)
 
 
 @cached
 def is_on() -> bool:
-    """Whether this process records its calls."""
+    """Return whether this process records its calls."""
     return settings.RECORD.get() > 0
 
 
 def records_calls() -> bool:
-    """Whether it is on, and there is MPI.COMM_WORLD, by whose ranks processes are named: sessions have none."""
+    """Return whether calls are recorded now.
+
+    Processes are named by their ranks in MPI.COMM_WORLD, which programs with sessions do not have.
+    """
     return is_on() and MPI.Is_initialized() and not MPI.Is_finalized()
 
 
 @cached
 def records_all() -> bool:
-    """Whether it also records calls with host arrays."""
+    """Return whether calls with host arrays are recorded, too."""
     return settings.RECORD.get() > 1
 
 
 def place() -> tuple[int, int]:
-    """Return the rank in MPI.COMM_WORLD, and its size; those of a process alone where a program uses sessions."""
+    """Return rank and size of MPI.COMM_WORLD; 0 and 1 where a program uses sessions."""
     return (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size) if MPI.Is_initialized() else (0, 1)
 
 
 def facts_of_process() -> dict[str, Any]:
-    """Return what this process is."""
+    """Return the facts of this process."""
     (rank, size), (vendor, numbers) = place(), MPI.get_vendor()
     environment = settings.environment()
     alike = [each.name for each in settings.SETTINGS if each.is_set and each not in _OWN]

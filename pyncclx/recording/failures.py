@@ -1,4 +1,4 @@
-"""Failures: each is kept, given to hooks and the log, and makes this rank dump its record."""
+"""Failures: each is recorded, passed to hooks and the log, and dumped."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from .sites import is_inside
 
 E = TypeVar("E", bound=BaseException)
 
-_FIELDS = (  # of the exceptions of errors.py
+# Attributes of the exceptions of errors.py.
+_FIELDS = (
     *("ranks", "world_ranks", "reason", "host", "operation", "epoch", "rank", "peer", "expected", "seen", "missing"),
     *("source", "wanted", "capacity", "detail"),
 )
 _PLAIN = (int, str, tuple)
-_PAUSE_S = 10.0  # between two dumps that nobody has asked for: failures lead to others
+# Seconds between two automatic dumps, because failures lead to others.
+_PAUSE_S = 10.0
 
 
 class _Reporter:
-    """Reports the failures of this process."""
+    """Reporter of this process's failures."""
 
     def __init__(self) -> None:
         self._texts: set[str] = set()
@@ -42,7 +44,8 @@ class _Reporter:
     def report(self, error: BaseException) -> None:
         text = f"{type(error).__name__}: {error}"
         own = RING.get()
-        if text in self._texts or own is None or isinstance(error, Revoked):  # which a program does on purpose
+        # A program revokes on purpose.
+        if text in self._texts or own is None or isinstance(error, Revoked):
             return
         self._texts.add(text)
         own.failures.append(_failure(error))
@@ -52,7 +55,7 @@ class _Reporter:
 
 
     def has_just_dumped_for(self, error: BaseException) -> bool:
-        """Whether a dump for what ranks raise for each other is there: what follows has nothing new."""
+        """Return whether a recent dump covers a failure that ranks raise for each other."""
         of_others = isinstance(error, (PeerTimeout, RankFailed, Aborted, CollectiveMismatch))
         return of_others and time.monotonic() - self._dumped < _PAUSE_S
 
@@ -61,7 +64,10 @@ _REPORTER = PerProcess(_Reporter)
 
 
 def noted(error: E) -> E:
-    """Report a failure that is about to be raised, once, and return it; it never raises anything itself."""
+    """Report a failure that is about to be raised, once, and return it.
+
+    This function never raises anything itself.
+    """
     with suppress(Exception):
         kind = events.MISMATCH if isinstance(error, CollectiveMismatch) else events.FAILURE
         events.failed(kind, error)
@@ -80,7 +86,7 @@ def _failure(error: BaseException, *, unhandled: bool = False) -> dict[str, Any]
 
 
 def write(own: Ring, reason: str) -> None:
-    """Dump, and report where to."""
+    """Write a dump, and log its path."""
     path = dump.write(own, reason, dump.folder())
     if path is not None:
         rank, command = own.facts["rank"], f"python -m pyncclx analyze {path.parent}"
@@ -93,7 +99,7 @@ def _short(reason: str, most: int = 100) -> str:
 
 
 def watch(own: Ring) -> None:
-    """Dump what ends the program by an exception, and on SIGUSR1 where that would end the process."""
+    """Dump on uncaught exceptions, and on SIGUSR1 if it would end the process."""
     sys.excepthook = _followed(sys.excepthook, own)
     if threading.current_thread() is threading.main_thread() and has_default_action(signal.SIGUSR1):
         signal.signal(signal.SIGUSR1, _ignore)
@@ -105,13 +111,16 @@ ring.when_made.append(watch)
 
 
 def _dump_for(numbers: bytes, own: Ring) -> None:
-    """Dump on SIGUSR1, in the thread of `system.signals`: the main thread may be in MPI, or wait for a kernel."""
+    """Dump on SIGUSR1, in the thread of `system.signals`.
+
+    The main thread may be in MPI, or wait for a kernel.
+    """
     if signal.SIGUSR1 in numbers and signal.getsignal(signal.SIGUSR1) is _ignore:
         write(own, "SIGUSR1")
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """For a signal that is handled elsewhere."""
+    """Do nothing, because the signal is handled in another thread."""
 
 
 def _restore_default() -> None:
@@ -121,7 +130,8 @@ def _restore_default() -> None:
 
 def _followed(hook: Callable[..., Any], own: Ring) -> Callable[..., Any]:
     def both(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if RING.made is own:  # not in a forked child
+        # A forked child does not dump.
+        if RING.made is own:
             with suppress(Exception):
                 _end_by(own, error)
         hook(kind, error, trace)

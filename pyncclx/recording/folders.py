@@ -1,9 +1,9 @@
-"""Where the files of flight recorders are: a folder for each job, in memory that its processes leave behind.
+"""Folders of flight recorders: one per job, in memory that outlives processes.
 
     /dev/shm/pyncclx-UID/JOB/RANK-PID.ring
 
-A job's folder goes when its last process ends. Those of jobs that did not end so, or in which something failed, go when
-a later one begins, after a day, or when there are many.
+The last process of a job removes its folder. After an unclean end or a failure the folder stays. A later job removes it
+after a day, or when there are many.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from . import layout
 
 SUFFIX = ".ring"
 KEPT_S = 24 * 3600.0
-MOST_KEPT = 32  # jobs that left something
+# Limit on folders of earlier jobs.
+MOST_KEPT = 32
 
 
 def base() -> Path:
-    """Return the folder of this user's jobs, made if it is not there.
+    """Return the folder of this user's jobs; create it if it is missing.
 
     Raises
     ------
     OSError
-        If it cannot be made, or is not this user's alone.
+        If it cannot be created, or other users can write to it.
     """
     shared = Path("/dev/shm")
     parent = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
@@ -41,7 +42,7 @@ def base() -> Path:
 
 
 def own(folder: Path) -> Path:
-    """Return a folder in one that all users write to, made if it is not there; raise as `base`."""
+    """Return a folder in a shared one; create it if missing, and raise like `base`."""
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -50,21 +51,22 @@ def own(folder: Path) -> Path:
 
 
 def job() -> str:
-    """Return the name of the job that this process is part of: the same for all its processes on this node."""
+    """Return the name of this process's job, equal for its processes on this node."""
     namespace = settings.foreign("PMIX_NAMESPACE")
     slurm = settings.foreign("SLURM_JOB_ID"), settings.foreign("SLURM_STEP_ID")
-    parent = os.getppid()  # of the ranks that a launcher starts on a node
+    # All ranks that a launcher starts on a node have the same parent.
+    parent = os.getppid()
     name = namespace or (f"slurm-{slurm[0]}.{slurm[1]}" if all(slurm) else f"{parent}-{started(parent)}")
     return re.sub(r"[^\w.@-]", "_", name)
 
 
 def is_agreed(name: str) -> bool:
-    """Return whether the name of a job is the same on all of its nodes."""
+    """Return whether the name of a job is equal on all of its nodes."""
     return re.fullmatch(r"\d+-\d+", name) is None
 
 
 def jobs() -> list[Path]:
-    """Return the folders of all jobs of this user on this node that have left anything, the newest first."""
+    """Return the folders that this user's jobs left on this node, the newest first."""
     with suppress(OSError):
         found = [path for path in base().iterdir() if path.is_dir()]
         return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -77,7 +79,10 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def started(pid: int) -> int:
-    """Return when a process was started, in ticks; 0 if there is none. With its number that names it for ever."""
+    """Return the start of a process in ticks; 0 if there is none.
+
+    Number and start identify a process for ever.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -86,7 +91,10 @@ def started(pid: int) -> int:
 
 
 def condition(pid: int, since: int) -> str:
-    """Return the letter of /proc for a process: R, S, T (stopped), …; "" if it is gone, or the number is another's."""
+    """Return the state letter in /proc of a process, such as R, S or T (stopped).
+
+    It is "" if the process has ended, even if another process has its number.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -95,7 +103,7 @@ def condition(pid: int, since: int) -> str:
 
 
 def header_of(path: Path) -> layout.Header | None:
-    """Return the header of a file; None if it is no flight recorder's, or not there any more."""
+    """Return the header of a file; None if it is no file of a flight recorder."""
     try:
         with path.open("rb") as file:
             header = layout.Header(*layout.HEADER.unpack(file.read(layout.HEADER.size)))
@@ -105,14 +113,14 @@ def header_of(path: Path) -> layout.Header | None:
 
 
 def leave(path: Path) -> None:
-    """Remove the folder of a file if all of the job's processes have ended as they should."""
+    """Remove the folder of a file if all processes of the job have ended cleanly."""
     headers = [header_of(each) for each in files(path.parent)]
     if all(header is not None and header.state == layout.ENDED for header in headers):
         shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def clean(own: Path) -> None:
-    """Remove what earlier jobs have left: all but the last few, and what is older than a day."""
+    """Remove the folders of earlier jobs that are old, or more than the limit."""
     left = [folder for folder in jobs() if folder != own and not _is_running(folder)]
     for number, folder in enumerate(left):
         with suppress(OSError):
@@ -121,7 +129,10 @@ def clean(own: Path) -> None:
 
 
 def _is_running(folder: Path) -> bool:
-    """Whether a process of a job is there; one that has not written its header counts while it is young."""
+    """Return whether a process of a job is running.
+
+    A process without a header counts while its folder is young.
+    """
     headers = [header_of(path) for path in files(folder)]
     if not headers or None in headers:
         with suppress(OSError):

@@ -1,4 +1,7 @@
-"""What a communicator is to all of its ranks, without communication: its processes, and a number among theirs."""
+"""Identity of a communicator on all ranks, without communication.
+
+It has the ranks of the processes, and a number among communicators of equal processes.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,26 @@ from mpi_bootstrap.groups import ranks_in_world
 
 from ..system.process import held
 
-MOST_LISTED = 1024  # ranks; of more, entries do not name all
+# Of a larger communicator, entries list only some ranks.
+MOST_LISTED = 1024
 
 _made: Counter[tuple[str, Sequence[int], Sequence[int]]] = held(Counter())
 
 
 class Identity(NamedTuple):
-    """A communicator, or a window.
+    """Identity of a communicator or a window.
 
     Attributes
     ----------
     kind : str
         "comm" or "win".
     world : range, or tuple of int
-        The ranks of its processes in MPI.COMM_WORLD, MPI.UNDEFINED for those of another world. A range where they are
-        one, as those of COMM_WORLD are: that takes no memory for each rank.
+        Ranks of its processes in MPI.COMM_WORLD; MPI.UNDEFINED for processes of another world. Ranks that are equally
+        far apart are a range, which takes no memory for each rank.
     remote : range, or tuple of int
-        Those of an intercommunicator's other group.
+        Ranks of an intercommunicator's other group.
     number : int
-        How many of its kind the same processes made before it: alike on all ranks, since making one is collective.
+        Number of earlier ones of its kind with the same processes; equal on all ranks, since making one is collective.
     """
 
     kind: str
@@ -41,11 +45,11 @@ class Identity(NamedTuple):
     number: int
 
     def another(self) -> Identity:
-        """Return that of one that the same processes make now."""
+        """Return the identity of another one that the same processes make now."""
         return _numbered(self.kind, self.world, self.remote)
 
     def text(self, name: str, rank: int) -> str:
-        """Return all of it as JSON, with the name that the program has given it, and this process's rank."""
+        """Return the identity as JSON, with the program's name and this process's rank."""
         fields = {"kind": self.kind, "number": self.number, "name": name, "rank": rank, "size": len(self.world)}
         ranks = {"world": list(self.world[:MOST_LISTED])}
         ranks |= {"remote": list(self.remote[:MOST_LISTED])} if self.remote else {}
@@ -53,13 +57,13 @@ class Identity(NamedTuple):
 
 
 def identity_of(comm: MPI.Comm) -> Identity:
-    """Return that of a communicator that is made now, or is first used now."""
+    """Return the identity of a communicator that is made or first used now."""
     remote = compact(ranks_in_world(comm.Get_remote_group())) if isinstance(comm, MPI.Intercomm) else ()
     return _numbered("comm", compact(ranks_in_world(comm.Get_group())), remote)
 
 
 def identity_of_window(win: MPI.Win) -> Identity:
-    """Return that of a window that is made now, or is first used now."""
+    """Return the identity of a window that is made or first used now."""
     return _numbered("win", compact(ranks_in_world(win.Get_group())), ())
 
 

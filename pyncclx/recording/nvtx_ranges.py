@@ -1,4 +1,7 @@
-"""Ranges for NVIDIA's profilers: while one listens, each operation is a range of NVTX, as long as its call."""
+"""NVTX ranges for NVIDIA's profilers: one for each operation, as long as its call.
+
+They are recorded while a profiler listens.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from ..events.subscription import on_event
 from ..system import settings
 from . import ring
 
-_LISTENER = "NVTX_INJECTION64_PATH"  # a profiler sets it for the programs that it starts
+# A profiler sets this variable for the programs that it starts.
+_LISTENER = "NVTX_INJECTION64_PATH"
 DOMAIN = "pyncclx"
 
 
 class Ranges:
-    """Begins a range at each start of an operation, and ends it at its end.
+    """Listener that begins and ends a range at start and end of each operation.
 
     Parameters
     ----------
@@ -28,7 +32,10 @@ class Ranges:
         self._nvtx, self._local = nvtx, threading.local()
 
     def take(self, event: Event) -> None:
-        """Take an event; of a call that has raised there is no end, and its range ends with the one around it."""
+        """Handle an event.
+
+        A call that has raised has no end; its range ends with the surrounding one.
+        """
         ranges = self._local.__dict__.setdefault("open", [])
         if event.kind == START:
             ranges.append((event.operation, self._nvtx.start_range(message=event.operation, domain=DOMAIN)))
@@ -41,7 +48,7 @@ class Ranges:
 
 
 def listen(_: ring.Ring) -> None:
-    """Begin, if a profiler listens and the package nvtx is there."""
+    """Start recording ranges if a profiler listens and the package nvtx is installed."""
     if settings.foreign(_LISTENER):
         with suppress(ImportError):
             on_event(Ranges(importlib.import_module("nvtx")).take)

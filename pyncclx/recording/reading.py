@@ -1,4 +1,4 @@
-"""Reads the file of a flight recorder, of this process or of another one, whether it is there or not."""
+"""Reader of a flight recorder's file, of a process that may have ended."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 from . import folders, layout
 from .layout import ENTRY, FACTS, FLAGS, HEADER_NBYTES, KINDS, Facts, Header, Live
 
-TEXTS = ("operation", "algorithm", "datatype", "operator", "site")  # fields of an entry that are texts
+# Fields of an entry that are texts.
+TEXTS = ("operation", "algorithm", "datatype", "operator", "site")
 
 Entry = dict[str, Any]
 
 
 class Reading:
-    """What is in a ring now.
+    """Contents of a ring at one time.
 
     Attributes
     ----------
     header : Header
     facts : dict
-        What the process is.
+        Facts of the process.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -31,7 +32,7 @@ class Reading:
         self.facts: dict[str, Any] = json.loads(self.text(self.header.facts) or "{}")
 
     def text(self, place: int) -> str:
-        """Return the text that a reference refers to."""
+        """Return the text for a reference."""
         if not place:
             return ""
         begin = self.header.texts_offset + place
@@ -39,7 +40,7 @@ class Reading:
         return self._data[begin + 4 : end].decode(errors="replace")
 
     def entries(self) -> list[Entry]:
-        """Return the entries, the oldest first; their times are those of the clock on the wall, in nanoseconds."""
+        """Return the entries, the oldest first; times are wall clock nanoseconds."""
         found = []
         for place in range(self.header.capacity):
             offset = HEADER_NBYTES + place * self.header.entry_nbytes
@@ -63,12 +64,12 @@ class Reading:
         }
 
     def comms(self, entries: Sequence[Entry], *others: int) -> dict[int, dict[str, Any]]:
-        """Return the communicators and windows that entries refer to, by the references."""
+        """Return the communicators and windows of entries, by reference."""
         places = {entry["comm"] for entry in entries} | set(others) - {0}
         return {place: json.loads(self.text(place) or "{}") for place in sorted(places)}
 
     def live(self) -> dict[str, Any] | None:
-        """Return what the process waits for on the host; None: for nothing."""
+        """Return what the process waits for on the host; None if it does not wait."""
         live = Live(*layout.LIVE.unpack_from(self._data, layout.LIVE_OFFSET))
         if not live.what:
             return None
@@ -76,7 +77,10 @@ class Reading:
         return {"what": self.text(live.what), "detail": self.text(live.detail), "comm": live.comm, "since_ns": since_ns}
 
     def record(self, *others: int) -> dict[str, Any]:
-        """Return all of it, as a dump has it, with communicators that entries refer to and others."""
+        """Return the whole record in the form of a dump.
+
+        `others` are references of communicators that no entry may have.
+        """
         entries, live = self.entries(), self.live()
         return {
             "process": self.facts,
@@ -88,12 +92,12 @@ class Reading:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what is in a file, and the condition of its process.
+    """Return the contents of a file, and the condition of its process.
 
     Raises
     ------
     ValueError
-        It is no flight recorder's, or another version's.
+        If the file is no flight recorder's, or another version's.
     """
     if folders.header_of(path) is None:
         raise ValueError(f"{path} is no file of pyncclx's flight recorder, version {layout.VERSION}")

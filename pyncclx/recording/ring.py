@@ -1,4 +1,4 @@
-"""The ring that a process writes its calls into."""
+"""Ring into which a process writes its calls."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .layout import CAPACITY, ENTRY, FACTS, Facts, Header, Live
 
 now = time.monotonic_ns
 _ROUND = 64
-_ENDED_NBYTES = 8  # of `Facts.ended_ns`, the last
-# Of entries, by sequence numbers from 1 on
+_ENDED_NBYTES = 8  # bytes of `Facts.ended_ns`, the last field
+# Offsets of entries, by sequence numbers from 1.
 _OFFSETS = [layout.HEADER_NBYTES + (sequence % CAPACITY) * ENTRY.size for sequence in range(1, CAPACITY + 1)]
 
 
-#: Called with the ring of the process once it is made.
+#: Functions to call with the ring of the process once it is made.
 when_made: list[Callable[[Ring], object]] = []
 
 
 class _Released(NamedTuple):
-    """The place of a text to which entries up to a sequence number refer."""
+    """Place of a released text, to which entries up to a sequence number refer."""
 
     place: int
     length: int
@@ -47,21 +47,21 @@ class Ring:
     Parameters
     ----------
     memory : mmap
-        Of `layout.NBYTES` zeroed bytes.
+        Memory of `layout.NBYTES` zeroed bytes.
     path : Path or None
-        Of the file that is mapped; None: the memory is this process's alone.
+        Path of the mapped file; None if the memory is this process's alone.
 
     Attributes
     ----------
     facts : dict
-        What the process is.
+        Facts of the process.
     failures : list of dict
-        What has been raised, for the others.
+        Exceptions raised, for other ranks to read.
     """
 
     def __init__(self, memory: mmap.mmap, path: Path | None = None) -> None:
         self.memory, self.path = memory, path
-        # Advanced together, in one call of C: two threads never get each other's.
+        # One call of C advances both, so two threads never get the same number.
         self._offsets, self._sequences = itertools.cycle(_OFFSETS), itertools.count(1)
         self._next = zip(self._offsets, self._sequences, strict=False).__next__
         self._texts: dict[str, int] = {"": 0}
@@ -78,7 +78,7 @@ class Ring:
         self.facts, self.failures = facts_of_process(), list[dict[str, Any]]()
         self._change(facts=self.text(json.dumps(self.facts)))
 
-    # The header
+    # Methods for the header.
 
     def _change(self, **fields: Any) -> None:
         with self._lock:
@@ -91,32 +91,38 @@ class Ring:
         return self._header.state
 
     def is_now(self, state: int) -> None:
-        """Change the state of this process, unless it has failed; a process that was forked off changes nothing."""
+        """Change the state of this process, unless it has failed; do nothing in a fork."""
         if self._header.state == layout.RUNNING and os.getpid() == self._header.pid:
             self._change(state=state)
 
     def live(self, live: Live) -> None:
-        """Show what the process waits for."""
+        """Record what the process waits for."""
         layout.LIVE.pack_into(self.memory, layout.LIVE_OFFSET, *live)
 
     def shown(self) -> Live:
-        """Return what it shows."""
+        """Return what the process waits for."""
         return Live(*layout.LIVE.unpack_from(self.memory, layout.LIVE_OFFSET))
 
-    # Texts
+    # Methods for texts.
 
     def text(self, text: str) -> int:
-        """Return the reference of a text, which is written at its first use; that of none if there is no room."""
+        """Return the reference of a text, written at first use; 0 if there is no room."""
         found = self._texts.get(text)
         return self._write(text) if found is None else found
 
     def passing_text(self, text: str) -> int:
-        """Return the reference of a text of its own, for what ends before the process, as communicators do."""
+        """Return the reference of a text whose place can be released.
+
+        It is for objects that may end before the process, such as communicators.
+        """
         data = text.encode(errors="replace")
-        data = data.ljust(-(-len(data) // _ROUND) * _ROUND)  # so that it fits the place of another
+        # Rounded up, so that the text fits the place of another.
+        data = data.ljust(-(-len(data) // _ROUND) * _ROUND)
         with self._lock:
-            _, sequence = self._next()  # a number that no entry gets
-            for released in self._released:  # in their order
+            # No entry has this sequence number.
+            _, sequence = self._next()
+            # They are in the order of their release.
+            for released in self._released:
                 if sequence - released.sequence <= CAPACITY:
                     break
                 if released.length >= len(data):
@@ -125,7 +131,7 @@ class Ring:
             return self._append(data)
 
     def release(self, place: int) -> None:
-        """Note that no more entries will refer to a passing text."""
+        """Note that no more entries will refer to a text of `passing_text`."""
         if place:
             offset = layout.TEXTS_OFFSET + place
             length = int.from_bytes(self.memory[offset : offset + 4], "little")
@@ -148,60 +154,61 @@ class Ring:
         self.memory[offset : offset + 4 + len(data)] = len(data).to_bytes(4, "little") + data
         return place
 
-    # Entries
+    # Methods for entries.
 
     def add(self, number: int, facts: Facts) -> int:
         """Write an entry, and return its sequence number."""
         return self.add_packed(number, FACTS.pack(*facts))
 
     def add_packed(self, number: int, facts: bytes) -> int:
-        """As `add`, with facts of `FACTS`."""
+        """Write an entry with packed facts, and return its sequence number."""
         offset, sequence = self._next()
         ENTRY.pack_into(self.memory, offset, now(), number, facts, sequence)
         return sequence
 
     def add_over(self, facts: bytes) -> None:
-        """Write the entry of a call without a number that is over at once."""
+        """Write the entry of a call that has no number and ends at once."""
         offset, sequence = self._next()
         at = now()
         facts = facts[:-_ENDED_NBYTES] + at.to_bytes(_ENDED_NBYTES, "little")
         ENTRY.pack_into(self.memory, offset, at, 0, facts, sequence)
 
     def number(self, sequence: int, number: int) -> None:
-        """Give an entry its number, unless a later one has its place."""
+        """Set the number of an entry, unless a later entry has its place."""
         offset = self._offset_of(sequence)
         if offset:
             self.memory[offset + 8 : offset + 16] = number.to_bytes(8, "little")
 
     def rewrite(self, sequence: int, facts: Facts) -> None:
-        """Change an entry, but for its time, unless a later one has its place."""
+        """Change an entry except its time, unless a later entry has its place."""
         offset = self._offset_of(sequence)
         if offset:
             FACTS.pack_into(self.memory, offset + 16, *facts)
 
     def end(self, sequence: int) -> None:
-        """Note that what an entry is about is over, unless a later one has its place."""
-        offset = _OFFSETS[(sequence - 1) % CAPACITY]  # as `_offset_of`; each message ends here
+        """Record the end of an entry's call, unless a later entry has its place."""
+        # Inlined from `_offset_of`, because each message calls this.
+        offset = _OFFSETS[(sequence - 1) % CAPACITY]
         place, ended = offset + layout.SEQUENCE_OFFSET, offset + layout.ENDED_OFFSET
         if sequence and self.memory[place : place + 8] == sequence.to_bytes(8, "little"):
             self.memory[ended : ended + 8] = now().to_bytes(8, "little")
 
     def match(self, sequence: int, peer: int, tag: int) -> None:
-        """Note which message a receive has got, unless a later entry has its place."""
+        """Record which message a receive has matched, unless a later entry has its place."""
         offset = self._offset_of(sequence)
         if offset:
             layout.MATCH.pack_into(self.memory, offset + layout.MATCH_OFFSET, peer, tag)
 
     def _offset_of(self, sequence: int) -> int:
-        """Return where an entry is; 0 if a later one has its place."""
+        """Return the offset of an entry; 0 if a later entry has its place."""
         offset = _OFFSETS[(sequence - 1) % CAPACITY]
         place = offset + layout.SEQUENCE_OFFSET
         return offset if sequence > 0 and self.memory[place : place + 8] == sequence.to_bytes(8, "little") else 0
 
     def writer(self, facts: bytes, numbers: Iterator[int]) -> Callable[[], None]:
-        """Return a function that writes an entry with these facts and the next number, for calls that are repeated.
+        """Return a function that writes an entry with these facts and the next number.
 
-        No code of Python's runs in it: `map` takes the arguments from iterators, and calls with them.
+        It is for cached calls. It runs no Python code: `map` takes the arguments from iterators, and calls with them.
         """
         times, same = iter(now, None), itertools.repeat
         return map(
@@ -210,7 +217,10 @@ class Ring:
 
 
 def _made() -> Ring | None:
-    """The ring of this process, in a file if there can be one; None if PYNCCLX_RECORD turns it off."""
+    """Return the ring of this process; None if PYNCCLX_RECORD turns it off.
+
+    The ring is in a file if one can be created.
+    """
     if not is_on() or sys.is_finalizing():
         return None
     memory, path = _mapped()
@@ -228,7 +238,8 @@ def _mapped() -> tuple[mmap.mmap, Path | None]:
         path = folder / f"{place()[0]}-{os.getpid()}{folders.SUFFIX}"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(file, 0, layout.NBYTES)  # else a full file system would end the process at some call
+            # Without the allocation, a full file system would end the process at a later call.
+            os.posix_fallocate(file, 0, layout.NBYTES)
             return mmap.mmap(file, layout.NBYTES), path
         finally:
             os.close(file)
@@ -237,7 +248,10 @@ def _mapped() -> tuple[mmap.mmap, Path | None]:
 
 
 def _end() -> None:
-    """At the end of the program: the last process of a job takes its folder away, unless one has seen a failure."""
+    """End the recording at the end of the program.
+
+    The last process of a job removes the job's folder, unless a process has recorded a failure.
+    """
     ring = RING.made
     if ring is not None and ring.path is not None:
         ring.is_now(layout.ENDED_LATER if ring.failures else layout.ENDED)
@@ -246,7 +260,7 @@ def _end() -> None:
 
 
 def _begin_child() -> None:
-    """Record nothing in a process that a rank has forked: it is no rank."""
+    """Record nothing in a process that a rank has forked, because it is no rank."""
     if MPI.Is_initialized():
         RING.set(None)
 

@@ -1,4 +1,4 @@
-"""The line of the program that has made a call."""
+"""Line of the program that has made a call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from ..system.process import held
 
 _PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
 _BESIDE = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("mpi_bootstrap",))
-_inside: dict[CodeType, bool] = held({})  # whether code is the library's, or called by it
+# Whether code is the library's, or called by it.
+_inside: dict[CodeType, bool] = held({})
 
 
 def site(frame: FrameType | None) -> str:
-    """Return the line of the first caller outside of the library, ``file:line in function``; "" if there is none."""
+    """Return the line of the first caller outside of the library, or "".
+
+    It has the form ``file:line in function``.
+    """
     while frame is not None:
         code = frame.f_code
         inside = _inside.get(code)
@@ -27,10 +31,10 @@ def site(frame: FrameType | None) -> str:
 
 
 def calling_site() -> str:
-    """Return the line of the program that has led here."""
+    """Return the program's line that has made the present call."""
     return site(sys._getframe(1))
 
 
 def is_inside(name: str) -> bool:
-    """Whether a file is the library's, or called by it."""
+    """Return whether a file is the library's, or called by it."""
     return name.startswith((_PACKAGE, *_BESIDE, "<frozen ")) or name.endswith("/contextlib.py")
