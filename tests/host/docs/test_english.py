@@ -29,7 +29,6 @@ SOURCES = [path for folder in FOLDERS if folder.name not in UNREAD for path in s
 SECTIONS = ("guide", "howto", "reference", "tutorial")
 FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOR_USERS += [page for folder in SECTIONS for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
-FOR_USERS.remove(ROOT / "docs" / "design_notes.md")
 GUIDES = [page for page in FOR_USERS if page.parent.name in ("guide", "howto")]
 FENCED = re.compile(r"^```(?P<kind>.*)\n(?P<code>(?:.*\n)*?)^```", re.MULTILINE)
 INDENTED = re.compile(r"^(?: {4}|\||#|:|<!--).*$", re.MULTILINE)  # commands, tables, headings
