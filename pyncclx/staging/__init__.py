@@ -1,1 +1,1 @@
-"""Operations that have no kernel: MPI does them, on copies of the device arrays in pinned host memory."""
+"""Operations without a kernel, which MPI does on copies in pinned host memory."""

@@ -1,4 +1,4 @@
-"""Entries of the flight recorder for calls that MPI itself carries out."""
+"""Entries of the flight recorder for calls that MPI itself does."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def is_message(operation: str) -> bool:
-    """Whether a method sends or receives, and is no collective."""
+    """Return whether a method sends or receives, and is no collective."""
     return "send" in operation.lower() or "recv" in operation.lower()
 
 
 @contextmanager
 def recorded_by_mpi(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Record a call that the block leaves to MPI, and the end of a blocking one."""
+    """Record a call that MPI does in the block, and the end of a blocking one."""
     calls = state_of(comm).calls(comm)
     if calls is None:
         yield
@@ -42,7 +42,10 @@ def recorded_by_mpi(comm: Base, operation: str, args: tuple[Any, ...], kwargs: d
 
 
 def _argument(operation: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the argument with one of some names, or MPI's default: tag 0 of what is sent, else any."""
+    """Return the argument with one of these names, or else MPI's default.
+
+    The default is tag 0 for sends, and any peer or tag otherwise.
+    """
     for name in names:
         position = _positions(operation).get(name)
         if name in kwargs:

@@ -1,4 +1,4 @@
-"""Operations on host copies that go on without their request: results go back, and copies live, until MPI is done."""
+"""Staged operations whose request is gone: copies live until MPI has completed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .copies import Copy, copy_back
 
 
 def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
-    """A request of mpi4py's that takes results to the device when it completes, by whatever call.
+    """Return a request that copies results to the device when it completes.
 
-    An mpi4py request holds on to its buffers, and lets go of them when it has completed. Not all of mpi4py's methods
-    give it some; so it is made to hold one whose end runs a function.
+    Any of MPI's calls may complete it. An mpi4py request keeps its buffers alive until it has completed, but not all of
+    mpi4py's methods set them. So this request is made to hold a buffer whose finalizer copies the results.
     """
     look_after_abandoned()
     held = np.empty(0, np.uint8)
@@ -30,12 +30,12 @@ def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI
 
 
 class StagedRequest(MPI.Request):
-    """mpi4py's request of an operation on host copies, which live until MPI is done, even if no call waits for that."""
+    """A request on host copies, which live until MPI has completed the operation."""
 
     def Free(self) -> None:
-        """As mpi4py's: the operation goes on."""
+        """Free the request; the operation goes on."""
         if not self:
-            super().Free()  # which MPI refuses
+            super().Free()  # MPI raises its error
         abandon(MPI.Request(self), ())
         forget(self)
 
@@ -45,36 +45,36 @@ class StagedRequest(MPI.Request):
 
 
 class CopiesItself:
-    """A persistent request that moves its copies itself, as calls that complete many requests see it."""
+    """A persistent request that moves its own copies, for calls on many requests."""
 
     def copy_back(self) -> None:
-        """Take the result to the device, if the operation has been started and is complete."""
+        """Copy the result to the device, if the operation was started and has completed."""
         raise NotImplementedError
 
 
 def copy_back_completed(requests: Iterable[MPI.Request]) -> None:
-    """Take the results of requests that have been completed together to the device."""
+    """Copy the results of requests that one call has completed to the device."""
     for request in requests:
         if isinstance(request, CopiesItself):
             request.copy_back()
 
 
-# No call waits for these requests any more, but MPI may still read and write the copies.
+# No call waits for these requests any more, but MPI may still access their copies.
 _abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = held([])
 
 
 def abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
-    """Look after an operation whose request goes before it ends."""
+    """Keep the copies of an operation whose request goes away before it completes."""
     _abandoned.append((request, copies))
 
 
 def forget(request: MPI.Request) -> None:
-    """Make a null request of one that another stands for."""
+    """Make a request null that another request stands for."""
     ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
 
 
 def look_after_abandoned() -> None:
-    """Let go of copies with which MPI is done."""
+    """Drop the copies of abandoned operations that have completed."""
     _abandoned[:] = [(request, copies) for request, copies in _abandoned if not _is_over(request, copies)]
 
 
@@ -82,9 +82,9 @@ def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
     try:
         if not request.Test():
             return False
-    except MPI.Exception:  # no call is there to raise it
+    except MPI.Exception:  # no call could raise it
         return True
     copy_back(copies)
-    if request:  # a persistent one
+    if request:  # it was persistent
         request.Free()
     return True

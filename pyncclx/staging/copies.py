@@ -1,4 +1,4 @@
-"""Copies of device arrays in host memory: mpi4py is given them, and what MPI has written there goes back."""
+"""Copies of device arrays in host memory for mpi4py, and copies of results back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _mover() -> Mover:
 
 
 class HostArray:
-    """What mpi4py is given in a device array's place: the same type and length, at an address of the host."""
+    """A host array with a device array's type and length, to pass to mpi4py."""
 
     def __init__(self, host: Bytes, typestr: str, itemsize: int, readonly: bool) -> None:
         self.host = host
@@ -51,10 +51,10 @@ class HostArray:
 
 
 class Copy:
-    """A device array's copy in host memory.
+    """A copy of a device array in host memory.
 
-    What goes back are the bytes that MPI has changed, and no others: next to them, in the gaps of a derived datatype or
-    between blocks, other operations may be writing to the device array meanwhile.
+    Only bytes that MPI has changed are copied back. Other operations may meanwhile write to the bytes between them, in
+    the gaps of a derived datatype or between blocks.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class Copy:
     whole : bool
         Whether all of the array belongs to the operation.
     span : tuple of int
-        Where the bytes begin and end that the operation may use, be they before or beyond the array's own.
+        Begin and end of the bytes that the operation may access; they may lie before or beyond the array.
     caller : Caller
-        For streams.
+        Chooses streams.
     """
 
     def __init__(
@@ -88,8 +88,9 @@ class Copy:
         self.address, self.nbytes, key, shape, readonly, stream, owner = read(array, name, device)
         self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
-        self._begin = min(span[0], 0)  # of `host`, from the array's first byte on
-        self._reaches = self._begin < 0 or span[1] > self.nbytes  # beyond the array, perhaps into other allocations
+        self._begin = min(span[0], 0)  # where `host` begins, relative to the array
+        # It may reach beyond the array into other allocations.
+        self._reaches = self._begin < 0 or span[1] > self.nbytes
         if self._reaches:
             self._reach(array, name, span[1])
         else:
@@ -99,7 +100,10 @@ class Copy:
         self._readonly = readonly
 
     def _reach(self, array: Any, name: str, end: int) -> None:
-        """Have room for all that MPI may use; the array's copy in it is as long as the array's allocation allows."""
+        """Make room for all bytes that MPI may access.
+
+        The array's copy is as long as the array's allocation allows.
+        """
         if self._begin and not precedes(array, self._device, self.address, -self._begin):
             raise ValueError(f"{name}: the datatype reaches {-self._begin} bytes before the array's memory")
         length = max(end, self.nbytes) - self._begin
@@ -110,7 +114,7 @@ class Copy:
         self.host = self._memory[: self.nbytes]
 
     def download(self, part: slice = slice(None)) -> None:
-        """Copy a part of the array to the host, after what its producer has enqueued."""
+        """Copy a part of the array to the host, after its producer's enqueued work."""
         host = self.host[part]
         if host.nbytes:
             stream = stream_for(self._device, (self._source,), self._caller)
@@ -121,7 +125,7 @@ class Copy:
         self._before = self.host.copy() if self.written and not self._whole else None
 
     def upload(self) -> None:
-        """Copy what MPI has written to the device; it is there when this returns."""
+        """Copy what MPI has written to the device; return after the copy has ended."""
         if not self.written or not self.host.nbytes:
             return
         stream = self._stream_now()
@@ -139,9 +143,9 @@ class Copy:
                 self._mover.upload_where(self.address + first, part, mask, stream)
 
     def _stream_now(self) -> Any:
-        """The stream on which the program goes on, or one that has waited for what it has enqueued for the array.
+        """Return the program's stream, or one that waits for its work on the array.
 
-        In a capture it is one of ours: what MPI has written is there when the call returns, and is no part of a graph.
+        During a capture it is one of pyncclx's own: the copy ends before the call returns, and is no part of the graph.
         """
         if self._caller.stream is None and self._caller.blocking != "host":
             stream = self._device.current_stream()
@@ -155,31 +159,31 @@ class Copy:
         return self._typestr[1] in "biufc"
 
     def partition(self, index: int, partitions: int) -> slice:
-        """Where a partition of a partitioned operation lies; the whole array, if that depends on a datatype."""
+        """Return the bytes of a partition; the whole array if a datatype places them."""
         nbytes, rest = divmod(self.host.nbytes, partitions)
         if rest or not self._whole:
             return slice(None)
         return slice(index * nbytes, (index + 1) * nbytes)
 
     def host_array(self) -> HostArray:
-        """The copy in the array's place."""
+        """Return the host array to pass to mpi4py."""
         return HostArray(self._memory[-self._begin :], self._typestr, self._itemsize, self._readonly)
 
 
 def copy_in(copies: Iterable[Copy]) -> None:
-    """Copy what is on the device to the host."""
+    """Copy the device arrays to the host."""
     for copy in copies:
         copy.download()
 
 
 def copy_back(copies: Iterable[Copy]) -> None:
-    """Copy what MPI has written to the device; it is there when this returns."""
+    """Copy what MPI has written to the device; return after the copies have ended."""
     for copy in copies:
         copy.upload()
 
 
 def _element(key: Any) -> tuple[str, int]:
-    """Element type and size in the array interface's words; void for types that it has no word for."""
+    """Return an element's type for the array interface (or void), and its size."""
     if isinstance(key, np.dtype):
         return f"|V{key.itemsize}" if key.kind in "VMm" else key.str, key.itemsize
     datatype = datatypes.of(key)

@@ -1,4 +1,4 @@
-"""The operators of `pyncclx.MPI`: their `Reduce_local` takes device arrays, at which MPI may crash."""
+"""Operators of `pyncclx.MPI`: `Reduce_local` takes device arrays (MPI may crash)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,24 @@ class Op(StandIn, MPI.Op):
 
     @classmethod
     def Create(cls, function: Callable[..., None], commute: bool = False) -> Op:
-        """As mpi4py's."""
+        """Create an operator from a Python function (mpi4py's method)."""
         return cls(super().Create(function, commute))
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
-        """Reduce two arrays of this rank. As mpi4py's Reduce_local; device arrays on host copies.
+        """Reduce two arrays of this rank, device arrays on host copies.
+
+        See mpi4py's `Reduce_local`.
 
         Parameters
         ----------
         inbuf : array or buffer specification
         inoutbuf : array or buffer specification
-            Of the same elements; gets the result, which is there when the method returns.
+            Of the same elements; contains the result when the method returns.
 
         Raises
         ------
         TypeError
-            Device arrays of elements without arithmetic.
+            Device arrays whose elements have no arithmetic.
         NotSupported
             One of the arrays is on the device, the other on the host.
         """

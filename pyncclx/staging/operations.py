@@ -1,4 +1,4 @@
-"""The buffer operations of MPI: which arguments of each method are buffers, and which of them it may write."""
+"""Buffer arguments of MPI's methods, and which of them MPI may write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXCHANGE = (Argument("sendbuf", 0, False), Argument("recvbuf", 3, True))
 
 
 def _forms(*names: str) -> Iterator[str]:
-    """An operation's blocking, nonblocking and persistent forms."""
+    """Yield an operation's blocking, nonblocking and persistent names."""
     for name in names:
         yield from (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init")
 
@@ -37,7 +37,7 @@ _PAIRS = (
     *("Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"),
 )
 
-#: By the name of the method. Neither MPI's barriers nor the lower-case methods, which take Python objects, are here.
+#: By the name of the method. MPI's barriers and the lower-case methods, which take Python objects, are not in it.
 OPERATIONS: dict[str, tuple[Argument, ...]] = {
     **dict.fromkeys(_forms(*_PAIRS), PAIR),
     **dict.fromkeys(_forms("Send", "Bsend", "Ssend", "Rsend"), _SEND),
@@ -49,7 +49,7 @@ OPERATIONS: dict[str, tuple[Argument, ...]] = {
 }
 
 _REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter_block", "Scan", "Exscan")
-#: The position of `op` in the methods that compute with elements, one-sided ones among them.
+#: The position of `op` in the methods that compute with elements, including one-sided ones.
 OP_POSITIONS: dict[str, int] = {
     **dict.fromkeys(_forms(*_REDUCTIONS), 2),
     **dict.fromkeys(_forms("Reduce_scatter"), 3),
@@ -61,12 +61,12 @@ OP_POSITIONS: dict[str, int] = {
 def device_buffers(
     operation: str, buffers: tuple[Argument, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Argument]:
-    """The arguments of a call that are device arrays, of those that are buffers.
+    """Return the buffer arguments of a call that are device arrays.
 
     Raises
     ------
     NotSupported
-        Absolute addresses in device memory: the arrays that they are in are unknown, and cannot be copied.
+        An argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
     """
     found = [a for a in buffers if where(argument(a, args, kwargs)) == "device"]
     absolute = [a for a in found if _is_bottom(argument(a, args, kwargs))]
@@ -81,12 +81,15 @@ def _is_bottom(spec: Any) -> bool:
 
 
 def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One argument of a call; None if it was left out."""
+    """Return an argument of a call; None if it was left out."""
     return args[which.position] if which.position < len(args) else kwargs.get(which.name)
 
 
 def computes(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether MPI itself computes with the elements; an operator made by the program may take them for anything."""
+    """Return whether MPI computes with the elements.
+
+    A user-defined operator may interpret them in any way.
+    """
     if operation not in OP_POSITIONS:
         return False
     op = argument(Argument("op", OP_POSITIONS[operation], False), args, kwargs)
@@ -94,10 +97,10 @@ def computes(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 
 def is_nonblocking(operation: str) -> bool:
-    """Whether the method returns a request for one operation."""
+    """Return whether the method returns a request for one operation."""
     return operation[0] == "I" and operation[1].islower()
 
 
 def is_persistent(operation: str) -> bool:
-    """Whether the method returns a request that can be started."""
+    """Return whether the method returns a request that can be started."""
     return operation.endswith("_init")

@@ -16,19 +16,21 @@ from .requests import Prequest
 
 
 class StagedPrequest(CopiesItself, Prequest):
-    """A persistent request that copies device arrays to the host when started, and back when completed.
+    """A persistent request that copies device arrays to the host and results back.
+
+    It copies to the host when it is started, and back when it completes.
 
     Parameters
     ----------
     request : MPI.Prequest
-        mpi4py's, on the host copies.
+        mpi4py's request on the host copies.
     copies : sequence of Copy
     partitions : int
-        Of a partitioned operation; 0 for others.
+        Number of partitions of a partitioned operation; 0 for others.
     """
 
     def __new__(cls, request: MPI.Prequest, *_: Any) -> StagedPrequest:
-        """As mpi4py's, which takes the request alone."""
+        """Create mpi4py's request, which takes only `request`."""
         return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
@@ -38,7 +40,7 @@ class StagedPrequest(CopiesItself, Prequest):
         BY_HANDLE[self.handle] = self
 
     def Free(self) -> None:
-        """As mpi4py's: if it has been started, the operation goes on."""
+        """Free the request; if it has been started, the operation goes on."""
         if self._active:
             self._active = False
             abandon(MPI.Prequest(self), self._copies)
@@ -51,22 +53,22 @@ class StagedPrequest(CopiesItself, Prequest):
             abandon(MPI.Prequest(self), self._copies)
 
     def prepare(self) -> None:
-        """Take the device arrays to the host, just before the operation is started.
+        """Copy the device arrays to the host, just before the operation is started.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST: it is active. What has come so far is kept.
+            Class ERR_REQUEST: it is active. Data received so far is kept.
         """
         if self._active:
             self._complete()
         for copy in self._copies:
-            if not self._partitions or copy.written:  # partitions to send are copied when they are ready
+            if not self._partitions or copy.written:  # partitions to send are copied by Pready
                 copy.download()
         self._active = True
 
     def _complete(self) -> None:
-        """Raise unless one of mpi4py's own calls has completed it, which leave the device arrays as they are."""
+        """Copy results back if mpi4py itself has completed the request, else raise."""
         index, over = MPI.Request.Testany([self])
         if over:
             self.copy_back()
@@ -74,12 +76,12 @@ class StagedPrequest(CopiesItself, Prequest):
             raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
 
     def copy_back(self) -> None:
-        """Take the result to the device, if the operation has been started and is complete.
+        """Copy the result to the device, if the operation was started and has completed.
 
         Raises
         ------
         NotSupported
-            What has come is the envelope of a device array, which kernels were to receive.
+            A device array's envelope was received, whose data kernels were to receive.
         """
         if self._active:
             self._active = False
@@ -91,48 +93,48 @@ class StagedPrequest(CopiesItself, Prequest):
             copy_back(self._copies)
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's."""
+        """Wait, and copy the result to the device."""
         super().Wait(status)
         self.copy_back()
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """As mpi4py's."""
+        """Test, and copy the result to the device if the operation has completed."""
         flag = super().Test(status)
         if flag:
             self.copy_back()
         return flag
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's."""
+        """Wait, copy the result to the device, and return mpi4py's message."""
         message = super().wait(status)
         self.copy_back()
         return message
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As mpi4py's."""
+        """Test, and copy the result to the device if the operation has completed."""
         flag, message = super().test(status)
         if flag:
             self.copy_back()
         return flag, message
 
     def Pready(self, partition: int) -> None:
-        """As mpi4py's."""
+        """Copy a partition to the host, and mark it ready."""
         self._download([partition])
         super().Pready(partition)
 
     def Pready_range(self, partition_low: int, partition_high: int) -> None:
-        """As mpi4py's."""
+        """Copy a range of partitions to the host, and mark them ready."""
         self._download(range(partition_low, partition_high + 1))
         super().Pready_range(partition_low, partition_high)
 
     def Pready_list(self, partitions: Sequence[int]) -> None:
-        """As mpi4py's."""
+        """Copy a list of partitions to the host, and mark them ready."""
         self._download(partitions)
         super().Pready_list(partitions)
 
     def Parrived(self, partition: int) -> bool:
-        """As mpi4py's."""
+        """Return whether a partition has arrived; copy arrived data to the device."""
         flag = super().Parrived(partition)
         if flag:
             copy_back(self._copies)

@@ -1,4 +1,4 @@
-"""Pinned host memory, and copies between it and the GPU. Each copy is over when the function returns."""
+"""Pinned host memory, and synchronous copies between it and the GPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def allocate(nbytes: int) -> Bytes:
-    """Host memory that the GPU can copy to and from at full speed; from CuPy's pool."""
+    """Return host memory from CuPy's pinned pool, for copies at full speed."""
     return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes) if nbytes else np.empty(0, np.uint8)
 
 
 def download(address: int, host: Bytes, stream: Any) -> None:
-    """Copy from the GPU, after what is on `stream`."""
+    """Copy from the GPU, after the work on `stream`."""
     if stream.is_capturing():
         raise NotSupported("an operation that MPI does on host memory cannot be captured in a graph; call it outside")
     cupy.cuda.runtime.memcpyAsync(
@@ -30,7 +30,7 @@ def download(address: int, host: Bytes, stream: Any) -> None:
 
 
 def upload(address: int, host: Bytes, stream: Any) -> None:
-    """Copy to the GPU, after what is on `stream`."""
+    """Copy to the GPU, after the work on `stream`."""
     cupy.cuda.runtime.memcpyAsync(
         address, MPI.Get_address(host), host.nbytes, cupy.cuda.runtime.memcpyHostToDevice, stream.ptr
     )
@@ -38,7 +38,7 @@ def upload(address: int, host: Bytes, stream: Any) -> None:
 
 
 def upload_where(address: int, host: Bytes, mask: npt.NDArray[np.bool_], stream: Any) -> None:
-    """Copy the bytes to the GPU for which `mask` is true, after what is on `stream`; the others are not touched."""
+    """Copy the bytes to the GPU where `mask` is true, after the work on `stream`."""
     memory = cupy.cuda.UnownedMemory(address, host.nbytes, None, cupy.cuda.Device().id)
     with stream:
         target = cupy.ndarray(host.shape, np.uint8, cupy.cuda.MemoryPointer(memory, 0))

@@ -1,9 +1,9 @@
-"""The public copy of a window's device array, in pinned host memory: MPI's separate memory model.
+"""The public copy of a window's device array, for MPI's separate memory model.
 
-MPI exposes the public copy; the device array is the private one. In that model nothing of a window is stored to here
-while other ranks update any of it, from one synchronisation to the next. So a byte that differs from what both copies
-had at the last one has been changed on one side only. Each direction moves the bytes that its side has changed, and no
-others: other ranks may be updating the public copy meanwhile.
+MPI exposes the public copy, in pinned host memory; the device array is the private one. In that model a rank must not
+store to its window between two synchronizations while other ranks update it. So a byte that differs from its value at
+the last synchronization has changed on one side only. Each direction copies only the bytes that its side has changed,
+because other ranks may be updating the public copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .copies import Copy
 
 
 class PublicCopy(Copy):
-    """What other ranks access in the place of a device array. `host` is a snapshot of one side.
+    """The copy that other ranks access; `host` is a snapshot of one side.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ class PublicCopy(Copy):
     name : str
         For messages.
     caller : Caller
-        For streams.
+        Chooses streams.
 
     Attributes
     ----------
     public : ndarray of bytes
-        MPI's window is made of it.
+        The memory of MPI's window.
 
     Raises
     ------
@@ -47,18 +47,18 @@ class PublicCopy(Copy):
         self.public[...] = self.host
 
     def give(self) -> None:
-        """Make what the device has stored visible to other ranks."""
+        """Make the device's stores visible to other ranks."""
         before = self._before
-        wait_for_program(self._device, self._caller)  # which may have stored to the array on any of its streams
-        self.download()  # which remembers what the device has now
+        wait_for_program(self._device, self._caller)  # it may have stored on any of its streams
+        self.download()  # sets `_before` to the device's bytes
         np.copyto(self.public, self.host, where=self.host != before)
 
     def take(self) -> None:
-        """Make what other ranks have changed visible on the device; it is there when this returns."""
+        """Copy what other ranks have changed to the device; return after the copy."""
         self.host[...] = self.public
         self.upload()
         self._before = self.host.copy()
 
     def array(self) -> Any:
-        """The device array's memory as an array of bytes."""
+        """Return the device array's memory as an array of bytes."""
         return self._device.array(self, (self.nbytes,), "u1")

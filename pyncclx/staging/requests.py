@@ -1,6 +1,6 @@
-"""The request classes of `pyncclx.MPI`: calls that complete many requests take staged ones among them.
+"""Request classes of `pyncclx.MPI`, whose calls on many requests take staged ones.
 
-Nonblocking calls need no class of their own, see `completion.copy_back_on_completion`; persistent ones are
+Staged nonblocking calls need no class of their own, see `completion.copy_back_on_completion`. Persistent ones are
 `persistent.StagedPrequest`.
 """
 
@@ -23,9 +23,12 @@ from .stand_ins import StandIn
 
 
 def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> Any:
-    """mpi4py's class method, for staged requests too; `completed` returns the indices of n that its result names."""
+    """Return mpi4py's class method, extended to staged requests.
+
+    `completed` returns the indices of the requests that the result names.
+    """
     original: Callable[..., Any] = getattr(MPI.Request, name)
-    with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays among others
+    with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
         kinds = set(map(type, requests))
@@ -44,13 +47,13 @@ def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> An
 
 
 class Request(StandIn, MPI.Request):
-    """An `mpi4py.MPI.Request`; the calls that complete many take staged ones among them."""
+    """An `mpi4py.MPI.Request` whose calls on many requests take staged ones."""
 
     like = MPI.Request
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
-        """As mpi4py's; of a persistent request on device arrays the request itself, which looks after its memory."""
+        """Return the request of a handle; a persistent one on device arrays is itself."""
         known = persistent.BY_HANDLE.get(handle)
         if known and (known.is_known_by(handle) if isinstance(known, persistent.Prequest) else known.handle == handle):
             return known
@@ -84,7 +87,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     like = MPI.Prequest
 
     def Start(self) -> None:
-        """As mpi4py's."""
+        """Copy device arrays to the host if staged, and start the operation."""
         began = persistent.begin_starts([self]) if events.listeners else None
         self.prepare()
         super().Start()
@@ -93,7 +96,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
-        """As mpi4py's."""
+        """Start several requests, staged ones among others."""
         began = persistent.begin_starts(requests) if events.listeners else None
         persistent.start_all(requests)
         if began is not None:
@@ -107,5 +110,5 @@ class Grequest(MPI.Grequest, Request):
 
     @classmethod
     def Start(cls, *args: Any, **kwargs: Any) -> Grequest:
-        """As mpi4py's."""
+        """Start a generalized request (mpi4py's method)."""
         return cls(super().Start(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Calls of mpi4py's methods with host copies in the place of device arrays."""
+"""Calls of mpi4py's methods with host copies in place of device arrays."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _Method = Callable[..., Any]
 
 
 def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call mpi4py's method with host copies in the place of device arrays.
+    """Call mpi4py's method with host copies in place of device arrays.
 
     Parameters
     ----------
     comm : Base
     operation : str
     call : callable
-        mpi4py's method, bound to its object.
+        mpi4py's bound method.
     args, kwargs
-        Of the call.
+        Arguments of the call.
 
     Returns
     -------
     object
-        What mpi4py's method returns; a nonblocking call's request takes the result to the device when it completes.
+        Return value of mpi4py's method. If it is a request, it copies the result to the device when it completes.
     """
     began = events.now() if events.listeners else None
-    wait_for_calls(comm)  # whose kernels may still be writing what MPI is to read
+    wait_for_calls(comm)  # its kernels may still write what MPI will read
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
     computing = computes(operation, args, kwargs)
@@ -75,19 +75,19 @@ def replace(
     blocks: int = 1,
     caller: Caller = ANY_CALLER,
 ) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
-    """Replace the device arrays `found` among the arguments of a call by host copies.
+    """Replace the device arrays `found` in the arguments of a call by host copies.
 
     Parameters
     ----------
     operation, found, args, kwargs
     reads : bool
-        The call writes to none of them.
+        Whether the call writes to none of them.
     computing : bool
-        MPI computes with the elements.
+        Whether MPI computes with the elements.
     blocks : int
-        The most blocks that an argument has.
+        The most blocks of an argument.
     caller : Caller
-        For streams.
+        Chooses streams.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def replace(
     Raises
     ------
     TypeError
-        MPI would compute with elements that are no numbers as if they were bytes.
+        MPI would compute with elements that are not numbers, as if they were bytes.
     """
     copies, placed, named = [], list(args), dict(kwargs)
     for which in found:
@@ -121,7 +121,7 @@ def replace(
 
 
 def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this rank only reads the buffer of a broadcast."""
+    """Return whether this rank only reads the buffer of a broadcast."""
     if operation not in ("Bcast", "Ibcast", "Bcast_init"):
         return False
     root = argument(Argument("root", 1, False), args, kwargs) or 0
@@ -129,7 +129,7 @@ def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dic
 
 
 def blocks_of(comm: Base, operation: str) -> int:
-    """The most blocks, one for each rank or neighbour, that an argument of an operation has."""
+    """Return the most blocks of an argument, one for each rank or neighbour."""
     if "eighbor" in operation:
         topology: Any = comm
         return int(max(topology.indegree, topology.outdegree))
@@ -138,7 +138,7 @@ def blocks_of(comm: Base, operation: str) -> int:
 
 
 def _partitions(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The number of partitions of a partitioned operation; 0 for others."""
+    """Return the number of partitions of a partitioned operation; 0 for others."""
     if operation not in ("Psend_init", "Precv_init"):
         return 0
     return int(argument(Argument("partitions", 1, False), args, kwargs))

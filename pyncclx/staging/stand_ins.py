@@ -1,4 +1,4 @@
-"""What the classes of `pyncclx.MPI` that stand for mpi4py's have in common."""
+"""Base classes for the classes of `pyncclx.MPI` that stand for mpi4py's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 
 class StandInType(type):
-    """The class of a class that stands for mpi4py's: objects of mpi4py's class are its instances too."""
+    """Metaclass: instances of mpi4py's class count as instances of the stand-in, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, vars(cls).get("like", ())) or super().__instancecheck__(instance)
@@ -18,14 +18,14 @@ class StandInType(type):
 
 
 class StandIn(metaclass=StandInType):
-    """Base of a class that stands for mpi4py's; it comes before mpi4py's among the bases.
+    """Base of a class that stands for mpi4py's; list it before mpi4py's class.
 
     Attributes
     ----------
     like : type
         mpi4py's class.
     constants : dict of str to object
-        Objects of the class that exist once, by name: they stay themselves when pickled, and cannot be freed.
+        Unique objects of the class by name; pickle preserves their identity, and `free` ignores them.
     """
 
     like: ClassVar[type]
@@ -41,37 +41,37 @@ class StandIn(metaclass=StandInType):
         return copy_of_constant, (type(self), equal[0])
 
     def free(self) -> None:
-        """As mpi4py's, which does nothing to its constants."""
+        """Free the object; constants are left alone, as in mpi4py."""
         if not any(constant is self for constant in self.constants.values()):
             super().free()  # type: ignore[misc]
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
-        """As mpi4py's."""
+        """Return the object of an MPI handle."""
         return cls(super().fromhandle(handle))  # type: ignore[misc, call-arg]
 
     @classmethod
     def fromint(cls, arg: int, /) -> Any:
-        """As mpi4py's."""
+        """Return the object of an integer handle."""
         return cls(super().fromint(arg))  # type: ignore[misc, call-arg]
 
     @classmethod
     def f2py(cls, arg: int) -> Any:
-        """As mpi4py's."""
+        """Return the object of a Fortran handle."""
         return cls(super().f2py(arg))  # type: ignore[misc, call-arg]
 
 
 def constants_of(cls: type[StandIn]) -> dict[str, Any]:
-    """mpi4py's constants of a class as objects of the class that stands for it, by name."""
+    """Return mpi4py's constants as objects of the stand-in class, by name."""
     constants = vars(MPI).items()
     return {name: cls(value) for name, value in constants if type(value) is cls.like and not name.startswith("_")}  # type: ignore[call-arg]
 
 
 def constant_of(cls: type[StandIn], name: str) -> Any:
-    """A constant of a class, for pickle."""
+    """Return a constant of a class, for pickle."""
     return cls.constants[name]
 
 
 def copy_of_constant(cls: type[StandIn], name: str) -> Any:
-    """An object of a class that equals one of its constants, for pickle."""
+    """Return an object of a class that equals one of its constants, for pickle."""
     return cls.__new__(cls, cls.constants[name])  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""One-sided operations with a target in host memory and device arrays here: MPI works on host copies of them."""
+"""One-sided operations on host targets, with host copies of device arrays here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORIGIN = Argument("origin", 0, False)
 _RESULT = Argument("result", 1, True)
 _FETCH = (_ORIGIN, _RESULT)
 
-#: The buffers of the methods of `Win`, and the position of their target_rank.
+#: The buffers of the methods of `Win`, and the position of their `target_rank`.
 ACCESSES: dict[str, tuple[tuple[Argument, ...], int]] = {
     **dict.fromkeys(("Put", "Rput", "Accumulate", "Raccumulate"), ((_ORIGIN,), 1)),
     **dict.fromkeys(("Get", "Rget"), ((Argument("origin", 0, True),), 1)),
@@ -26,11 +26,11 @@ ACCESSES: dict[str, tuple[tuple[Argument, ...], int]] = {
 
 
 class Origins:
-    """The host copies of a window's operations, which MPI may read and write until the operations are complete."""
+    """Host copies of a window's operations, kept until MPI has completed these."""
 
     def __init__(self, caller: Caller) -> None:
-        self._caller = caller  # for streams
-        self._open: list[tuple[int, list[Copy]]] = []  # with the rank that they are for
+        self._caller = caller  # chooses streams
+        self._open: list[tuple[int, list[Copy]]] = []  # target rank and copies
 
     def stage(
         self,
@@ -40,7 +40,7 @@ class Origins:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call mpi4py's method with copies in the place of the device arrays `found` among the arguments."""
+        """Call mpi4py's method with host copies of the device arrays `found`."""
         began = events.now() if events.listeners else None
         name = f"Win.{operation}"
         copies, args, kwargs = replace(
@@ -58,7 +58,7 @@ class Origins:
         return result
 
     def copy_back(self, rank: int | None = None) -> None:
-        """Copy the results of operations with a rank, or with all, to the device, once MPI has completed them."""
+        """Copy results of completed operations with a rank, or with all, to the device."""
         complete = [entry for entry in self._open if rank in (None, entry[0])]
         self._open = [] if rank is None else [entry for entry in self._open if entry[0] != rank]
         for _, copies in complete:
