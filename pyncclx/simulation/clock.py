@@ -1,4 +1,4 @@
-"""The clock of one simulated rank: what it has sent and waited for, and what its Python has computed."""
+"""The clock of one simulated rank: its messages, waits and computing time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .network import Network, Pattern
 
 @dataclass
 class Stage:
-    """What one part of the work has taken.
+    """The time and messages of one part of the work.
 
     Attributes
     ----------
     name : str
     network_s, computed_s : float
-        By the model, and measured.
+        Modelled time, and measured time of Python.
     rounds, messages, nbytes : int
-        Messages that followed each other; sent by the rank that sends most, and their bytes.
+        Messages that follow each other; messages and bytes of the rank that sends most.
     """
 
     name: str
@@ -32,13 +32,13 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Modelled and measured time together."""
         return self.network_s + self.computed_s
 
 
 @dataclass
 class Clock:
-    """Adds up what a rank does, by stages."""
+    """Sums of a rank's time and messages, by stages."""
 
     network: Network
     stages: list[Stage] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
-        """Do a part of the work; what the thread computes meanwhile is added."""
+        """Run a part of the work in the block, and add the time that the thread computes."""
         stage = Stage(name)
         self.stages.append(stage)
         began = time.thread_time()
@@ -54,7 +54,7 @@ class Clock:
         stage.computed_s += time.thread_time() - began
 
     def pass_by(self, ranks: str, pattern: Pattern, *, asleep: bool) -> None:
-        """Let the time of a collective among some `ranks`, which have a name, pass."""
+        """Add the time of a collective; `ranks` is the name of its group of ranks."""
         stage = self.stages[-1]
         connects = (ranks, pattern.name) not in self._connected
         self._connected.add((ranks, pattern.name))

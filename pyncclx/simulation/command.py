@@ -1,8 +1,8 @@
-"""python -m pyncclx simulate: how long making a communicator over nodes takes, on more ranks than there are here.
+"""Simulate how long making a communicator over nodes takes on many ranks.
 
-The code that makes one is run as it is, for one rank of each kind, on a simulated MPI with a clock; python -m pyncclx
-simulate needs no mpiexec. Under mpiexec, --measure does the same for real on the ranks of the job, over pretend nodes,
-beside what the model has for as many.
+The code that makes one runs unchanged, for one rank of each kind, on a simulated MPI with a clock. python -m pyncclx
+simulate needs no mpiexec. Under mpiexec, --measure runs it on the ranks of the job, over pretend nodes, and prints the
+times beside the model's for as many ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Simulate or measure, and print."""
+    """Simulate or measure, and print the results."""
     if min(*arguments.ranks, arguments.per_node) < 1:
         raise SystemExit("ranks, and ranks of a node, are 1 at least")
     if arguments.measure is not None:
@@ -67,7 +67,7 @@ def _costs(arguments: argparse.Namespace) -> Network:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    """Measure on the ranks of this job; rank 0 prints it beside what the model has for as many."""
+    """Measure on the ranks of this job; rank 0 prints it beside the model's times."""
     world = MPI.COMM_WORLD
     if world.size <= arguments.per_node:
         raise SystemExit(f"{world.size} ranks are on one node of {arguments.per_node}; give --per-node")

@@ -1,4 +1,4 @@
-"""A communicator of one rank among many that are not there: the model has the results of its collectives."""
+"""A simulated communicator of one rank among many, with modelled collectives."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from .clock import Clock
 
 
 class Over:
-    """The request of an operation that is over."""
+    """The request of an operation that has completed."""
 
     def Test(self) -> bool:
-        """As mpi4py's."""
+        """Return True (mpi4py's method)."""
         return True
 
 
 class Results:
-    """What collectives have given rank 0, which runs first; the other ranks get the same, one after another."""
+    """Results of collectives of rank 0, which runs first; later ranks get the same."""
 
     def __init__(self) -> None:
         self._made: list[bytes] = []
         self._next: int | None = None
 
     def again(self) -> None:
-        """Let another rank run."""
+        """Start again with the first result, for another rank."""
         self._next = 0
 
     def give(self, buffer: memoryview, result: bytes | None = None) -> None:
-        """Let a buffer have the result of a collective, which for rank 0 is what it has, or `result`."""
+        """Copy a collective's result to a buffer.
+
+        For rank 0 the result is `result`, or what the buffer contains.
+        """
         if self._next is None:
             self._made.append(bytes(buffer) if result is None else result)
             buffer[:] = self._made[-1]
@@ -42,24 +45,24 @@ class Results:
 
 
 class SimulatedGroup:
-    """What is asked of a group."""
+    """The parts of a group that the code uses."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = ranks
 
     def Incl(self, ranks: Sequence[int]) -> SimulatedGroup:
-        """As mpi4py's."""
+        """Return a group of some of the ranks (mpi4py's method)."""
         return SimulatedGroup([self.ranks[rank] for rank in ranks])
 
     def Free(self) -> None:
-        """As mpi4py's."""
+        """Do nothing (mpi4py's method)."""
 
 
 class SimulatedComm:
-    """What the code that makes a communicator calls of mpi4py's.
+    """The methods of mpi4py's communicators that the code uses.
 
-    Rank 0 takes part in all that is simulated, and is the lowest: the least of what ranks give is its value, and so is
-    what is broadcast. Bitwise OR is that of tables of which each rank has filled its part; `table` has all of them.
+    Rank 0 takes part in all simulated collectives and is the lowest rank. So its value is the minimum, and it is the
+    root of broadcasts. A bitwise OR combines tables of which each rank has filled its part; `table` has all parts.
 
     Parameters
     ----------
@@ -67,12 +70,12 @@ class SimulatedComm:
     results : Results
     rank, size : int
     name : str
-        Of its ranks.
+        Name of its group of ranks.
     table : bytes
     node : sequence of int
         The ranks of this one's node.
     local : Intracomm
-        Their communicator: a real one, whose making is not simulated.
+        The node's communicator: a real one, whose creation is not simulated.
     """
 
     def __init__(
@@ -93,30 +96,30 @@ class SimulatedComm:
         self._state: State | None = State()
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Over:
-        """As mpi4py's, in place."""
+        """Allreduce in place, in modelled time (mpi4py's method)."""
         buffer = _bytes(recvbuf)
         self._results.give(buffer, self._table if op == MPI.BOR else None)
         self._clock.pass_by(self._name, network.allreduce(self.size, len(buffer)), asleep=True)
         return Over()
 
     def Ibcast(self, buf: Any, root: int) -> Over:
-        """As mpi4py's; `root` is 0."""
+        """Broadcast from root 0, in modelled time (mpi4py's method)."""
         buffer = _bytes(buf)
         self._results.give(buffer)
         self._clock.pass_by(self._name, network.broadcast(self.size, len(buffer)), asleep=True)
         return Over()
 
     def Ibarrier(self) -> Over:
-        """As mpi4py's."""
+        """Let the modelled time of a barrier pass (mpi4py's method)."""
         self._clock.pass_by(self._name, network.barrier(self.size), asleep=True)
         return Over()
 
     def Get_group(self) -> SimulatedGroup:
-        """As mpi4py's."""
+        """Return the group of all ranks (mpi4py's method)."""
         return SimulatedGroup(range(self.size))
 
     def Create_group(self, group: SimulatedGroup) -> Any:
-        """As mpi4py's, of the ranks of the node or of a rail."""
+        """Return a communicator of the node's ranks or of a rail (mpi4py's method)."""
         name = "a node" if group.ranks == self._node else "a rail"
         for pattern in network.duplicate(len(group.ranks)):
             self._clock.pass_by(name, pattern, asleep=False)
@@ -125,15 +128,15 @@ class SimulatedComm:
         return SimulatedComm(self._clock, self._results, group.ranks.index(self.rank), len(group.ranks), name=name)
 
     def Dup(self) -> SimulatedComm:
-        """As mpi4py's."""
+        """Return a duplicate, in modelled time (mpi4py's method)."""
         for pattern in network.duplicate(self.size):
             self._clock.pass_by(self._name, pattern, asleep=False)
         return SimulatedComm(self._clock, self._results, self.rank, self.size, name=self._name)
 
     def Free(self) -> None:
-        """As mpi4py's."""
+        """Do nothing (mpi4py's method)."""
 
 
 def _bytes(buffer: Any) -> memoryview:
-    """The memory of an argument: an array, or a list of one and a datatype."""
+    """Return the memory of an array, or of a list of an array and a datatype."""
     return memoryview(buffer[0] if isinstance(buffer, list) else buffer).cast("B")

@@ -1,4 +1,4 @@
-"""Making a communicator over many nodes, by the code that makes real ones, on one rank of each kind."""
+"""Making a communicator over many nodes with the real code, on a few of its ranks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ TEAM = "Team of a node"
 
 
 class Creation(NamedTuple):
-    """What making a communicator takes.
+    """Time and memory that making a communicator takes.
 
     Attributes
     ----------
     ranks, per_node : int
     stages : list of Stage
-        Of the rank that takes longest.
+        Stages of the rank that takes longest.
     kept, peak : float
-        Bytes of this process's memory for each rank: what is kept, and the most that was used meanwhile.
+        Bytes of this process's memory per rank: what is kept, and the peak.
     """
 
     ranks: int
@@ -46,21 +46,21 @@ class Creation(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Time of all stages together."""
         return sum(stage.seconds for stage in self.stages)
 
 
 class _Identifiers:
-    """In the place of NCCL: gives identifiers."""
+    """Identifiers in place of NCCL's."""
 
     def get_unique_id(self) -> bytes:
-        """As NCCL's."""
+        """Return an identifier of NCCL's length."""
         return bytes(range(_ID_NBYTES))
 
 
 @dataclass
 class Job:
-    """Ranks that are not there, and what their collectives have given so far."""
+    """A job of simulated ranks, and the results of its collectives so far."""
 
     ranks: int
     per_node: int
@@ -69,10 +69,11 @@ class Job:
     results: Results = field(default_factory=Results)
 
     def make(self, rank: int) -> tuple[list[Stage], SimulatedComm, Spanning]:
-        """Make the communicator on one rank; rank 0 first."""
+        """Make the communicator on one rank; call it for rank 0 first."""
         clock = Clock(self.costs)
         local = Intracomm(MPI.COMM_SELF).Dup()
-        assert local.team is not None  # made before the clock starts: it stands for that of the node
+        # The Team is made before the clock starts, and stands for the node's Team.
+        assert local.team is not None
         begin = rank // self.per_node * self.per_node
         node = range(begin, min(begin + self.per_node, self.ranks))
         comm = SimulatedComm(
@@ -82,7 +83,7 @@ class Job:
         with clock.stage("nodes of the ranks"):
             state_of(ours).topology = topology = nodes_of(ours, state_of(ours))
         with clock.stage("communicator of a node, rails"):
-            mpi_bootstrap.first_bytes(cast(MPI.Intracomm, comm), b"")  # has a rank dropped others (nodes/dropped.py)?
+            mpi_bootstrap.first_bytes(cast(MPI.Intracomm, comm), b"")  # as in nodes/dropped.py
             spanning = span(ours, topology)
         with clock.stage("engine of the rails: MPI"):
             spanning.rails.rail()
@@ -98,16 +99,16 @@ def create(ranks: int, per_node: int, costs: Network, node_s: float) -> Creation
     Parameters
     ----------
     ranks, per_node : int
-        The last node may have fewer.
+        The last node may have fewer ranks.
     costs : Network
     node_s : float
-        How long the ranks of a node take to make their Team.
+        Seconds in which the ranks of a node make their Team.
     """
     nodes = (b"node %d" % (rank // per_node) for rank in range(ranks))
     table = b"".join(hashlib.blake2b(node, digest_size=IDENTITY_NBYTES).digest() for node in nodes)
     kept, peak = _memory(Job(ranks, per_node, costs, table))
     job, slowest = Job(ranks, per_node, costs, table), list[Stage]()
-    middle = (ranks - 1) // per_node // 2 * per_node + (ranks - 1) % per_node  # on a rail with the last rank
+    middle = (ranks - 1) // per_node // 2 * per_node + (ranks - 1) % per_node  # on the same rail as the last rank
     for rank in sorted({0, middle, ranks - 1}):
         stages, _, spanning = job.make(rank)
         spanning.close()
@@ -116,7 +117,7 @@ def create(ranks: int, per_node: int, costs: Network, node_s: float) -> Creation
 
 
 def _memory(job: Job) -> tuple[float, float]:
-    """Bytes for each rank that rank 0 keeps, and that it uses at most."""
+    """Return the bytes per rank that rank 0 keeps, and its peak."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

@@ -1,4 +1,4 @@
-"""The same on the ranks of a real job, over pretend nodes: what the model is held against."""
+"""Times of making a communicator in a real job over pretend nodes, for the model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ T = TypeVar("T")
 
 
 class Measured(NamedTuple):
-    """What making a communicator has taken.
+    """Time that a part of making a communicator has taken.
 
     Attributes
     ----------
     name : str
     seconds : float
-        Of the rank that took longest, the shortest of all repetitions.
+        On the rank that took longest; the shortest of all repetitions.
     cpu_seconds : float
-        Of the processors, by all ranks together, likewise.
+        Processor time of all ranks together; the shortest of all repetitions.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 def pretend(per_node: int) -> None:
-    """Let so many ranks of MPI.COMM_WORLD in turn be on one node, unless PYNCCLX_NODE is set already."""
+    """Put `per_node` ranks in turn on each pretend node, unless PYNCCLX_NODE is set."""
     settings.set_foreign(settings.NODE.name, str(MPI.COMM_WORLD.rank // per_node))
 
 

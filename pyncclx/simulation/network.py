@@ -1,4 +1,4 @@
-"""What messages cost in the simulation, and MPI's collectives made of messages."""
+"""The cost of messages in the simulation, and collectives as message patterns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from mpi_bootstrap import waiting
 
-_CONTEXT_NBYTES = 8  # that ranks agree on before they have a communicator
-_CONTEXT_ROUNDS = 3  # in which they do: Open MPI takes the highest free one, looks whether all have it, and begins
+_CONTEXT_NBYTES = 8  # bytes that ranks agree on before they have a communicator
+# Rounds of the agreement: Open MPI proposes the highest free context, checks that all ranks have it, and begins.
+_CONTEXT_ROUNDS = 3
 
 
 class Pattern(NamedTuple):
@@ -18,9 +19,9 @@ class Pattern(NamedTuple):
     ----------
     name : str
     hops : int
-        Messages that follow each other.
+        Messages one after the other.
     messages, nbytes : int
-        Sent by the rank that sends most.
+        Messages and bytes of the rank that sends most.
     moved, combined : int
         Bytes that pass a link, and bytes that are reduced, one after the other.
     """
@@ -34,7 +35,7 @@ class Pattern(NamedTuple):
 
 
 def rounds(size: int) -> int:
-    """Return the rounds in which what doubles reaches so many ranks.
+    """Return the number of rounds in which doubling reaches `size` ranks.
 
     Examples
     --------
@@ -45,44 +46,53 @@ def rounds(size: int) -> int:
 
 
 def barrier(size: int) -> Pattern:
-    """Dissemination: in each round every rank sends to one twice as far away."""
+    """Return the pattern of a dissemination barrier.
+
+    In each round every rank sends to a rank twice as far away.
+    """
     return Pattern("barrier", rounds(size), rounds(size))
 
 
 def broadcast(size: int, nbytes: int) -> Pattern:
-    """A binomial tree."""
+    """Return the pattern of a broadcast by a binomial tree."""
     steps = rounds(size)
     return Pattern("broadcast", steps, steps, steps * nbytes, steps * nbytes)
 
 
 def allreduce(size: int, nbytes: int) -> Pattern:
-    """A binomial tree up, and one down, as Open MPI's that does not block and reduces in place."""
+    """Return the pattern of an Allreduce by two binomial trees, up and down.
+
+    Open MPI's nonblocking Allreduce in place works like this.
+    """
     steps = rounds(size)
     return Pattern("allreduce", 2 * steps, steps, steps * nbytes, 2 * steps * nbytes, steps * nbytes)
 
 
 def duplicate(size: int) -> tuple[Pattern, ...]:
-    """MPI_Comm_dup, and MPI_Comm_create_group of so many ranks: they agree on a context."""
+    """Return the patterns of MPI_Comm_dup or MPI_Comm_create_group of `size` ranks.
+
+    The ranks agree on a context.
+    """
     return (allreduce(size, _CONTEXT_NBYTES),) * _CONTEXT_ROUNDS
 
 
 @dataclass(frozen=True)
 class Network:
-    """What messages cost. The defaults are assumptions on a large cluster, on the slow side.
+    """Cost of messages. The defaults assume a large cluster, on the slow side.
 
-    `message_s` was measured: MPI_Comm_dup took 20 to 34 us of processors for each message, on 2 to 16 processes of two
-    processors that others used, too (24 November 2026).
+    `message_s` was measured: MPI_Comm_dup took 20 to 34 us of processor time for each message, on 2 to 16 processes on
+    two processors in use by others, too (24 November 2026).
 
     Attributes
     ----------
     latency_s : float
-        From one end to the other.
+        Time from one end to the other.
     message_s : float
-        Of a processor's time, at each end.
+        Processor time at each end.
     connection_s : float
-        More for the first message between two ranks.
+        Additional time of the first message between two ranks.
     bandwidth, reduction : float
-        Bytes that a rank moves and combines in a second.
+        Bytes that a rank moves and reduces per second.
     """
 
     latency_s: float = 5e-6
@@ -92,10 +102,10 @@ class Network:
     reduction: float = 2e9
 
     def seconds(self, pattern: Pattern, *, asleep: bool, connects: bool = False) -> float:
-        """Return how long a collective takes.
+        """Return the time of a collective in seconds.
 
-        Ranks that wait in `mpi_bootstrap.waiting` are `asleep`: a message that has come is taken up at the end of a
-        pause, which counts in full at every hop.
+        Ranks that wait in `mpi_bootstrap.waiting` are `asleep`: they notice a message at the end of a pause, which
+        counts in full at every hop.
         """
         hop = self.latency_s + 2 * self.message_s + (self.connection_s if connects else 0.0)
         data = pattern.moved / self.bandwidth + pattern.combined / self.reduction
@@ -107,5 +117,5 @@ class Network:
 
 
 def pause(waited_s: float) -> float:
-    """Return the pause in which a rank is that has waited so long; at first it looks without one."""
+    """Return the pause of a rank that has waited so long; at first it only spins."""
     return waiting.pause_after(waited_s) if waited_s > waiting.SPIN_S else 0.0

@@ -1,4 +1,4 @@
-"""The picture of the simulation: seconds over ranks, beside the published ones, and bytes."""
+"""A plot of simulated and published times, and of bytes, over ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .report import PUBLISHED
 
 
 def write(path: Path, made: Sequence[Creation]) -> None:
-    """Draw seconds, and what a rank sends and keeps, over the number of ranks."""
+    """Plot times, and bytes that a rank sends and keeps, over the number of ranks."""
     import matplotlib.pyplot as plt  # noqa: PLC0415  optional
 
     figure, (times, sizes) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""What the simulation prints and writes: tables, and JSON."""
+"""Tables and JSON of the simulation's results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PUBLISHED = {8192: (3.97, 14.5), 32768: (11.89, 55.71), 98304: (24.0, 265.0)}
 
 
 def table(made: Sequence[Creation], costs: Network) -> str:
-    """Return what making communicators takes, as text."""
+    """Return a table of the time to make communicators, as text."""
     return "\n".join((*_assumptions(costs), "", *_totals(made), "", *_stages(made[-1])))
 
 
@@ -53,7 +53,7 @@ def _stages(made: Creation) -> Iterator[str]:
 
 
 def beside(measured: Sequence[Measured], made: Creation) -> str:
-    """Return what was measured on ranks of a job, and what the model has for as many, as text."""
+    """Return measured times of a job beside the model's for as many ranks, as text."""
     lines = [f"{made.ranks} ranks, {made.per_node} on a node: measured, and processors' time of all ranks"]
     lines += [f"  {each.name:44} {each.seconds * 1e3:8.2f} ms {each.cpu_seconds * 1e3:9.2f} ms" for each in measured]
     lines += ["The model:"]
@@ -62,7 +62,7 @@ def beside(measured: Sequence[Measured], made: Creation) -> str:
 
 
 def write_json(path: Path, costs: Network, *, simulated: Sequence[Creation], measured: Sequence[Measured] = ()) -> None:
-    """Write all figures: seconds, bytes and counts."""
+    """Write all figures to a JSON file: seconds, bytes and counts."""
     found: dict[str, Any] = {
         "network": dataclasses.asdict(costs),
         "simulated": [
