@@ -1,4 +1,4 @@
-"""The device functions for kernels in Python: their types, and how Numba declares them (twin of cuda/pyncclx.cuh)."""
+"""Device functions for Numba: signatures and declarations (twin of pyncclx.cuh)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from ..backends.compilers import numba_cuda
 
-LIBRARY = "numba_kernels/device_api.cu"  # the functions with C linkage: a kernel that calls one is linked with it
+LIBRARY = "numba_kernels/device_api.cu"  # has the functions with C linkage; kernels that call them are linked with it
 
 _WHO = ("thread", "warp", "block")
 _TEAM, _PUT, _SIGNAL = "uint64", "uint64, uint64, uint64, uint64, int32", "uint32, uint64"
@@ -39,14 +39,14 @@ SIGNATURES = {
 
 
 def function(name: str) -> Any:
-    """Return a function of `pyncclx.device` for Numba's kernels, declared at its first use.
+    """Return a function of `pyncclx.device` for Numba, declared at its first use.
 
     Raises
     ------
     AttributeError
         There is no such function.
     NotSupported
-        Without Numba's CUDA target.
+        Numba's CUDA target is missing.
     """
     if name == "address":
         return numba_cuda.address_function()
@@ -58,5 +58,5 @@ def function(name: str) -> Any:
 
 
 def declare(symbol: str, signature: str) -> Any:
-    """Declare to Numba a function of C linkage; a kernel that calls it is linked with the device functions."""
+    """Declare a function of C linkage to Numba, linked with the device functions."""
     return numba_cuda.device_function(symbol, signature, LIBRARY)

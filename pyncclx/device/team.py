@@ -1,4 +1,7 @@
-"""The memory that a program's own kernels are given: `comm.device_team` makes it (twin of cuda/device/team.cuh)."""
+"""Memory for a program's own kernels, as `comm.device_team` makes it.
+
+Twin of cuda/device/team.cuh.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class DeviceTeamStruct(CStruct):
     signals: U64
     blocks: U64
     counters: U64
-    windows: U64  # a table with rows of `_row`, and the number of rows before them
-    state: EachRankU64  # every rank's memory of this team, as mapped here
+    windows: U64  # a table: the number of rows, then rows of `_ROW_NBYTES`
+    state: EachRankU64  # each rank's memory of this team, as mapped here
 
 
 LINE = 128  # SignalWord, BarrierWords, CounterWords
@@ -39,18 +42,18 @@ NBYTES = -(-(TEAM_NBYTES + sizeof(DeviceTeamStruct)) // LINE) * LINE  # DeviceTe
 
 
 class DeviceTeam:
-    """A communicator for a program's own kernels: the first argument of the device functions.
+    """A communicator for user kernels: the first argument of the device functions.
 
-    `Intracomm.device_team` makes it. It lasts until the communicator is freed.
+    `Intracomm.device_team` makes it. It is valid until the communicator is freed.
 
     Attributes
     ----------
     rank, size : int
-        Of the communicator.
+        As in the communicator.
     signals, blocks, counters : int
-        As it was made.
+        The numbers with which it was made.
     nbytes : int
-        Bytes of device memory that it takes on this rank.
+        Bytes of device memory that it uses on this rank.
 
     Examples
     --------
@@ -69,10 +72,10 @@ class DeviceTeam:
         blocks: int,
         counters: int,
         for_program: bool = True,
-        own: tuple[Window, ...] = (),  # windows for the kernels of this team alone
+        own: tuple[Window, ...] = (),  # windows for this team's kernels alone
     ) -> None:
         self.rank, self.size = team.rank, team.size
-        self.sharing = team.layout.sharing  # ranks whose kernels are on one GPU
+        self.sharing = team.layout.sharing  # ranks whose kernels share a GPU
         self.signals, self.blocks, self.counters = signals, blocks, counters
         self.for_program = for_program
         self._team: Team | None = team
@@ -90,7 +93,7 @@ class DeviceTeam:
         team.device_teams.append(self)
 
     def _fill(self, team: Team) -> None:
-        """Write what kernels read to this rank's memory."""
+        """Write the data that kernels read to this rank's memory."""
         self._table.set_head(struct.pack("=Q", self._rows))
         for row, window in enumerate(self._own):
             self._set_row(row, window)
@@ -106,7 +109,7 @@ class DeviceTeam:
         write(team.device, self._window.memory.address, team.struct_for(DEVICE_TEAM) + NO_CALL + parts.pack())
 
     def _set_row(self, row: int, window: Window | None) -> None:
-        """Change a window's row; one of zeros holds no address."""
+        """Set a window's row; without a window, fill it with zeros, which hold no address."""
         padding = [0] * (layout.MAX_RANKS - self.size)
         words = (*window.bases, *padding, *window.sizes, *padding) if window else ()
         self._table.set_row(row, struct.pack(f"={len(words)}Q", *words).ljust(_ROW_NBYTES, b"\0"))
@@ -120,37 +123,37 @@ class DeviceTeam:
 
     @property
     def pointer(self) -> int:
-        """The address of the team in device memory, a 64-bit integer: what kernels take.
+        """Address of the team in device memory, as a 64-bit integer for kernels.
 
         Raises
         ------
         MPI.Exception
-            Of class ERR_COMM: the communicator has been freed, and its teams with it.
+            Class ERR_COMM: the communicator has been freed, and its teams with it.
         """
         self._alive()
         return self._window.memory.address
 
     @property
     def signal_words(self) -> Any:
-        """This rank's signals as a device array of uint64, shape (signals,): a view, with gaps between the words.
+        """This rank's signals as a strided device array of uint64, shape (signals,).
 
         Raises
         ------
         MPI.Exception
-            Of class ERR_COMM: the communicator has been freed.
+            Class ERR_COMM: the communicator has been freed.
         """
         words = self._alive().device.array(self._window.owner, (self._words,), np.uint64)
         return words[NBYTES // 8 :][: self.signals * LINE // 8 : LINE // 8]
 
     def signal_address(self, signal: int, rank: int | None = None) -> int:
-        """Return the address of a signal as this process has it mapped.
+        """Return the address of a signal as mapped in this process.
 
         Parameters
         ----------
         signal : int
             From 0 to ``signals - 1``; not checked.
         rank : int, optional
-            Whose signal; this rank's if left out.
+            The signal's rank; this rank by default.
 
         Returns
         -------
@@ -159,28 +162,28 @@ class DeviceTeam:
         Raises
         ------
         MPI.Exception
-            Of class ERR_COMM: the communicator has been freed.
+            Class ERR_COMM: the communicator has been freed.
         """
         self._alive()
         base = self._window.memory.address if rank is None else self._window.bases[rank]
         return base + NBYTES + LINE * signal
 
     def check(self) -> None:
-        """Raise what kernels with this team have recorded so far. It does not wait for those that still run.
+        """Raise what kernels with this team have recorded so far; do not wait for kernels.
 
         Raises
         ------
         PeerTimeout, Aborted
-            A wait was in vain. From then on at every call of the communicator: free it.
+            A wait timed out. Every call of the communicator raises this from then on: free it.
         ValueError
-            A device function was given an invalid argument; raised once, and the communicator goes on.
+            A device function got an invalid argument; raised once, and the communicator goes on.
         MPI.Exception
-            Of class ERR_COMM: the communicator has been freed.
+            Class ERR_COMM: the communicator has been freed.
         """
         self._alive().errors.check()
 
     def update_window(self, number: int) -> None:
-        """Let kernels with this team find a window of the communicator that was added, or no longer one removed."""
+        """Update the table for a window that was added to the communicator or removed."""
         team, before = self._alive(), self._table.address
         self._set_row(len(self._own) + number, team.windows.by_number.get(number))
         if self._table.address != before:
@@ -188,7 +191,10 @@ class DeviceTeam:
             write(team.device, self._window.memory.address + WINDOWS_OFFSET, place)
 
     def close(self) -> None:
-        """Make the team unusable, also for kernels: a late one finds zeros, as the memory goes with this object."""
+        """Make the team unusable, for kernels too: late ones find zeros.
+
+        The memory is released with this object.
+        """
         team, self._team = self._alive(), None
         team.device_teams.remove(self)
         team.device.fill_zero(self._window.memory.address, NBYTES)

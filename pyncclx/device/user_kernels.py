@@ -1,4 +1,4 @@
-"""A program's own kernels in CUDA C++: compiled for this process's device, a GPU or the host device, and launched."""
+"""User kernels in CUDA C++: compile them for a GPU or the host device, and launch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Kernel:
-    """A kernel of the program's own, ready to launch; `kernel` and `kernels` make it.
+    """A user kernel that is ready to launch; `kernel` and `kernels` make it.
 
     Attributes
     ----------
     name : str
-        As it was given to `kernel`.
+        The name given to `kernel`.
     """
 
     def __init__(self, device: backends.Device, function: Any, name: str) -> None:
@@ -45,21 +45,21 @@ class Kernel:
         Parameters
         ----------
         grid, block : int
-            Number of blocks, and of threads in each.
+            Number of blocks, and number of threads in each.
         args : sequence
-            Device arrays, which become pointers; teams; NumPy scalars. Python's numbers take 8 bytes: int is for
+            Device arrays, which are passed as pointers; teams; NumPy scalars. Python numbers take 8 bytes: int is for
             ``long long``, float for ``double``.
         stream : optional
-            CuPy's current one if left out, or PyTorch's if there is a tensor. The kernel then waits for the producers
+            By default CuPy's current stream, or PyTorch's if there is a tensor. The kernel then waits for the producers
             of the arrays, as the communicator's calls do.
 
         Raises
         ------
         ValueError
-            There is a team among the arguments, and the grid is larger than it was made for, or than what the GPU can
-            run at once: a block that waits for one that cannot begin would wait for ever.
+            There is a team among the arguments, and the grid is larger than it was made for, or larger than the GPU can
+            run at once: a block could wait for ever for one that cannot begin.
         TypeError, BufferError, MPI.Exception
-            An argument is none of these; a host array; a team whose communicator has been freed.
+            An argument has another type; it is a host array; a team's communicator has been freed.
         """
         buffers: list[Buffer] = []
         arguments = [self._packed(number, value, buffers) for number, value in enumerate(args)]
@@ -70,9 +70,10 @@ class Kernel:
         self._device.launch_arguments(self._function, grid, block, arguments, stream)
 
     def most_blocks(self, block: int, comm: IntraBase) -> int:
-        """Return how many blocks may wait for peers: as many as run at once on a rank's part of a GPU.
+        """Return how many blocks may wait for peers: those that a rank's GPU runs at once.
 
-        Ranks that share a GPU divide it. On the host device there is no limit. Collective at the first use of `comm`.
+        Ranks that share a GPU divide this number. On the host device there is no limit. Collective at the first use of
+        `comm`.
 
         Parameters
         ----------
@@ -91,7 +92,7 @@ class Kernel:
         return self._device.most_blocks(self._function, block) // sharing
 
     def _packed(self, number: int, value: Any, buffers: list[Buffer]) -> bytes:
-        """The bytes of a parameter; an array is added to `buffers`."""
+        """Return the bytes of a parameter; add an array to `buffers`."""
         if isinstance(value, np.generic):
             return value.tobytes()
         if isinstance(value, DeviceTeam):
@@ -120,28 +121,28 @@ class Kernel:
 
 
 def kernel(source: str | Path, name: str) -> Kernel:
-    """Compile a kernel in CUDA C++ for this process's device: a GPU, or the host device.
+    """Compile a kernel in CUDA C++ for this process's device.
 
-    Call it on all ranks before any of them launches. The source may include ``pyncclx.cuh``. On the host device grids
-    and blocks have one dimension, and shared memory is of fixed size. Multiplications and additions are not contracted,
-    so that results are the same on both.
+    The device is a GPU or the host device. Call it on all ranks before any of them launches. The source may include
+    ``pyncclx.cuh``. On the host device grids and blocks have one dimension, and shared memory has a fixed size.
+    Multiplications and additions are not contracted, so results are the same on both.
 
     Parameters
     ----------
     source : str or Path
-        The program's text, or the path of a file (a text without a line break is one).
+        The program's text, or the path of a file. A text without a line break is a path.
     name : str
-        Of the kernel in it: ``extern "C"``, or a C++ name such as ``"scale<float>"``.
+        Name of the kernel in it: ``extern "C"``, or a C++ name such as ``"scale<float>"``.
 
     Returns
     -------
     Kernel
-        To be called with grid, block and arguments.
+        Call it with grid, block and arguments.
 
     Raises
     ------
     RuntimeError
-        With the compiler's messages.
+        The compiler failed; the error contains its messages.
 
     Examples
     --------
@@ -173,7 +174,7 @@ def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
     Raises
     ------
     RuntimeError
-        With the compiler's messages.
+        The compiler failed; the error contains its messages.
 
     Examples
     --------
@@ -194,7 +195,7 @@ def kernels(source: str | Path, *names: str) -> dict[str, Kernel]:
 
 
 def _saved(text: str) -> Path:
-    """Write a program's text to a file of the cache: compilers, and the cache of what they made, take paths."""
+    """Write a program's text to a cached file, for the compiler and its cache."""
     path = cache_directory() / f"kernel-{hashlib.sha256(text.encode()).hexdigest()[:24]}.cu"
     if not path.exists() or path.read_text() != text:
         cache.write(path, text.encode())
