@@ -1,4 +1,4 @@
-"""Who was late: what follows from the pages of this node's processes for a wait that was in vain."""
+"""Attribution of a timeout to a rank, from the pages of this node's processes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from ..errors import PeerTimeout
 from ..system import settings
 from .detector import DETECTOR, STOOD_STILL_S
 
-_FOR_FAILURE_S = 2.0  # from a death to its being found, on a busy machine
+_FOR_FAILURE_S = 2.0  # from a death to its detection, on a busy machine
 
 
 def look_now() -> None:
-    """Look at the other processes, rather than when the detector does so next."""
+    """Poll the other processes now instead of at the detector's next poll."""
     detector = DETECTOR.made
     if detector is not None:
         detector.look()
 
 
 def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Exception:
-    """Return what `find` has for a rank whose memory cannot be opened, once its death is found; else the error."""
+    """Return the failure that `find` returns within two seconds, else the error.
+
+    The error is that a rank's memory cannot be opened, perhaps because the rank has died.
+    """
     end = time.monotonic() + _FOR_FAILURE_S
     while (failure := find()) is None and time.monotonic() < end:
         look_now()
@@ -33,11 +36,11 @@ def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Ex
 def with_evidence(
     error: Exception, rank: int, uids: Sequence[bytes], entered: Callable[[], Sequence[int]]
 ) -> Exception:
-    """Return the exception of a wait with what is known of the process that was waited for, and of this one.
+    """Return a timeout with what is known of the process waited for, and of this one.
 
-    A process that was stopped finds its deadlines passed when it goes on. It must not blame the rank that it waited
-    for: then `peer` is this rank itself. Nor does it blame a rank that has begun the operation, and has ended since:
-    `entered` returns how many operations each rank has begun.
+    A stopped process finds its deadlines passed when it continues, and must not blame the rank that it waited for: then
+    `peer` is this rank itself. A rank that began the operation and has ended since is not blamed either. `entered`
+    returns how many operations each rank has begun.
     """
     detector = DETECTOR.made
     if detector is None or type(error) is not PeerTimeout:
@@ -47,7 +50,7 @@ def with_evidence(
         error.peer = rank
         error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
         return error
-    peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # pages of some may be gone by now
+    peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # some pages may be gone by now
     absent = {
         other: peer for other, peer in peers.items() if peer and _is_absent(peer, is_waited_for=other == error.peer)
     }
@@ -56,7 +59,8 @@ def with_evidence(
     for other in over:
         if other < len(begun) and begun[other] >= error.epoch:
             del absent[other]
-    if absent:  # maybe the one that was waited for has waited for one of them; the others have ended since
+    # The rank waited for may itself have waited for an absent rank, and ended since.
+    if absent:
         error.peer = min(absent, key=lambda other: absent[other].beat_ns)
         peer = absent[error.peer]
         error.detail = "its program has ended" if peer.state != RUNNING else _standing_still(peer)
@@ -64,7 +68,7 @@ def with_evidence(
 
 
 def _is_absent(peer: PeerPresence, *, is_waited_for: bool) -> bool:
-    """Whether its program has ended, or has not run for long."""
+    """Return whether its program has ended, or has not run for long."""
     return peer.state != RUNNING or _still_s(peer) > (STOOD_STILL_S if is_waited_for else settings.TIMEOUT.get() / 2)
 
 

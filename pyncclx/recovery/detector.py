@@ -1,7 +1,7 @@
-"""The failure detector: one thread of the process looks whether ranks of its communicators have failed.
+"""The failure detector: a thread that polls whether ranks have failed.
 
-On a node it reads the pages of the other processes, a word of each. Where MPI tolerates failures, it asks MPI, too,
-which also has those of other nodes. It starts with the first communicator of several ranks that uses the device.
+On a node it reads a word in the page of each other process. Where MPI tolerates failures, it also asks MPI, which knows
+failures on other nodes. It starts with the first communicator of several ranks that uses the device.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ from .interrupts import Interrupts
 from .losses import INTERRUPTED, Loss
 from .watched import Watched
 
-PAUSE_S = 0.1  # between two looks: 0.10 % of a core (4 ranks, host device, on 2 overloaded CPUs, 24 November 2026)
-OVER_S = 1.0  # after the end of a program, all that it has sent has arrived
-STOOD_STILL_S = 1.0  # without a look: the process was stopped, starved, or in a call that keeps the interpreter
-_OF_CPU = 0.05  # of such a time, on a processor at most: then the process was stopped, or starved
-_FOR_END_S = 10.0  # until Linux has ended all that belongs to a process that has died
+PAUSE_S = 0.1  # between polls; 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
+OVER_S = 1.0  # after a program's end, until all that it sent has arrived
+STOOD_STILL_S = 1.0  # without a poll: stopped, starved, or in a call that keeps the interpreter
+# Most processor time, as a part of a time without polls, of a process that was stopped or starved.
+_OF_CPU = 0.05
+_FOR_END_S = 10.0  # until Linux has ended everything of a dead process
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
 
 
 class Detector:
-    """The thread, and what it looks at.
+    """The detector's thread, and the processes and communicators that it watches.
 
     Attributes
     ----------
     presence : Presence
         This process's page.
     peers : dict of bytes to PeerPresence
-        Other processes' pages, by the uids of the processes.
+        Pages of other processes, by the uids of the processes.
     stood_still_ns : int
-        When this process went on after it had stood still; 0: never.
+        When this process continued after it had stood still; 0: never.
     """
 
     def __init__(self) -> None:
         self.presence = Presence()
         self.peers: dict[bytes, PeerPresence] = {}
         self.stood_still_ns, self.stood_still_s = 0, 0.0
-        self._failed: dict[bytes, str] = {}  # uid -> what became of it
+        self._failed: dict[bytes, str] = {}  # reasons by uid
         self._failed_world: dict[int, str] = {}
-        self._uids: dict[int, bytes] = {}  # by rank in MPI.COMM_WORLD
+        self._uids: dict[int, bytes] = {}  # keys: ranks in MPI.COMM_WORLD
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._asks_mpi = ulfm.is_enabled() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -63,31 +64,35 @@ class Detector:
         self._ended, held = threading.Event(), threading.Event()
         if threads.start("pyncclx detector", self._run, held) is not None:
             held.wait()
-        elif threading.current_thread() is threading.main_thread():  # the interpreter ends: nobody looks any more
+        elif threading.current_thread() is threading.main_thread():  # the interpreter is ending, so nothing polls
             self.presence.hold()
         sys.pyncclx_end = self.presence.end_with_interpreter()  # type: ignore[attr-defined]  # deleted after all else
 
-    # What it looks at
+    # What it watches
 
     def watch(self, watched: Watched) -> None:
-        """Look after a communicator from now on."""
+        """Watch a communicator."""
         with self._lock:
             self._watched.add(watched)
             self._uids.update((rank, uid) for rank, uid in zip(watched.world_ranks, watched.uids, strict=False))
             self._lose_failed([watched])
 
     def forget(self, watched: Watched) -> None:
-        """Look no more: its communicator may be freed."""
+        """Stop watching a communicator, which may then be freed."""
         with self._lock:
             self._watched.discard(watched)
 
     def add_peers(self, fds: Mapping[bytes, int]) -> None:
-        """Look at the pages of more processes, by the uid of each: all of them, or none; closes the descriptors."""
+        """Watch the pages of more processes, by their uids: all of them or none.
+
+        Closes the descriptors.
+        """
         left, pages = dict(fds), dict[bytes, PeerPresence]()
         try:
             while left:
                 uid, fd = left.popitem()
-                pages[uid] = PeerPresence(fd)  # which closes the descriptor, also if it raises
+                # It closes the descriptor, also if it raises.
+                pages[uid] = PeerPresence(fd)
         finally:
             for unused in left.values():
                 os.close(unused)
@@ -95,33 +100,33 @@ class Detector:
             self.peers.update(pages)
 
     def gone(self) -> set[bytes]:
-        """Return the uids of processes that have failed, and of which nothing runs any more, on a GPU neither."""
+        """Return the uids of failed processes of which nothing runs, not even on a GPU."""
         return {uid for uid in list(self._failed) if uid not in self.peers or self.peers[uid].is_gone()}
 
     def are_gone(self, world_ranks: Sequence[int]) -> bool:
-        """Return whether nothing of the processes of these ranks of MPI.COMM_WORLD runs any more, on this node."""
+        """Return whether nothing of these COMM_WORLD ranks' processes runs on this node."""
         peers = [self.peers.get(self._uids.get(rank, b"")) for rank in world_ranks]
         return all(peer is not None and peer.is_gone() for peer in peers)
 
     def standing_still(self, world_ranks: Sequence[int]) -> list[int]:
-        """Return the places in a list of ranks of MPI.COMM_WORLD of those that have not run for a while."""
+        """Return indices of the COMM_WORLD ranks in a list that have not run for a while."""
         before_ns = time.monotonic_ns() - STOOD_STILL_S * 1e9
         peers = ((index, self.peers.get(self._uids.get(rank, b""))) for index, rank in enumerate(world_ranks))
         return [index for index, peer in peers if peer and peer.state == RUNNING and peer.beat_ns < before_ns]
 
     @property
     def has_failed(self) -> bool:
-        """Whether any process is known to have failed."""
+        """Whether a process is known to have failed."""
         return bool(self._failed_world or self._failed)
 
     def shares_node(self, world_rank: int) -> bool:
-        """Return whether a rank of MPI.COMM_WORLD is on this node, as far as this process has met it."""
+        """Return whether a COMM_WORLD rank is on this node, as far as this process knows."""
         return world_rank in self._uids
 
     def failed_among(self, world_ranks: Sequence[int], *, with_ended: bool = False) -> dict[int, str]:
-        """Return the places in a list of ranks of MPI.COMM_WORLD of those that failed, and what became of each.
+        """Return the failed COMM_WORLD ranks in a list: index and reason of each.
 
-        With `with_ended` those count, too, whose programs have been over for a while, as they should be.
+        With `with_ended`, ranks whose programs ended normally a while ago count as well.
         """
         failed = dict(self._failed_world)
         if with_ended:
@@ -134,7 +139,7 @@ class Detector:
         return peer is not None and peer.state == ENDED and time.monotonic_ns() - peer.beat_ns > OVER_S * 1e9
 
     def loss_of(self, comm: MPI.Comm) -> Loss | None:
-        """Return why ranks of a communicator will never meet again, if that is known."""
+        """Return why a communicator's ranks cannot meet again; None if that is unknown."""
         with self._lock:
             for watched in self._watched:
                 loss = watched.loss
@@ -143,23 +148,23 @@ class Detector:
         return None
 
     def await_end(self, uids: Set[bytes]) -> None:
-        """Wait until nothing of processes that have failed runs any more."""
+        """Wait until nothing of failed processes runs any more."""
         end = time.monotonic() + _FOR_END_S
         with self._lock:
             for uid in uids:
-                self._failed.setdefault(uid, KILLED)  # as MPI has found
+                self._failed.setdefault(uid, KILLED)  # MPI has found it
         while not self.gone().issuperset(uids) and time.monotonic() < end:
             time.sleep(0.005)
 
     def drop(self, uid: bytes) -> None:
-        """Look no more at the page of a process that is gone."""
+        """Stop watching the page of a process that is gone."""
         with self._lock:
             self.peers.pop(uid, None)
 
-    # The looks
+    # The polls
 
     def look(self) -> None:
-        """Look once; by any thread."""
+        """Poll once; any thread may call it."""
         with self._lock:
             now_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
             since_ns, used_ns = now_ns - self._last_ns, cpu_ns - self._last_cpu_ns
@@ -191,7 +196,7 @@ class Detector:
                     watched.lose(Loss(note=note))
 
     def _lose_failed(self, among: Sequence[Watched]) -> None:
-        """Let communicators lose ranks whose processes have failed."""
+        """Pass the ranks whose processes have failed to communicators."""
         for watched in among:
             reasons = {rank: self._failed[uid] for rank, uid in enumerate(watched.uids) if uid in self._failed}
             for rank, reason in reasons.items():
@@ -205,14 +210,17 @@ class Detector:
             watched.lose(Loss(ranks, worlds, "; ".join(dict.fromkeys(reasons[rank] for rank in ranks))))
 
     def _publish(self) -> None:
-        """Let the others see what kernels here have given up."""
+        """Publish failures of this process's kernels to other processes."""
         for watched in self._watched:
             note = watched.given_up()
             if note is not None:
                 self.presence.note(note)
 
     def ask_mpi(self) -> None:
-        """Ask MPI which ranks have failed, and which communicators were revoked; by any thread, if MPI allows that."""
+        """Ask MPI for failed ranks and revoked communicators.
+
+        Any thread may call it, if MPI allows that.
+        """
         with self._lock:
             for watched in list(self._watched):
                 if watched.comm is None or MPI.Is_finalized():
@@ -224,7 +232,7 @@ class Detector:
                     self._lose(watched, {rank: self._reason(watched, rank) for rank in ranks})
 
     def _reason(self, watched: Watched, rank: int) -> str:
-        """What became of a rank that MPI has found to have failed."""
+        """Return the reason of a rank's failure that MPI has found."""
         known = self._failed.get(watched.uids[rank]) if watched.uids else None
         reason = known or self._failed_world.get(watched.world_ranks[rank]) or KILLED
         self._remember(watched.world_ranks[rank], reason)
@@ -235,7 +243,7 @@ class Detector:
             self._failed_world.setdefault(world_rank, reason)
 
     def is_busy(self, ended: Watched | None = None) -> bool:
-        """Return whether a kernel of this process is under way, or may be since the program launches it itself.
+        """Return whether kernels of this process run, or may be launched by the program.
 
         Kernels of `ended` do not count.
         """
@@ -243,12 +251,12 @@ class Detector:
             return any(each.may_launch() or each.is_busy() for each in self._watched if each is not ended)
 
     def waits_in_collectives(self) -> bool:
-        """Return whether a kernel of this process may be waiting for calls of other ranks."""
+        """Return whether a kernel of this process may wait for calls of other ranks."""
         with self._lock:
             return any(watched.is_busy() for watched in self._watched if not watched.is_of_messages)
 
     def _interrupt(self) -> None:
-        """End the waits of kernels that the program waits for, here and on all other ranks."""
+        """End the kernel waits that block the program, on all ranks."""
         with self._lock:
             for watched in list(self._watched):
                 if watched.is_busy():
@@ -267,11 +275,12 @@ class Detector:
             if self._asks_mpi:
                 self.ask_mpi()
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        select.poll().poll()  # for ever: the mutex is marked when this thread ends, so it must not need the interpreter
+        # Sleep for ever. The mutex is marked when this thread ends, so the end must not need the interpreter.
+        select.poll().poll()
 
     def end(self) -> None:
-        """Let the others see that the program ends, before MPI is finalized."""
-        interactive = hasattr(sys, "ps1")  # where an exception is not the end
+        """Publish that the program ends, before MPI is finalized."""
+        interactive = hasattr(sys, "ps1")  # an exception does not end it
         error = None if interactive else getattr(sys, "last_value", None)
         self._ended.set()
         self._interrupts.wake()

@@ -1,4 +1,4 @@
-"""The end of the program, as the failure detector sees it: after functions of `atexit`, which may communicate."""
+"""The end of the program for the detector, after other functions of `atexit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..system.signals import has_default_action
 from . import ulfm
 from .detector import DETECTOR
 
-_FINALIZE_S = 10.0  # that MPI may take to end after a rank has failed
+_FINALIZE_S = 10.0  # seconds in which MPI may end after a rank has failed
 
 
 def _end() -> None:
@@ -21,7 +21,7 @@ def _end() -> None:
 
 
 def _bound_finalize() -> None:
-    """Let the process end some time after this, if MPI_Finalize does not end: Open MPI's may wait for a dead rank."""
+    """Bound the time of MPI_Finalize: Open MPI's may wait for a dead rank."""
     detector = DETECTOR.made
     if detector is None or not detector.has_failed or not ulfm.is_enabled() or MPI.Is_finalized():
         return
@@ -29,6 +29,6 @@ def _bound_finalize() -> None:
         signal.setitimer(signal.ITIMER_REAL, _FINALIZE_S)
 
 
-# Functions run in the reverse order of their registration: here those that the program registers later come first.
+# Functions run in the reverse order of registration, so functions that the program registers later run first.
 atexit.register(_bound_finalize)
 atexit.register(_end)

@@ -1,7 +1,7 @@
-"""Signals while the program waits for a kernel, on a GPU or the host device: Python's handlers cannot run then.
+"""Signals during a wait for a kernel, when Python's handlers cannot run.
 
-The thread of `system.signals` gets each signal at once. If the main thread has not come to run Python code some time
-later, and a kernel of a communicator is under way, its wait is ended: the main thread goes on, and its handler runs.
+The thread of `system.signals` receives each signal at once. If the main thread has run no Python code some time later,
+and a communicator's kernel runs, the kernel's wait is ended. Then the main thread continues and its handler runs.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import time
 
 from ..system.signals import SIGNALS
 
-GRACE_S = 0.4  # from the signal to the end of the wait
+GRACE_S = 0.4  # from a signal to the end of the wait
 _NUMBERS = {signal.SIGINT, signal.SIGTERM}
 
 
 class Interrupts:
-    """Whether the main thread has run Python code since the last signal."""
+    """State of the last signal: whether the main thread has run Python code since."""
 
     def __init__(self) -> None:
-        self._since = 0.0  # when a signal came that no handler is known to have received; 0: none
+        self._since = 0.0  # time of a signal that no handler is known to have received; 0: none
         self._asked = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._received)
         self._woken = threading.Event()
         SIGNALS.get().functions.append(self._note)
 
     def _received(self, _: int | None) -> int:
-        """Called in the main thread, between two steps of Python code."""
+        """Record that the main thread runs Python code; called in it."""
         self._since = 0.0
         return 0
 
@@ -42,14 +42,14 @@ class Interrupts:
         self._woken.set()
 
     def pause(self, seconds: float) -> None:
-        """Sleep; less if there is a signal, or if the main thread's time for one is over."""
+        """Sleep until a signal, or until the main thread's time for one has passed."""
         if self._since > 0:
             seconds = min(seconds, max(self._since + GRACE_S - time.monotonic(), 0.001))
         if self._woken.wait(seconds):
             self._woken.clear()
 
     def is_overdue(self) -> bool:
-        """Whether a signal has come some time ago, and the main thread has not run since; true once."""
+        """Return once whether the main thread has not run since an earlier signal."""
         overdue = self._since > 0 and time.monotonic() - self._since > GRACE_S
         if overdue:
             self._since = 0.0

@@ -1,4 +1,4 @@
-"""What became of a communicator that cannot go on, and the exceptions that its calls raise."""
+"""Failures of communicators, and the exceptions that their calls then raise."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mpi_bootstrap.presence import Note
 from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
 
 TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
-MISMATCH = "mismatch"  # of calls, of the two ranks
+MISMATCH = "mismatch"  # the kind of a difference between two ranks' calls
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a communicator cannot go on: ranks that have failed, or a note of a rank that has given it up.
+    """Why a communicator failed: failed ranks, or a note of a rank that ended it.
 
     Attributes
     ----------
     ranks, world_ranks : tuple of int
-        Those that have failed.
+        The failed ranks.
     reason : str
-        What became of them.
+        Why they failed.
     note : Note or None
-        Of the rank that has given the communicator up, if none has failed.
+        The note of a rank that ended the communicator, if no rank has failed.
     host : str
     """
 
@@ -41,14 +41,14 @@ class Loss:
         return self.note is not None and self.note.kind == REVOKED
 
     def exception(self, operation: str = "", wait: PeerTimeout | None = None) -> Exception:
-        """Return what a call raises.
+        """Return the exception for a call.
 
         Parameters
         ----------
         operation : str
-            What this rank was doing, if it is known.
+            The operation of this rank, if it is known.
         wait : PeerTimeout, optional
-            The wait of a kernel here that has ended.
+            The wait of a kernel on this rank that was ended.
         """
         note, operation = self.note, wait.operation if wait is not None else operation
         if note is None:
@@ -66,7 +66,7 @@ class Loss:
 
 
 def left_by(rank: int, operation: str, error: BaseException) -> Loss:
-    """Return the loss of a communicator of which a rank has left a call by an exception, while others go on with it."""
+    """Return the failure of a communicator after one rank left a call by an exception."""
     kind = ABORTED if isinstance(error, Exception) else INTERRUPTED
     return Loss(note=Note(bytes(16), kind, rank, -1, 0, 0, 0, time.monotonic_ns(), operation))
 

@@ -1,4 +1,4 @@
-"""The end of waits for ranks that will never come, where ranks meet on the host, and of MPI's own waits."""
+"""Ends of waits for failed ranks: in a rendezvous on the host, and in MPI."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
 MEETING = "a meeting of all ranks on the host"
 _FOR_MPI_S = 0.5  # until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
-_FOR_SURE_S = 10.0  # the same, where it is certain that ranks have failed; it takes longer on a busy machine
+_FOR_SURE_S = 10.0  # if it is certain that ranks have failed; takes longer on a busy machine
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER}
 
 
 class Judge:
-    """Decides for `mpi_bootstrap.waiting` by what the failure detector has found."""
+    """The failure policy of `mpi_bootstrap.waiting`, based on the failure detector."""
 
     def __init__(self) -> None:
         self._asked = 0.0  # when MPI was asked last
 
     def seconds(self) -> float:
-        """Return PYNCCLX_TIMEOUT."""
+        """Return PYNCCLX_TIMEOUT in seconds."""
         return settings.TIMEOUT.get()
 
     def hopeless(
         self, comm: MPI.Comm, waited_s: float, operation: str = MEETING, *, with_ended: bool = True
     ) -> Exception | None:
-        """Return the failure of a rank of the communicator, which is in an operation.
+        """Return the failure that makes waiting in an operation useless; None if none.
 
-        With `with_ended` ranks whose programs have ended count after some time: all ranks are needed.
+        With `with_ended`, ranks whose programs have ended count after some time, because all ranks are needed.
         """
         detector = DETECTOR.made
         if detector is None:
@@ -56,7 +56,7 @@ class Judge:
         return noted(_failed(comm, reasons, operation)) if reasons else None
 
     def _ask_mpi(self, detector: Detector) -> None:
-        """Ask MPI which ranks have failed, now and then, if the detector's thread must not: this thread calls MPI."""
+        """Ask MPI for failed ranks in this thread, now and then, if the detector must not."""
         if ulfm.is_enabled() and MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             now = time.monotonic()
             if now - self._asked > PAUSE_S:
@@ -68,7 +68,7 @@ class Judge:
         return noted(explained(comm, error))
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
-        """Return the exception for ranks that have not come in time; if unknown, for those that stand still."""
+        """Return the exception for late ranks; if unknown, for ranks that stand still."""
         detector = DETECTOR.made
         if not ranks and detector is not None:
             ranks = detector.standing_still(ulfm.world_ranks(comm))
@@ -76,7 +76,7 @@ class Judge:
 
 
 def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exception:
-    """Return what to raise for an exception of MPI's: with the ranks that have failed, if it is about such."""
+    """Return the exception to raise for MPI's, with the failed ranks if there are any."""
     explains_itself = isinstance(error, (RankFailed, Revoked))
     if explains_itself or not ulfm.is_enabled() or error.Get_error_class() not in _OF_FAILURES:
         return error
@@ -95,7 +95,7 @@ def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exce
 
 
 def explains_failures(method: _Method) -> _Method:
-    """Let a method of a communicator raise RankFailed or Revoked in the place of MPI's exceptions for these."""
+    """Make a method raise RankFailed or Revoked in place of MPI's exceptions."""
 
     @functools.wraps(method)
     def call(self: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
@@ -108,7 +108,7 @@ def explains_failures(method: _Method) -> _Method:
 
 
 def raise_explained(comm: MPI.Comm, error: MPI.Exception, operation: str) -> NoReturn:
-    """Raise RankFailed or Revoked in the place of an exception of MPI's for these, else that exception."""
+    """Raise RankFailed or Revoked for MPI's exception, else the exception itself."""
     reason = explained(comm, error, operation)
     if reason is error:
         raise error

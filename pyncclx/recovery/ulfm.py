@@ -1,4 +1,7 @@
-"""What MPI has found of failed ranks: Open MPI under `mpirun --with-ft ulfm`; others end the job, or find nothing."""
+"""Rank failures that MPI reports: Open MPI under `mpirun --with-ft ulfm`.
+
+Other MPIs end the job, or report nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,23 @@ from ..errors import NotSupported
 from ..system import settings
 from .losses import REVOKED
 
-_ENABLED = "OMPI_MCA_mpi_ft_enable"  # Open MPI's parameter, as its mpirun sets it for the ranks
+_ENABLED = "OMPI_MCA_mpi_ft_enable"  # Open MPI's parameter, set by its mpirun for the ranks
 
 
 @functools.cache
 def is_enabled() -> bool:
-    """Return whether MPI goes on when ranks fail."""
+    """Return whether MPI continues when ranks fail."""
     return is_possible() and settings.foreign(_ENABLED) in ("1", "true", "yes")
 
 
 @functools.cache
 def is_possible() -> bool:
-    """Return whether MPI has the calls of ULFM, and they work: those of MPICH 5.0 end the program."""
+    """Return whether MPI has ULFM's calls and they work; MPICH 5.0's end the program."""
     return MPI.get_vendor()[0] == "Open MPI" and MPI.get_vendor()[1] >= (5,)
 
 
 def require(method: str) -> None:
-    """Raise NotSupported if MPI cannot do what ULFM has a method for."""
+    """Raise NotSupported if MPI cannot do a method of ULFM."""
     if not is_possible():
         raise NotSupported(
             f"{method}: this MPI ends the job when a rank fails, and makes no communicator of the others. Open MPI "
@@ -40,9 +43,9 @@ def require(method: str) -> None:
 
 
 def failed_ranks(comm: MPI.Comm) -> tuple[int, ...]:
-    """Return the ranks of a communicator that MPI has found to have failed; local."""
+    """Return the failed ranks of a communicator that MPI has found; local."""
     if is_enabled():
-        let_go_on()  # Open MPI takes note of failures when a call makes progress
+        let_go_on()  # Open MPI records failures when a call makes progress
     failed = MPI.Comm.Get_failed(comm)
     try:
         if not failed.size:
@@ -56,7 +59,7 @@ def failed_ranks(comm: MPI.Comm) -> tuple[int, ...]:
 
 
 def revoked_note(rank: int, group: bytes = bytes(16)) -> Note:
-    """Return the note of a rank that has revoked a communicator; -1: an unknown one."""
+    """Return the note of a rank that revoked a communicator; -1: an unknown rank."""
     return Note(group, REVOKED, rank, -1, 0, 0, 0, time.monotonic_ns(), "")
 
 
@@ -66,6 +69,6 @@ def is_revoked(comm: MPI.Comm) -> bool:
 
 
 def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
-    """Return each rank of a communicator as a rank of MPI.COMM_WORLD, -1 of another world; local."""
+    """Return each rank's rank in COMM_WORLD, -1 for other worlds; local."""
     group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else MPI.Comm.Get_group(comm)
     return tuple(-1 if rank == MPI.UNDEFINED else rank for rank in ranks_in_world(group))

@@ -1,4 +1,4 @@
-"""What the failure detector looks after, as the rooms above have it."""
+"""The protocol of what the failure detector watches."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .losses import Loss
 
 
 class Watched(Protocol):
-    """What the detector looks after: what a communicator has on the device, or its messages.
+    """A communicator's device side or messages, as the failure detector watches them.
 
     Attributes
     ----------
     id : bytes
-        The same on all ranks, 16 bytes; empty: it takes part in no notes.
+        16 bytes, the same on all ranks; empty: it takes part in no notes.
     rank : int
     uids : sequence of bytes
-        Of the ranks' processes; empty: only MPI is asked.
+        uids of the ranks' processes; empty: only MPI is asked.
     world_ranks : tuple of int
     loss : Loss or None
-        What it has lost.
+        Why it failed.
     is_of_messages : bool
         Whether its kernels move messages.
     """
@@ -38,19 +38,22 @@ class Watched(Protocol):
 
     @property
     def comm(self) -> MPI.Comm | None:
-        """A handle, until `Detector.forget`."""
+        """A handle that is valid until `Detector.forget`."""
 
     def lose(self, loss: Loss) -> None:
-        """Let its kernels leave their waits, and its calls raise; called again when more is known."""
+        """End the waits of its kernels, and make its calls raise; called again with news."""
 
     def is_busy(self) -> bool:
-        """Return whether a kernel is under way, or may be in a graph that is replayed; by any thread."""
+        """Return whether a kernel runs, or may run in a graph; any thread may call it."""
 
     def may_launch(self) -> bool:
-        """Return whether the program may launch kernels that nobody here sees: a graph's, or its own; by any thread."""
+        """Return whether the program may launch kernels unseen; any thread may call it.
+
+        These are its own kernels, and those of graphs.
+        """
 
     def give_up(self, kind: str) -> None:
-        """Let kernels leave their waits here and on all other ranks, for a reason that is no rank's failure."""
+        """End its kernels' waits on all ranks, for a reason that is no rank's failure."""
 
     def given_up(self) -> Note | None:
-        """Return a note for the others, if its kernels have given up by themselves; once."""
+        """Return a note for other processes if its kernels failed by themselves; once."""
