@@ -34,8 +34,7 @@ _TOGETHER = 16  # labels in one message
 _STEP = "comparison of calls"  # name of the step in error messages
 _LOOKS = 10  # polls for calls of the previous rank
 _PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # to wait for the error text of another rank, once
-# Seconds that the last messages may take.
-_CLOSE_S = 1.0
+_CLOSE_S = 1.0  # seconds for the last messages
 
 
 class Comparison:
@@ -107,7 +106,7 @@ class Comparison:
 
     def _begin(self) -> None:
         if self._comm is None:
-            # A rank that left before this meeting would make the others wait in MPI for ever.
+            # If this rank left before this collective, the others would wait in MPI for ever.
             with mpi_bootstrap.interrupts_deferred():
                 self._comm = self._make()
 
@@ -161,7 +160,7 @@ class Comparison:
 
     @property
     def is_clear(self) -> bool:
-        """Whether this rank knows of no error, and a thread will poll for others."""
+        """Whether this rank has found no error, and a thread will poll for more."""
         return bool(self._unsent) and self._failure is None
 
     def check_aside(self) -> None:
@@ -178,7 +177,7 @@ class Comparison:
         except RankFailed:
             raise
         except (CollectiveMismatch, PeerTimeout, Aborted, MPIError):
-            with suppress(MPI.Exception):  # the rank before has failed
+            with suppress(MPI.Exception):  # the previous rank has failed
                 self._check_for_news()
             raise
 
@@ -193,7 +192,7 @@ class Comparison:
                 break
 
     def _check_for_news(self) -> None:
-        """Wait a moment for a difference that may have made another rank leave.
+        """Wait briefly for a difference that may have made another rank leave.
 
         Raise as `check`.
         """
@@ -277,5 +276,5 @@ class Comparison:
     def _pass_on(self, reason: Exception) -> None:
         kind = next(kind for kind, cls in _NEWS.items() if isinstance(reason, cls))
         if self._comm is not None:
-            with suppress(MPI.Exception):  # the rank behind has failed
+            with suppress(MPI.Exception):  # the next rank has failed
                 self._send(kind + str(reason).encode())

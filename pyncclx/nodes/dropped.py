@@ -1,4 +1,4 @@
-"""Communicators over nodes that a program dropped without `Free`: ranks close them.
+"""Communicators over nodes that a program dropped unfreed: their ranks close them.
 
 `team/dropped.py` closes them inside a node. It does not find the Team of a node's ranks, because the `Spanning` still
 refers to it. So ranks that make another communicator over nodes look for those that no rank can call any more and in

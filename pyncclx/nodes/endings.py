@@ -57,7 +57,7 @@ class Endings:
             raise
 
     def refuse(self, operation: str, error: Exception) -> None:
-        """Have other ranks compare that this one has refused a call after comparing it.
+        """Compare a refusal of a call with other ranks, after comparing the call itself.
 
         If all ranks have refused it, the communicator goes on. Otherwise the others find a difference at the next call.
         """

@@ -74,7 +74,7 @@ class Engine(Protocol):
         """Release all resources, after all steps have ended. Collective among its ranks."""
 
     def abandon(self) -> None:
-        """Release, now or later, what needs no meeting of ranks.
+        """Release, now or later, what needs no collective call.
 
         This rank's steps have ended.
         """

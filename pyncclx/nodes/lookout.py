@@ -49,11 +49,11 @@ class Lookout:
 
     @property
     def comm(self) -> MPI.Comm | None:
-        """mpi4py's communicator; None if MPI ends when ranks fail."""
+        """mpi4py's communicator; None if MPI does not tolerate failed ranks."""
         return self._comm
 
     def may_launch(self) -> bool:
-        """Return False: no graph holds MPI's steps, and the node's Team is watched itself."""
+        """Return False: graphs hold no MPI step, and the node's Team is watched by itself."""
         return False
 
     def lose(self, loss: Loss) -> None:

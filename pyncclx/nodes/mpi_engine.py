@@ -116,7 +116,7 @@ class MpiEngine:
             self.comm.Free()
 
     def abandon(self) -> None:
-        """Release nothing: MPI frees a communicator only when its ranks meet."""
+        """Release nothing: MPI frees a communicator only collectively."""
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

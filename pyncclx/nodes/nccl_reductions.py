@@ -1,4 +1,4 @@
-"""Reductions that NCCL can do: their bits do not depend on the order of ranks."""
+"""Reductions that NCCL can do: rank order shows in no bit or need not be kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NcclReduction(NamedTuple):
 def nccl_reduction(template: tuple[str, ...], ranks: int, *, deterministic: bool) -> NcclReduction | None:
     """Return NCCL's numbers for a reduction over ranks; None if kernels must do it.
 
-    Integers have the same bits in any order, and so have sums and products of two numbers. NCCL adds more numbers in
+    Integers have the same bits in any order, and so have sums and products of two numbers. More numbers are added in
     its own order, unless the result is to be `deterministic`. Max and Min of floating-point numbers are always left to
     kernels, because results for NaN and signed zeros depend on how two numbers are compared.
 

@@ -11,7 +11,7 @@ from ..errors import PeerTimeout
 from ..system import settings
 from .detector import DETECTOR, STOOD_STILL_S
 
-_FOR_FAILURE_S = 2.0  # from a death to its detection, on a busy machine
+_FOR_FAILURE_S = 2.0  # seconds from a death to its detection, on a busy machine
 
 
 def look_now() -> None:

@@ -27,11 +27,11 @@ from .losses import INTERRUPTED, Loss
 from .watched import Watched
 
 PAUSE_S = 0.1  # between polls; 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
-OVER_S = 1.0  # after a program's end, until all that it sent has arrived
-STOOD_STILL_S = 1.0  # without a poll: stopped, starved, or in a call that keeps the interpreter
+OVER_S = 1.0  # seconds after a program's end, until all that it sent has arrived
+STOOD_STILL_S = 1.0  # seconds without a poll: stopped, starved, or in a call that keeps the interpreter
 # Most processor time, as a part of a time without polls, of a process that was stopped or starved.
 _OF_CPU = 0.05
-_FOR_END_S = 10.0  # until Linux has ended everything of a dead process
+_FOR_END_S = 10.0  # seconds until Linux has ended everything of a dead process
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
 

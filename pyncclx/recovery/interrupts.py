@@ -49,7 +49,7 @@ class Interrupts:
             self._woken.clear()
 
     def is_overdue(self) -> bool:
-        """Return once whether the main thread has not run since an earlier signal."""
+        """Return whether a signal is overdue in the main thread; true once per signal."""
         overdue = self._since > 0 and time.monotonic() - self._since > GRACE_S
         if overdue:
             self._since = 0.0

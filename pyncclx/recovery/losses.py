@@ -11,7 +11,7 @@ from mpi_bootstrap.presence import Note
 from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
 
 TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
-MISMATCH = "mismatch"  # the kind of a difference between two ranks' calls
+MISMATCH = "mismatch"  # kind of a note: two ranks' calls differ
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from ..errors import RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
 from ..system import settings
 from ..system.process import PerProcess
-from . import ending, ulfm  # noqa: F401  # which registers what happens at the end of the program
+from . import ending, ulfm  # noqa: F401  # registers functions for the end of the program
 from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
 MEETING = "a meeting of all ranks on the host"
-_FOR_MPI_S = 0.5  # until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
-_FOR_SURE_S = 10.0  # if it is certain that ranks have failed; takes longer on a busy machine
+_FOR_MPI_S = 0.5  # seconds until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
+_FOR_SURE_S = 10.0  # seconds if ranks have certainly failed; it takes longer on a busy machine
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER}
 

@@ -1,4 +1,4 @@
-"""Operators of `pyncclx.MPI`: `Reduce_local` takes device arrays (MPI may crash)."""
+"""Operators of `pyncclx.MPI`: `Reduce_local` takes device arrays; MPI's may crash."""
 
 from __future__ import annotations
 

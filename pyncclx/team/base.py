@@ -74,7 +74,7 @@ class Base(Options):
             raise state.loss.exception()
         if state.refusal is not None and self.staging:  # the reason still holds
             raise NotSupported(str(state.refusal))
-        comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # asking for the topology is a meeting, too
+        comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # its first use is a rendezvous
         if self.node_topology.node_count > 1:
             raise NotSupported(
                 f"ranks on several nodes ({self.node_topology.node_count}, of at most {MAX_RANKS} ranks each): this "
@@ -145,7 +145,7 @@ class Base(Options):
         >>> comm.select_device()
         0
         """
-        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self), pretended=False)  # not of a pretended node
+        place = mpi_bootstrap.topology(cast(MPI.Intracomm, self), pretended=False)  # local rank on the real node
         return backends.make_current(place.local_rank, place.local_size)
 
     def synchronize(self) -> None:

@@ -136,7 +136,7 @@ class Comparison:
 
 
 def compare(comm: MPI.Comm, operation: str, signature: tuple[Any, ...] = ()) -> None:
-    """Compare a call before it does anything, as `Comparison`."""
+    """Compare a call between the ranks before it does anything; see `Comparison`."""
     Comparison(comm, operation, signature).finish()
 
 

@@ -39,7 +39,7 @@ class Disagreement:
         """Find a rank whose kernel waits in another call than this rank prepares.
 
         That kernel waits for this rank, which waits on the host, where all ranks meet to prepare a kernel. Call this
-        when the other rank has had time to reach the meeting. Records `text` as this rank's call. Returns the rank and
+        when the other rank has had time to get there. Records `text` as this rank's call. Returns the rank and
         its epoch, or None.
         """
         channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl

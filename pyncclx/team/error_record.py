@@ -42,7 +42,7 @@ from .operations import NUMBERS
 
 
 class ErrorRecord:
-    """Words that kernels write, and claims: only the kernel that set a claim writes.
+    """Error words that kernels write; by its claim one kernel alone writes them.
 
     The failure detector sets the record's loss, and publishes timeouts and other failures of its kernels.
 

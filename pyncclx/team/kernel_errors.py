@@ -39,7 +39,7 @@ def failure(record: ErrorWords, rank: int) -> Exception:
 
 
 def wait_of(record: ErrorWords, rank: int) -> PeerTimeout:
-    """Return a kernel's ended wait as the PeerTimeout of its deadline."""
+    """Return a kernel's wait that ended early as a PeerTimeout."""
     error = failure(record._replace(failure=TIMED_OUT), rank)
     assert isinstance(error, PeerTimeout)
     return error

@@ -134,7 +134,7 @@ def most_ranks_per_device(members: Iterable[Member]) -> int:
 def sharing(members: Iterable[Member]) -> int:
     """Return the most ranks whose kernels run on one GPU at the same time.
 
-    Ranks of other communicators also run blocks on the GPU, so all its processes count if their number is known.
+    Ranks of other communicators also run blocks on the GPU, so all processes assigned to it count.
     """
     concurrent = [member for member in members if member.runs_concurrently]
     return max(most_ranks_per_device(concurrent), *(member.assigned_processes for member in concurrent), 1)

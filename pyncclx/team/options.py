@@ -1,4 +1,4 @@
-"""Options of a communicator: when calls return, checks, and ways beside kernels."""
+"""Options of a communicator: blocking, stream, checks, staging and others."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Options(_Comm):
     def ordered_starts(self) -> bool:
         """Whether all ranks start persistent collectives in the same order.
 
-        It holds for requests that are prepared later. False by default: MPI lets each rank start them in any order.
+        It applies to requests prepared from then on. False by default: MPI lets each rank start them in any order.
         Each request then has its own memory and stream, for up to 16 at a time, while the heap has room. True saves
         that memory: requests share the communicator's, run one after the other, and `Prequest.Startall` starts several
         by one launch. A start in another order than on the other ranks then raises `CollectiveMismatch`. A new

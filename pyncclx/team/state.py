@@ -37,11 +37,11 @@ class Attachment:
 
     @property
     def teams(self) -> Collection[Team]:
-        """Teams beside the communicator's own, which are closed with it."""
+        """Teams beside the communicator's own, whose kernels end with it."""
         return ()
 
     def is_idle(self) -> bool:
-        """Return whether nothing runs or may run again, so that it may be closed unfreed."""
+        """Return whether nothing runs or may run again, so a dropped communicator may end."""
         return False
 
     def drain(self) -> None:
@@ -58,7 +58,7 @@ class Attachment:
         self.close()
 
     def abandon_device(self, failed: Collection[int]) -> bool:
-        """Release what failed ranks of COMM_WORLD make unusable; return if that is all."""
+        """Release what failed ranks make unusable; return whether that is everything."""
         return False
 
 
@@ -79,7 +79,7 @@ _Made = TypeVar("_Made", bound=Carrier)
 
 
 class Hold:
-    """Held by all that can call a communicator: its objects and restartable requests."""
+    """A reference held by objects and requests that can still call a communicator."""
 
     __slots__ = ("__weakref__",)
 
@@ -146,7 +146,7 @@ class State:
         return nullcontext() if calls is None else calls.meeting(operation)
 
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
-        """Show tools outside this process that it waits in the block."""
+        """Publish that this process waits while the block runs."""
         calls = self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
 
@@ -158,7 +158,7 @@ class State:
         Raises
         ------
         CollectiveMismatch
-            Within three quarters of the time some have not called: they are in a kernel of another call.
+            Some have not called within three quarters of the time: they are in a kernel of another call.
         RanksMissing
             Some have not called within PYNCCLX_TIMEOUT, or `seconds`.
         RankFailed, Revoked, PeerTimeout, Aborted
