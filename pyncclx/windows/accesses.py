@@ -1,4 +1,4 @@
-"""How a call of a one-sided operation goes: to device memory that this rank reaches, or to MPI."""
+"""Dispatch of one-sided operations: to device memory mapped here, or to MPI."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class Accesses(MPI.Win):
-    """Base of the families of methods of `pyncclx.Win`: what they reach, and what they have begun."""
+    """Base of the families of methods of `pyncclx.Win`: memory, copies, records."""
 
-    _reach: Reach | None = None  # None: the window is MPI's in everything
-    _origins: Origins | None = None  # host copies of device arrays, once there are some
-    _staging: bool | None = None  # the communicator's setting, if the window was made from one of ours
-    _caller: Caller = ANY_CALLER  # its state then
+    _reach: Reach | None = None  # None: a window without mapped device memory
+    _origins: Origins | None = None  # host copies of device arrays
+    _staging: bool | None = None  # setting of a pyncclx communicator
+    _caller: Caller = ANY_CALLER  # state of a pyncclx communicator
     _recording: Calls | None = None
 
     def _calls(self) -> Calls | None:
-        """What records the window's calls; None if none are recorded."""
+        """Return the recorder of the window's calls; None if calls are not recorded."""
         if self._recording is None and records_calls():
             identity = identity_of_window(self)
             self._recording = calls_of(identity, self.Get_name(), identity.world.index(place()[0]))
@@ -51,7 +51,7 @@ class Accesses(MPI.Win):
         return 0 if calls is None else calls.one(operation, ACCESS, peer=rank, tag=tag, nbytes=nbytes)
 
     def _reach_now(self) -> Reach:
-        """The device memory, if it is still there; raises the errors of kernels that ran before."""
+        """Return the device memory; raise if it is freed, or an earlier kernel failed."""
         reach = self._reach
         assert reach is not None
         team = reach.team
@@ -61,14 +61,14 @@ class Accesses(MPI.Win):
         return reach
 
     def _exposed(self, operation: str) -> Exposed:
-        """The memory of a window that was made of device arrays."""
+        """Return the memory of a window that was made of device arrays."""
         if not isinstance(self._reach, Exposed):
             raise self._not_mapped(operation)
         self._reach_now()
         return self._reach
 
     def _not_mapped(self, operation: str) -> NotSupported:
-        """The refusal of what needs memory that all ranks have mapped."""
+        """Return the error of an operation that needs memory mapped by all ranks."""
         if self._node_count() > 1:
             return NotSupported(
                 f"{operation}: signals and mapped memory work inside one node, and the window's ranks are on "
@@ -77,12 +77,12 @@ class Accesses(MPI.Win):
         return NotSupported(f"{operation}: the window was not made of device memory from comm.Alloc; use such arrays")
 
     def _node_count(self) -> int:
-        """The number of nodes of the window's ranks; 1 if its communicator has no topology."""
+        """Return the number of nodes; 1 if the window's communicator has no topology."""
         topology = self._caller.topology if isinstance(self._caller, State) else None
         return 1 if topology is None else topology.node_count
 
     def _may_stage(self, operation: str, found: list[Argument]) -> bool:
-        """Whether host copies replace the device arrays of a call; if not, MPI itself takes device arrays."""
+        """Return whether host copies replace a call's device arrays; else MPI takes them."""
         stages = STAGES_BY_DEFAULT.get() if self._staging is None else self._staging
         if not stages and is_cuda_aware() is False:
             raise NotSupported(
@@ -92,13 +92,16 @@ class Accesses(MPI.Win):
         return stages
 
     def _copy_back(self, rank: int | None = None) -> None:
-        """Take the results of staged operations with a rank, or with all, to the device: they are complete."""
+        """Copy results of completed staged operations with a rank, or all, to the device."""
         if self._origins is not None:
             self._origins.copy_back(rank)
 
 
 def on_device(method: _Method) -> _Method:
-    """Make a method that of device memory at the target; mpi4py's is called for host memory, with host copies."""
+    """Use a method if the target is device memory, and mpi4py's otherwise.
+
+    Device arrays in calls of mpi4py's have host copies, if the window stages.
+    """
     name = method.__name__
     original = getattr(MPI.Win, name)
     buffers, position = ACCESSES[name]
@@ -113,7 +116,8 @@ def on_device(method: _Method) -> _Method:
         if self._reach is not None and self._reach.holds(rank, target):
             result, how = method(self, *args, **kwargs), events.NATIVE
         else:
-            on_host = places.host_arrays() or rank == MPI.PROC_NULL  # MPI does not access the memory then
+            # With PROC_NULL, MPI does not access the memory.
+            on_host = places.host_arrays() or rank == MPI.PROC_NULL
             found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
             if found and self._may_stage(name, found):
                 self._origins = self._origins or Origins(self._caller)
@@ -127,26 +131,27 @@ def on_device(method: _Method) -> _Method:
 
 
 class Enqueued(Work):
-    """A copy or a kernel on a stream, and the work that its request stands for: the end of it."""
+    """A copy or a kernel on a stream, and the work of its request."""
 
     def __init__(self, reach: Reach, stream: Any, arrays: Sequence[Any]) -> None:
         team = reach.team
         self._device, self._stream, self._arrays, caller = team.device, stream, arrays, team.caller
-        if arrays and (caller.stream is not None or caller.blocking == "host"):  # it may be another than the arrays'
+        # The stream may differ from the one that the arrays are used on.
+        if arrays and (caller.stream is not None or caller.blocking == "host"):
             team.order.kept.keep(team.order.mark(stream), arrays)
 
     def request(self) -> MPI.Request:
-        """A request that is over when the stream has come to here."""
+        """Return a request that completes when the stream has reached this point."""
         self._event = self._device.event()
         self._event.record(self._stream)
         return request_of(self)
 
     def finish(self) -> None:
-        """Wait on the host."""
+        """Wait for the operation on the host."""
         self.active = False
         self._event.synchronize()
         self._arrays = ()
 
     def is_over(self) -> bool:
-        """Whether it is done."""
+        """Return whether the operation is complete."""
         return self._event.is_over()

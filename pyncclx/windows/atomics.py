@@ -1,4 +1,4 @@
-"""Atomic changes of elements in a rank's memory (cuda/windows/rma.cu): Accumulate and its relatives."""
+"""Accumulate and other atomic changes of a rank's memory (cuda/windows/rma.cu)."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from ..operators.user_op import no_arithmetic
 from .parameters import RmaArgs
 from .reach import Reach, Target
 
-COMPARE_AND_SWAP = "CompareAndSwap"  # in the place of an operator
+COMPARE_AND_SWAP = "CompareAndSwap"  # used like an operator
 OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")
 _FILE, _KERNEL = "windows/rma.cu", "accumulate"
 _MOST_THREADS, _BLOCKS_PER_CHANNEL = 256, 4  # not measured
 _BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
 _WITHOUT_RESULT = ("Accumulate", "Raccumulate")
 
-_Functor = ops.BuiltinOp | str  # an operator that computes, or the name of one that compares and replaces bits
+# An operator that computes, or the name of one that replaces or compares bits.
+_Functor = ops.BuiltinOp | str
 
 
 def functor_of(operation: str, op: Any) -> _Functor:
-    """What a kernel does to each element for an operator: `op` is MPI's, or COMPARE_AND_SWAP.
+    """Return the kernel's functor for an operator of MPI, or for COMPARE_AND_SWAP.
 
     Raises
     ------
     TypeError
-        It is no operator.
+        `op` is no operator.
     MPI.Exception
-        Of class ERR_OP: it is not one of MPI's own, or NO_OP in an operation that returns no elements.
+        Of class ERR_OP: `op` is not one of MPI's own, or NO_OP in an operation that returns no elements.
     """
     if op == COMPARE_AND_SWAP:
         return COMPARE_AND_SWAP
@@ -47,7 +48,10 @@ def functor_of(operation: str, op: Any) -> _Functor:
 
 
 def is_ignored(operation: str, op: Any, origin: Any) -> bool:
-    """Whether an operation ignores its origin; mpi4py checks that of one element, if it is an array."""
+    """Return whether an operation ignores its origin.
+
+    With one element, mpi4py checks an origin that is an array.
+    """
     if op != MPI.NO_OP or origin is None:
         return False
     array = origin[0] if isinstance(origin, (list, tuple)) and origin else origin
@@ -55,7 +59,7 @@ def is_ignored(operation: str, op: Any, origin: Any) -> bool:
 
 
 def check_count(operation: str, buffers: dict[str, Buffer]) -> None:
-    """Raise ValueError, as mpi4py does, unless buffers of an operation on one element have one each."""
+    """Raise ValueError, like mpi4py, unless buffers for one element have one element."""
     if operation in OF_ONE_ELEMENT:
         for name, buffer in buffers.items():
             if buffer.count != 1:
@@ -72,18 +76,18 @@ def change(
     result: Buffer | None = None,
     compare: Buffer | None = None,
 ) -> Any:
-    """Enqueue an atomic change of each element in a rank's memory; returns the stream.
+    """Enqueue an atomic change of elements in a rank's memory; return the stream.
 
     Raises
     ------
     TypeError
-        Elements without arithmetic: text, dates, records.
+        The elements have no arithmetic: text, dates, records.
     ValueError
         The buffers differ in datatype or count.
     MPI.Exception
-        The target's datatype is another one than origin's (ERR_ARG), or none of the operator's (ERR_OP).
+        Target and origin differ in datatype (ERR_ARG), or the operator is not defined on it (ERR_OP).
     NotSupported
-        Elements that do not change atomically: of more than 8 bytes, not aligned, or in memory without links.
+        The elements cannot change atomically: they have more than 8 bytes, are not aligned, or no link leads there.
     """
     buffers = tuple(buffer for buffer in (origin, result, compare) if buffer is not None)
     for buffer in buffers[1:]:
@@ -113,7 +117,7 @@ def _launch(device: Device, template: tuple[str, ...], arguments: RmaArgs, strea
 
 
 def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, ...]:
-    """The elements' type and the functor, as the kernel is instantiated with them."""
+    """Return the template arguments of the kernel: the elements' type and the functor."""
     _check_atomic(operation, origin.datatype)
     if isinstance(functor, str):
         return sources.WORDS[origin.datatype.itemsize], functor

@@ -21,18 +21,18 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class RememberedCopy(NamedTuple):
-    """A cached copy, to be enqueued again. It keeps no array."""
+    """A cached copy. It keeps no array alive."""
 
     to: int
     source: int
     nbytes: int
     producers: tuple[Producer, ...]
     of_current: bool
-    facts: bytes | None  # of the entry in the flight recorder, if calls are recorded
+    facts: bytes | None  # entry for the flight recorder; None if calls are not recorded
 
 
 def remembering(method: _Method) -> _Method:
-    """Make a method `on_device` that enqueues a cached copy at once."""
+    """Make a method `on_device`, and let it enqueue cached copies without checks."""
     name, general = method.__name__, on_device(method)
     has_request = name.startswith("R")
 
@@ -50,7 +50,7 @@ def remembering(method: _Method) -> _Method:
 
 
 def _key_of(operation: str, origin: Any, rank: Any, target: Any) -> Hashable:
-    """Return the key of a copy; None if an argument has none."""
+    """Return the cache key of a copy; None if an argument has none."""
     if type(rank) is not int:
         return None
     try:
@@ -64,26 +64,28 @@ class Copies(Accesses):
 
     @remembering
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy an array into a rank's memory. As mpi4py's Put; of device memory on the current stream.
+        """Copy an array into a rank's memory. As mpi4py's Put.
+
+        Copies of device memory are enqueued on the current stream.
 
         Parameters
         ----------
         origin : array or buffer specification
-            A device array if the target is device memory, of contiguous elements. It may be used again on the
-            current stream at once, elsewhere after the epoch or a flush.
+            A device array of contiguous elements if the target is device memory. It may be used again on the current
+            stream at once, elsewhere after the epoch or a flush.
         target_rank : int
-            MPI.PROC_NULL: nothing is copied.
+            With MPI.PROC_NULL nothing is copied.
         target : int or list, optional
-            Displacement, in units of the window's disp_unit; or ``[disp, count, datatype]``, of which the last ones
-            may be left out. Left out, it is 0, and count and datatype are origin's.
+            Displacement, in units of the window's disp_unit, or ``[disp, count, datatype]``. The last ones of these are
+            optional; the defaults are 0, and origin's count and datatype.
 
         Raises
         ------
         TypeError, ValueError, BufferError
-            As mpi4py does for the same arguments.
+            Raised by mpi4py for the same arguments.
         MPI.Exception
-            Of class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE: no such elements; ERR_TRUNCATE: origin has
-            another length; ERR_WIN: the communicator has been freed.
+            The target's elements do not exist (class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE), origin has
+            another length (ERR_TRUNCATE), or the communicator has been freed (ERR_WIN).
         NotSupported
             The array and the target's memory are not both on the device, or the datatype is a derived one.
         """
@@ -91,20 +93,21 @@ class Copies(Accesses):
 
     @remembering
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy from a rank's memory into an array. As mpi4py's Get; of device memory on the current stream.
+        """Copy from a rank's memory into an array. As mpi4py's Get.
 
-        Parameters and exceptions are those of `Put`, with `origin` written to.
+        Copies of device memory are enqueued on the current stream. Parameters and exceptions are those of `Put`; the
+        call writes to `origin`.
         """
         self._copy("Get", origin, target_rank, target)
 
     @remembering
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """`Put`, with a request that is over when `origin` may be used again. As mpi4py's Rput."""
+        """`Put` with a request, complete when `origin` may be reused. As mpi4py's Rput."""
         return self._copy("Rput", origin, target_rank, target).request()
 
     @remembering
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """`Get`, with a request that is over when `origin` holds the data. As mpi4py's Rget."""
+        """`Get` with a request, complete when `origin` has the data. As mpi4py's Rget."""
         return self._copy("Rget", origin, target_rank, target).request()
 
     def _copy(self, operation: str, origin: Any, rank: int, target: Any) -> Enqueued:
@@ -126,12 +129,12 @@ class Copies(Accesses):
         return Enqueued(reach, stream, (here,))
 
     def _facts(self, operation: str, origin: Any, rank: int) -> bytes | None:
-        """Return what the entry of a copy in the flight recorder says, if calls are recorded."""
+        """Return a copy's entry for the flight recorder; None if calls are not recorded."""
         calls, nbytes = self._calls(), getattr(origin, "nbytes", 0)
         return None if calls is None else calls.facts_of_one(operation, ACCESS, peer=rank, nbytes=nbytes)
 
     def _copy_again(self, copy: RememberedCopy, origin: Any) -> Enqueued:
-        """Enqueue a cached copy, from or to this call's array."""
+        """Enqueue a cached copy from or to this call's array."""
         if copy.facts is not None and self._recording is not None:
             self._recording.ring.add_packed(0, copy.facts)
         reach = self._reach_now()

@@ -1,4 +1,4 @@
-"""Epochs of windows of device memory: MPI's own; before one ends, the host waits for the device."""
+"""MPI's epochs for windows of device memory; at their end the host waits for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .exposed import Attached
 from .locks import Locks
 from .separate import Separate
 
-WORD_NBYTES = 8  # of the memory that MPI's window has on each rank
+WORD_NBYTES = 8  # bytes of MPI's window on each rank
 
 
 _Method = TypeVar("_Method", bound=Callable[..., None])
@@ -30,7 +30,7 @@ _COLLECTIVE = ("Fence",)
 
 
 def recorded(method: _Method) -> _Method:
-    """Make a method of a window one that is recorded, with its end, and whose wait can be seen from outside."""
+    """Record the calls of a window's method, their ends, and that they are waiting."""
     name = method.__name__
     with_rank = "rank" in inspect.signature(method).parameters
 
@@ -53,18 +53,18 @@ def recorded(method: _Method) -> _Method:
 
 
 class Epochs(Separate):
-    """The methods of `pyncclx.Win` that begin and end epochs, or complete operations in them.
+    """The methods of `pyncclx.Win` that begin and end epochs, or complete operations.
 
-    Each that completes operations waits on the host until the device has done what this rank has enqueued, and then
-    takes the results of operations on host copies to the device.
+    Methods that complete operations wait on the host until the device has finished this rank's operations. Then they
+    copy the results of staged operations to the device.
     """
 
-    _locks: Locks | None = None  # of a window of device memory
-    _words: list[int]  # of a dynamic window: the addresses of a word of each rank
+    _locks: Locks | None = None  # None: a window of host memory
+    _words: list[int]  # addresses of each rank's word in a dynamic window
 
     @recorded
     def Fence(self, assertion: int = 0) -> None:
-        """End an epoch of all ranks, and begin the next. Collective. As mpi4py's Fence.
+        """End an epoch of all ranks and begin the next. Collective. As mpi4py's Fence.
 
         Parameters
         ----------
@@ -73,7 +73,8 @@ class Epochs(Separate):
         """
         if self._copies is not None:
             mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
-        elif self._reach is not None:  # MPI itself need not wait, as no call has used its window, or waits for ever
+        # MPI's own Fence may return at once, since no call has used its window, or wait for ever.
+        elif self._reach is not None:
             mpi_bootstrap.agree(self._comm, self._wait_for_device)
         super().Fence(assertion)
         self._copy_back()
@@ -82,40 +83,43 @@ class Epochs(Separate):
 
     @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Begin an epoch with a rank; this rank has the lock when it returns. As mpi4py's Lock.
+        """Begin an epoch with a rank, and return with its lock. As mpi4py's Lock.
 
         Raises
         ------
         RankFailed
-            Of device memory: a rank has failed, which may have had the lock.
+            For device memory: a rank has failed, which may have held the lock.
         PeerTimeout
-            Of device memory: another rank has kept the lock for longer than PYNCCLX_TIMEOUT.
+            For device memory: another rank has held the lock for longer than PYNCCLX_TIMEOUT.
         """
         begin = functools.partial(super().Lock, rank, lock_type, assertion)
         self._lock(begin, super().Unlock, rank, shared=lock_type == MPI.LOCK_SHARED, assertion=assertion)
 
     @recorded
     def Lock_all(self, assertion: int = 0) -> None:
-        """Begin an epoch with all ranks; this rank has their shared locks when it returns. As mpi4py's Lock_all."""
+        """Begin an epoch with all ranks, and return with their shared locks.
+
+        As mpi4py's Lock_all.
+        """
         begin = functools.partial(super().Lock_all, assertion)
         self._lock(begin, super().Unlock_all, shared=True, assertion=assertion)
 
     @recorded
     def Unlock(self, rank: int) -> None:
-        """End the epoch with a rank: its operations are complete. As mpi4py's Unlock."""
+        """End the epoch with a rank, and complete it. As mpi4py's Unlock."""
         self._unlock(super().Unlock, rank)
 
     @recorded
     def Unlock_all(self) -> None:
-        """End the epoch with all ranks: its operations are complete. As mpi4py's Unlock_all."""
+        """End the epoch with all ranks, and complete it. As mpi4py's Unlock_all."""
         self._unlock(super().Unlock_all)
 
     def _lock(
         self, begin: Callable[[], None], end: Callable[..., None], *rank: int, shared: bool, assertion: int
     ) -> None:
-        """Begin an epoch with a rank, or with all; if anything of it raises, no lock is kept.
+        """Begin an epoch with a rank, or with all; keep no lock if a step raises.
 
-        The waits for the locks here end, those for MPI's own do not: so MPI gets to lock when no other rank holds it.
+        Waits for the locks here are bounded, waits for MPI's own are not. MPI locks only when no other rank holds one.
         """
         with ExitStack() as undo:
             if self._locks is not None and not assertion & MPI.MODE_NOCHECK:
@@ -152,7 +156,10 @@ class Epochs(Separate):
                 self._locks.release(each)
 
     def _ranks(self, *rank: int) -> Iterable[int]:
-        """Return the rank of a call; all ranks if it has none, and none for one that MPI is to refuse, or PROC_NULL."""
+        """Return the rank of a call, or all ranks if the call names none.
+
+        Return nothing for PROC_NULL, and for a rank that MPI will refuse.
+        """
         size = self._comm.size
         return [each for each in rank if 0 <= each < size] if rank else range(size)
 
@@ -163,7 +170,7 @@ class Epochs(Separate):
 
     @recorded
     def Flush(self, rank: int) -> None:
-        """Complete the operations with a rank, here and there. As mpi4py's Flush."""
+        """Complete the operations with a rank, here and at the target. As mpi4py's Flush."""
         self._complete_by(super().Flush, rank)
 
     @recorded
@@ -172,16 +179,22 @@ class Epochs(Separate):
         self._complete_by(super().Flush_all)
 
     def Flush_local(self, rank: int) -> None:
-        """Complete the operations with a rank here: their arrays may be used again. As mpi4py's Flush_local."""
+        """Complete the operations with a rank here, so that their arrays can be reused.
+
+        As mpi4py's Flush_local.
+        """
         self._complete_by(super().Flush_local, rank)
 
     def Flush_local_all(self) -> None:
-        """Complete all operations here: their arrays may be used again. As mpi4py's Flush_local_all."""
+        """Complete all operations here, so that their arrays can be reused.
+
+        As mpi4py's Flush_local_all.
+        """
         self._complete_by(super().Flush_local_all)
 
     @recorded
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
-        """Expose this rank's memory to the ranks of a group, as it is now on the device. As mpi4py's Post."""
+        """Expose this rank's memory, as now on the device, to a group. As mpi4py's Post."""
         self._wait_for_device()
         if not assertion & MPI.MODE_NOSTORE:
             self._give()
@@ -189,11 +202,11 @@ class Epochs(Separate):
 
     @recorded
     def Complete(self) -> None:
-        """End the epoch that `Start` has begun: its operations are complete. As mpi4py's Complete."""
+        """End the epoch of `Start`, and complete its operations. As mpi4py's Complete."""
         self._complete_by(super().Complete)
 
     def Wait(self) -> Literal[True]:
-        """Wait until the ranks of the group have completed their operations here. As mpi4py's Wait."""
+        """Wait until the group has completed its operations here. As mpi4py's Wait."""
         if self._reach is None and self._copies is None:
             return super().Wait()
         deadline = time.monotonic() + settings.TIMEOUT.get()
@@ -205,24 +218,27 @@ class Epochs(Separate):
         return True
 
     def Test(self) -> bool:
-        """Whether the ranks of the group have completed their operations here. As mpi4py's Test."""
+        """Return whether the group has completed its operations here. As mpi4py's Test."""
         over = super().Test()
         if over:
             self._take()
         return over
 
     def Sync(self) -> None:
-        """Make what this rank has stored visible to the others, and theirs to it. As mpi4py's Sync."""
+        """Make the stores of this rank and of others visible to each other.
+
+        As mpi4py's Sync.
+        """
         self._wait_for_device()
         self._give()
         super().Sync()
         self._take()
 
     def _complete_by(self, call: Callable[..., None], *rank: int, before: Callable[[], None] = lambda: None) -> None:
-        """Complete operations with a rank, or with all, by a call of MPI's.
+        """Complete operations with a rank, or with all, by a call to MPI.
 
-        An error of the device does not keep it from being made, for other ranks may wait in MPI until it is. That of a
-        rank which has failed does: MPI might wait for that rank.
+        The call is made even after an error of the device, since other ranks may wait for it in MPI. After the failure
+        of a rank it is not made, since MPI might wait for that rank.
         """
 
         def complete() -> None:
@@ -245,8 +261,12 @@ class Epochs(Separate):
             self._reach.synchronize()
 
     def _acquire(self, rank: int) -> None:
-        """Get the lock now: MPI may put it off until the first access, which is made to a word of its own window."""
+        """Get a rank's lock now, by an access to a word of MPI's own window.
+
+        MPI may put the lock off until the first access.
+        """
         place = self._words[rank] if isinstance(self._reach, Attached) else 0
-        word = np.empty(WORD_NBYTES, "u1")  # MPI may write to it until the Flush
+        # MPI may write to the word until the Flush.
+        word = np.empty(WORD_NBYTES, "u1")
         MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, WORD_NBYTES, MPI.BYTE])
         MPI.Win.Flush(self, rank)

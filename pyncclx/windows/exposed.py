@@ -1,4 +1,4 @@
-"""The memory behind a window: what each rank exposed when the window was made, or has attached to it since."""
+"""The memory of a window: exposed when it was made, or attached to it later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class Exposed(Reach):
-    """The memory that all ranks of a communicator have exposed, as mapped in this process."""
+    """The memory that all ranks have exposed, as mapped in this process."""
 
     def __init__(self, comm: MPI.Intracomm, team: Team, places: list[Place]) -> None:
         self.team, self._used = team, {}
@@ -40,20 +40,20 @@ class Exposed(Reach):
         self.bases = [team.windows[place.window].bases[rank] + place.offset for rank, place in enumerate(places)]
 
     def close(self) -> None:
-        """Release what was allocated for it."""
+        """Release the signals."""
         self.signals.close()
 
     def holds(self, rank: int, target: object) -> bool:
-        """True: MPI has mapped none of it."""
+        """Return True: all targets are device memory."""
         return True
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """The address of bytes that are `disp` units behind the beginning of a rank's memory.
+        """Return the address of bytes `disp` units from the beginning of a rank's memory.
 
         Raises
         ------
         MPI.Exception
-            The displacement is negative (ERR_DISP), or they are not all in it (ERR_RMA_RANGE).
+            The displacement is negative (ERR_DISP), or the bytes are not all in that memory (ERR_RMA_RANGE).
         """
         place = self.places[rank]
         begin = disp * place.disp_unit
@@ -63,28 +63,31 @@ class Exposed(Reach):
         return self.bases[rank] + begin
 
     def array(self, rank: int) -> Any:
-        """A rank's memory as a device array of bytes."""
+        """Return a rank's memory as a device array of bytes."""
         place, me = self.places[rank], self.team.rank
         window = self.team.windows[place.window]
-        owner = window.owner if rank == me else window.peers[rank - (rank > me)]  # peers in the order of the ranks
+        # `peers` are in rank order, without this rank.
+        owner = window.owner if rank == me else window.peers[rank - (rank > me)]
         whole = self.device.array(owner, (window.sizes[rank],), "u1")
         return whole[place.offset : place.offset + place.nbytes]
 
 
 class Attached(Reach):
-    """The arrays of `comm.Alloc` in a dynamic window, named by addresses as their ranks have them.
+    """The arrays of `comm.Alloc` in a dynamic window, named by owners' addresses.
 
-    All ranks have mapped them, so that attaching one needs no communication. Other memory that is attached is MPI's.
+    All ranks have mapped them, so attaching one needs no communication. MPI handles other attached memory.
     """
 
     def __init__(self, comm: Base) -> None:
-        self._state = state_of(comm)  # which outlasts it
+        # The state outlasts the communicator.
+        self._state = state_of(comm)
         self._used = {}
-        self._arrays: dict[int, Any] = {}  # by address; they live as long as they are attached
+        # Attached arrays by address, kept alive.
+        self._arrays: dict[int, Any] = {}
 
     @property
     def team(self) -> Team:  # type: ignore[override]
-        """The communicator's, once it has arrays."""
+        """The communicator's team; it exists once the communicator has arrays."""
         team = self._state.team
         if team is None:
             raise MPIError(MPI.ERR_WIN, "the window has no device memory yet: attach an array from comm.Alloc")
@@ -92,42 +95,42 @@ class Attached(Reach):
 
     @property
     def windows(self) -> list[Window]:
-        """The windows that `comm.Alloc` has made by now."""
+        """The windows that `comm.Alloc` has made so far."""
         team = self._state.team
         return [] if team is None else [window for window in team.windows if window.owner is not None]
 
     @property
     def in_use(self) -> bool:
-        """Whether there is any memory."""
+        """Whether the communicator has windows."""
         return bool(self.windows)
 
     def close(self) -> None:
-        """Let go of the arrays."""
+        """Release the arrays."""
         self._arrays.clear()
 
     def attach(self, memory: Any) -> bool:
-        """Attach an array, if it is from `comm.Alloc`; returns whether it is."""
+        """Attach an array if it is from `comm.Alloc`; return whether it is."""
         address = self._address_of(memory)
         if address is not None:
             self._arrays[address] = memory
         return address is not None
 
     def detach(self, memory: Any) -> bool:
-        """Forget an array, if it has been attached here; returns whether it has."""
+        """Detach an array if it is attached here; return whether it was."""
         address = self._address_of(memory)
         return address is not None and self._arrays.pop(address, None) is not None
 
     def holds(self, rank: int, target: object) -> bool:
-        """Whether a displacement is an address in a rank's arrays."""
+        """Return whether a displacement is an address in a rank's arrays."""
         return self._window_of(integer(rank), parse("Win", target).disp) is not None
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """The address here of bytes at `disp`, their address there.
+        """Return the address here of bytes whose address at the target is `disp`.
 
         Raises
         ------
         MPI.Exception
-            Of class ERR_RMA_RANGE: they are not all in one array.
+            Of class ERR_RMA_RANGE: the bytes are not all in one array.
         """
         window = self._window_of(rank, disp)
         if window is None or disp + nbytes > window.addresses[rank] + window.sizes[rank]:
@@ -142,7 +145,7 @@ class Attached(Reach):
         return None
 
     def _address_of(self, memory: Any) -> int | None:
-        """The address of an array, if it is in one of this rank's windows."""
+        """Return the address of an array, if it is in one of this rank's windows."""
         windows = self.windows
         if not windows or where(memory) != "device":
             return None
@@ -151,30 +154,39 @@ class Attached(Reach):
 
 
 def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
-    """Where a rank's device array lies; "elsewhere" if in no window; None for host memory, which is MPI's.
+    """Return where a rank's device array lies, or "elsewhere" if it is in no window.
+
+    Return None for host memory, which MPI handles.
 
     Raises
     ------
     TypeError, MPI.Exception
-        As `checked_unit`, for device memory.
+        Raised by `checked_unit` for device memory.
     PeerTimeout, Aborted
-        As `ErrorRecord.check`, for device memory.
+        Raised by `ErrorRecord.check` for device memory.
     """
     if where(memory) != "device":
         return None
-    team = state_of(comm).team if isinstance(comm, Base) else None  # not made here: other ranks may have no memory
+    # The team is not made here, since other ranks may have no device memory.
+    team = state_of(comm).team if isinstance(comm, Base) else None
     if team is not None and team.windows:
         buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
         window = team.windows.at(buffer.address)
-        if window is not None and window.owner is not None:  # not one that may be freed
+        # Windows without owner may be freed.
+        if window is not None and window.owner is not None:
             unit = checked_unit("Win.Create", disp_unit)
-            team.errors.check()  # here, where all ranks learn of it
+            # All ranks get an error that is raised here.
+            team.errors.check()
             return Place(window.number, buffer.address - window.memory.address, buffer.nbytes, unit)
-    return None if host_arrays() else "elsewhere"  # all of the host device's arrays are in host memory
+    # On the host device, all arrays are in host memory.
+    return None if host_arrays() else "elsewhere"
 
 
 def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list[Place]:
-    """The places of all ranks; raises NotSupported if some rank has none, or they are on several nodes."""
+    """Return the places of all ranks.
+
+    Raise NotSupported if some rank has none, or the ranks are on several nodes.
+    """
     if node_count > 1:
         raise NotSupported(
             f"Win.Create: a window of device memory works inside one node, and the ranks are on {node_count}; Split by "
@@ -191,7 +203,7 @@ def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list
 
 
 def checked_size(size: Any) -> int:
-    """Return a size as an integer; raise MPI.Exception of class ERR_SIZE if it is negative."""
+    """Return a size as an integer; raise MPI.Exception (ERR_SIZE) if it is negative."""
     nbytes = integer(size)
     if nbytes < 0:
         raise MPIError(MPI.ERR_SIZE, f"Win.Allocate: size is {size} bytes; it cannot be negative")
@@ -199,7 +211,7 @@ def checked_size(size: Any) -> int:
 
 
 def checked_unit(operation: str, disp_unit: Any) -> int:
-    """Return a unit of displacements as an integer; raise MPI.Exception of class ERR_DISP unless it is positive."""
+    """Return a unit as an integer; raise MPI.Exception (ERR_DISP) unless positive."""
     unit = integer(disp_unit)
     if unit < 1:
         raise MPIError(MPI.ERR_DISP, f"{operation}: disp_unit is {disp_unit} bytes; it must be positive")

@@ -1,6 +1,7 @@
-"""Locks of a window's ranks: waits for them end, and Linux releases those of a process that dies.
+"""Locks of a window's ranks, with bounded waits; Linux releases a dead process's.
 
-MPI's own lock is taken after such a one, when no other rank holds it: MPI waits for ever for one that a dead rank held.
+A rank takes MPI's own lock while it holds this one, so that no other rank holds MPI's: MPI waits for ever for a lock
+that a dead rank held.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from ..recording.failures import noted
 from ..recovery import blame
 from ..system import settings
 
-_SHORTEST_S, _LONGEST_S = 20e-6, 2e-3  # between two looks
+_SHORTEST_S, _LONGEST_S = 20e-6, 2e-3  # seconds between two polls
 _LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 
 
 class Locks:
-    """Locks in a file in memory that all ranks have open. Collective to make, on one node.
+    """Locks in a memory file that all ranks of a node have open. Collective to make.
 
-    The lock of rank r is byte r. Byte ``size + r`` is the gate before it, which a rank holds while it waits for the
-    lock: who comes later waits for the gate. Otherwise shared locks that overlap would keep an exclusive one out for
-    ever.
+    The lock of rank r is byte r. Byte ``size + r`` is its gate, which a rank holds while it waits for the lock; later
+    ranks wait for the gate. Without it, overlapping shared locks could keep an exclusive one out for ever.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -48,22 +48,25 @@ class Locks:
         self._ranks = {pid: rank for rank, pid in enumerate(pids)}
 
     def acquire(self, rank: int, *, shared: bool, check: Callable[[], None]) -> bool:
-        """Wait for a rank's lock; return False if this rank has it already, or another thread waits for it.
+        """Wait for a rank's lock.
+
+        Return False if this rank has it already, or another thread waits for it.
 
         Parameters
         ----------
         rank : int
         shared : bool
-            Whether others may have it, too.
+            Whether other ranks may hold the lock, too.
         check : callable
-            Raises if no wait can succeed any more.
+            Raises if the ranks cannot go on together; called while waiting.
 
         Raises
         ------
         PeerTimeout
-            Others have kept it for longer than PYNCCLX_TIMEOUT.
+            Other ranks have held it for longer than PYNCCLX_TIMEOUT.
         """
-        with self._claiming:  # another thread of this rank may ask for it, too
+        # Another thread of this rank may ask for the lock, too.
+        with self._claiming:
             if rank in self._held:
                 return False
             self._held.add(rank)
@@ -83,13 +86,15 @@ class Locks:
             has_waited |= self._wait(rank, kind, deadline, check)
         finally:
             self._unlock(gate)
-        if has_waited:  # Linux may have released it because its holder has died, which is noticed here
+        # Linux may have released the lock because its holder has died.
+        if has_waited:
             blame.look_now()
             check()
 
     def release(self, rank: int) -> None:
-        """Let others have a rank's lock, if this rank has it."""
-        with self._claiming:  # a thread that asks for it now has it after this, or not at all
+        """Release a rank's lock, if this rank has it."""
+        # A thread that asks for the lock now gets it after the release, or not at all.
+        with self._claiming:
             self._unlock(rank)
             self._held.discard(rank)
 
@@ -100,7 +105,8 @@ class Locks:
             check()
             if time.monotonic() > deadline:
                 raise noted(self._late(byte % self._size))
-            waiting.let_go_on()  # the holder may need this rank's MPI
+            # The holder may need progress of this rank's MPI.
+            waiting.let_go_on()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
         return pause > _SHORTEST_S
@@ -116,14 +122,14 @@ class Locks:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
 
     def _late(self, rank: int) -> PeerTimeout:
-        """Return the error that names who has the lock, or else who waits for it at the gate."""
+        """Return the error that names the holder of the lock, or else of its gate."""
         pid = self._holder(rank) or self._holder(self._size + rank)
         error = PeerTimeout(f"Lock of rank {rank}", 0, self._rank, self._ranks.get(pid, -1), 0, 0)
         error.detail = f"process {pid} holds the lock"
         return error
 
     def _holder(self, byte: int) -> int:
-        """Return the number of another process that holds a byte; 0 if none does."""
+        """Return the process that holds a byte; 0 if no other process does."""
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
         kind, *_, pid = _LOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
         return 0 if kind == fcntl.F_UNLCK else int(pid)

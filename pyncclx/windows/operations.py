@@ -1,4 +1,4 @@
-"""One-sided operations that change elements of a rank's memory atomically: Accumulate and others."""
+"""One-sided operations that change elements atomically: Accumulate and others."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ class Operations(Copies):
 
     @on_device
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce an array into a rank's memory, each element atomically. As mpi4py's Accumulate.
+        """Reduce an array into a rank's memory, each element atomically.
+
+        As mpi4py's Accumulate.
 
         Parameters
         ----------
         origin, target_rank, target
-            As for `Put`; the target's elements are of origin's datatype, and of 1, 2, 4 or 8 bytes.
+            As for `Put`. The target's elements have origin's datatype, and 1, 2, 4 or 8 bytes.
         op : MPI.Op
-            One of MPI's own; MPI.REPLACE too.
+            One of MPI's own, including MPI.REPLACE.
 
         Raises
         ------
         TypeError
             `op` is no operator, or the elements are text, dates or records.
         MPI.Exception
-            Of class ERR_OP: `op` is not defined on the elements, made by the program, or MPI.NO_OP, which takes a
-            result; ERR_ARG: origin and target differ in datatype. Others as for `Put`.
+            `op` is not defined on the elements, made by the program, or MPI.NO_OP, which takes a result (class ERR_OP).
+            Origin and target differ in datatype (ERR_ARG). Others as for `Put`.
         NotSupported
-            Elements that do not change atomically: longer ones, ones that are not aligned, or memory of GPUs that
-            NVLink does not connect. Others as for `Put`.
+            The elements cannot change atomically: they are longer, not aligned, or in memory of a GPU that NVLink does
+            not connect. Others as for `Put`.
         """
         self._change("Accumulate", op, {"origin": origin}, target_rank, target)
 
@@ -45,23 +47,29 @@ class Operations(Copies):
     def Get_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """`Accumulate`, and copy the elements as they were before into `result`. As mpi4py's Get_accumulate.
+        """Copy a rank's elements into `result`, then accumulate `origin` into them.
 
-        Parameters are those of `Accumulate`, and an array `result` of origin's datatype and length. With MPI.NO_OP
-        nothing is changed, and `origin` is ignored. ValueError: origin and result differ.
+        As mpi4py's Get_accumulate. Parameters are those of `Accumulate`, and an array `result` of origin's datatype and
+        length. MPI.NO_OP changes nothing and ignores `origin`. Raises ValueError if origin and result differ.
         """
         self._change("Get_accumulate", op, {"origin": origin, "result": result}, target_rank, target)
 
     @on_device
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """`Accumulate`, with a request that is over when `origin` may be used again. As mpi4py's Raccumulate."""
+        """`Accumulate` with a request, complete when `origin` may be reused.
+
+        As mpi4py's Raccumulate.
+        """
         return self._change("Raccumulate", op, {"origin": origin}, target_rank, target).request()
 
     @on_device
     def Rget_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
-        """`Get_accumulate`, with a request that is over when `result` is complete. As mpi4py's Rget_accumulate."""
+        """`Get_accumulate` with a request, complete when `result` has the data.
+
+        As mpi4py's Rget_accumulate.
+        """
         return self._change("Rget_accumulate", op, {"origin": origin, "result": result}, target_rank, target).request()
 
     @on_device
@@ -82,14 +90,16 @@ class Operations(Copies):
         Raises
         ------
         TypeError, ValueError, MPI.Exception, NotSupported
-            As `Get_accumulate`.
+            As for `Get_accumulate`.
         """
         target = TargetSpec(integer(target_disp))
         self._change("Fetch_and_op", op, {"origin": origin, "result": result}, target_rank, target)
 
     @on_device
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
-        """Replace an element that equals `compare` bit by bit, and copy it as it was. As mpi4py's Compare_and_swap.
+        """Replace an element that equals `compare` bit by bit, and return the old one.
+
+        As mpi4py's Compare_and_swap. `result` receives the old element.
 
         Parameters
         ----------
@@ -102,7 +112,7 @@ class Operations(Copies):
         Raises
         ------
         TypeError, ValueError, MPI.Exception, NotSupported
-            As `Get_accumulate`.
+            As for `Get_accumulate`.
         """
         given = {"origin": origin, "compare": compare, "result": result}
         self._change("Compare_and_swap", atomics.COMPARE_AND_SWAP, given, target_rank, TargetSpec(integer(target_disp)))

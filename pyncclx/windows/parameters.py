@@ -1,4 +1,4 @@
-"""Parameters of the kernels of windows (twins of structs in cuda/windows/rma.cu and signals.cu)."""
+"""Parameters of window kernels, twins of structs in cuda/windows/."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ..memory.cstruct import U32, U64, CStruct
 
 @dataclass(slots=True, kw_only=True)
 class RmaArgs(CStruct):
-    """`RmaArgs`, of `accumulate`; all but the count are addresses."""
+    """`RmaArgs` of the kernel `accumulate`; all but the count are addresses."""
 
     origin: U64
-    compare: U64  # origin's, if nothing is compared
-    result: U64  # 0: the elements as they were are not returned
+    compare: U64  # equal to origin if nothing is compared
+    result: U64  # 0: old elements are not returned
     target: U64
     count: U64
 
 
 @dataclass(slots=True, kw_only=True)
 class PutArgs(CStruct):
-    """`PutArgs`, of `put_blocks`."""
+    """`PutArgs` of the kernel `put_blocks`."""
 
     origin: U64  # address
     target: U64  # address
@@ -29,20 +29,20 @@ class PutArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class PutSignalArgs(CStruct):
-    """`PutSignalArgs`, of `put_signal`; the last three are its `data`."""
+    """`PutSignalArgs` of the kernel `put_signal`; the last three are its `data`."""
 
     word: U64  # address of the signal
     origin: U64  # address
     target: U64  # address
-    nbytes: U64  # 0: the data has been moved before
+    nbytes: U64  # 0: an earlier copy moves the data
 
 
 @dataclass(slots=True, kw_only=True)
 class WaitSignalArgs(CStruct):
-    """`WaitSignalArgs`, of `wait_signal`."""
+    """`WaitSignalArgs` of the kernel `wait_signal`."""
 
     team: U64  # address
     word: U64  # address of the signal
-    taken: U64  # address of the count that was waited for before
+    taken: U64  # address of the sum of counts of earlier waits
     count: U64
     signal: U32

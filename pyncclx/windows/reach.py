@@ -1,4 +1,4 @@
-"""Memory of all ranks that this rank's copies and kernels reach, and where in it an operation's target lies."""
+"""Memory of all ranks as mapped in this process, and targets of operations in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..team.team import Team
 
 @dataclass(slots=True)
 class TargetSpec:
-    """A target argument, taken apart; None for what it leaves out."""
+    """The parts of a target argument; None for those left out."""
 
     disp: int = 0
     count: int | None = None
@@ -32,30 +32,30 @@ class TargetSpec:
 
 @dataclass(slots=True)
 class Target:
-    """Elements in a rank's memory."""
+    """Elements in a rank's memory, at an address in this process."""
 
-    address: int  # as mapped here
+    address: int
     count: int
     datatype: Datatype
 
 
 class Reach:
-    """Memory of all ranks, as mapped in this process. Subclasses find where it lies.
+    """Memory of all ranks, as mapped in this process. Subclasses find addresses.
 
     Attributes
     ----------
     team : Team
     copies : BoundedCache or None
-        Copies that came before, by the keys of their arguments; None where the memory may change.
+        Cached copies by the keys of their arguments; None if the memory may change.
     """
 
     team: Team
     copies: BoundedCache[Hashable, Any] | None = None
     _used: dict[int, Any]  # streams of operations since the last `synchronize`
-    _changing: tuple[Any, ...] = ()  # the stream of the last atomic change since then
+    _changing: tuple[Any, ...] = ()  # stream of the last atomic change since then
 
     def stream_for(self, buffers: Sequence[Buffer | Producer], of_current: bool | None = None) -> Any:
-        """Return the stream for an operation, which comes after the producers of its buffers."""
+        """Return the stream for an operation, ordered after the producers of its buffers."""
         team = self.team
         stream = stream_for(team.device, buffers, team.caller, of_current)
         self._used[id(stream)] = stream
@@ -63,7 +63,10 @@ class Reach:
         return stream
 
     def stream_for_change(self, *buffers: Buffer) -> Any:
-        """Return the stream for an atomic change: MPI orders those of one rank, so it comes after the last one's."""
+        """Return the stream for an atomic change, ordered after the last one's.
+
+        MPI orders the atomic changes of one rank.
+        """
         stream = self.stream_for(buffers)
         if self._changing and self._changing[0] is not stream:
             self.device.order(self._changing[0], stream)
@@ -71,7 +74,7 @@ class Reach:
         return stream
 
     def synchronize(self) -> None:
-        """Wait on the host for the operations so far, and for what the program itself has stored."""
+        """Wait on the host for the operations so far, and for the program's own stores."""
         used, self._used, self._changing = list(self._used.values()), {}, ()
         wait_for_program(self.device, self.team.caller, used)
 
@@ -82,30 +85,30 @@ class Reach:
 
     @property
     def in_use(self) -> bool:
-        """Whether there is any memory."""
+        """Whether the window has device memory."""
         return True
 
     def holds(self, rank: int, target: object) -> bool:
-        """Whether a target argument names such memory, not what MPI alone has mapped."""
+        """Return whether a target argument names memory that is mapped here."""
         raise NotImplementedError
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """The address, as mapped here, of some bytes of a rank's memory."""
+        """Return the address in this process of bytes in a rank's memory."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what was allocated for it."""
+        """Release resources."""
         raise NotImplementedError
 
     def check_rank(self, operation: str, rank: int) -> int:
-        """Return a rank as an integer; raise MPI.Exception of class ERR_RANK unless it is one."""
+        """Return a rank as an integer; raise MPI.Exception (ERR_RANK) if it is invalid."""
         rank = integer(rank)
         if not 0 <= rank < self.team.size:
             raise MPIError(MPI.ERR_RANK, f"{operation}: target_rank is {rank}; ranks are 0 to {self.team.size - 1}")
         return rank
 
     def find(self, operation: str, rank: int, target: TargetSpec, origin: Buffer) -> Target:
-        """Find the elements that a target argument names; what it leaves out is as in `origin`.
+        """Find the elements that a target argument names; its defaults are `origin`'s.
 
         Raises
         ------
@@ -128,12 +131,14 @@ class Reach:
 
 
 def parse(operation: str, target: Any) -> TargetSpec:
-    """Take a target argument apart: None, disp, or a list of disp, count, datatype, or of the first ones of these.
+    """Parse a target argument: None, disp, or a list of disp, count, datatype.
+
+    A list may leave out the last ones.
 
     Raises
     ------
     TypeError, ValueError
-        As mpi4py does: disp or count in a list is no integer; it is none of these, or a longer list.
+        Like mpi4py: disp or count in a list is no integer; `target` is none of these, or a longer list.
     """
     expecting = f"{operation}: target is {target!r}; expecting None, disp, or (disp, count, datatype)"
     if target is None:

@@ -1,7 +1,7 @@
-"""Windows of device memory that peers cannot map: each rank has a public copy in host memory, which MPI exposes.
+"""Windows of device memory that peers cannot map.
 
-That is MPI's separate memory model (`MPI.WIN_SEPARATE`): the owner's synchronisation calls bring device array and
-public copy together, and no other call does.
+Each rank has a public copy in host memory, which MPI exposes. This is MPI's separate memory model
+(`MPI.WIN_SEPARATE`): only the owner's synchronisation calls update device array and public copy.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from ..team.state import State, state_of
 from .accesses import Accesses
 from .exposed import checked_unit
 
-WORD_NBYTES = 1  # of an access that gets a lock
+WORD_NBYTES = 1  # bytes of an access that gets a lock
 
 
 class Separate(Accesses):
-    """Base of the methods of `pyncclx.Win` that bring the two copies of this rank's memory together."""
+    """Base of the methods of `pyncclx.Win` that update public copies and arrays."""
 
     _comm: MPI.Intracomm
-    _copies: tuple[PublicCopy, ...] | None = None  # none if this rank's memory is on the host; None: no such window
+    # Empty if this rank's memory is on the host; None if the window has no public copies.
+    _copies: tuple[PublicCopy, ...] | None = None
 
     def _give(self, rank: int | None = None) -> None:
-        """Make what this rank has stored visible to the others, if a call is for its own memory."""
+        """Make this rank's stores visible to others, if a call is for its own memory."""
         for copy in self._copies_now(rank):
             copy.give()
 
     def _take(self, rank: int | None = None) -> None:
-        """Make what the others have stored visible to this rank, if a call is for its own memory."""
+        """Make other ranks' stores visible to this rank, if a call is for its own memory."""
         for copy in self._copies_now(rank):
             copy.take()
 
@@ -49,12 +50,12 @@ class Separate(Accesses):
         return not isinstance(self._caller, State) or self._caller.current
 
     def _take_last(self) -> None:
-        """Make what the others have stored visible to this rank before the window is freed."""
+        """Make other ranks' stores visible to this rank before the window is freed."""
         if self._memory_is_there():
             self._take()
 
     def _hold_own(self, rank: int | None = None) -> None:
-        """Have this rank's own lock now, which MPI may put off until the first access."""
+        """Get this rank's own lock now; MPI may put it off until the first access."""
         copies = self._copies_now(rank)
         if copies and copies[0].nbytes:
             word = np.empty(WORD_NBYTES, "u1")
@@ -63,12 +64,14 @@ class Separate(Accesses):
 
 
 def public_copies(comm: MPI.Intracomm, memory: Any, disp_unit: Any) -> tuple[PublicCopy, ...]:
-    """The public copy of a rank's device array; none of host memory, which MPI exposes itself.
+    """Return the public copy of a rank's device array.
+
+    The result is empty for host memory, which MPI exposes itself.
 
     Raises
     ------
     TypeError, MPI.Exception, BufferError
-        As `checked_unit`, or the array is read-only.
+        Raised by `checked_unit`, or because the array is read-only.
     """
     checked_unit("Win.Create", disp_unit)
     if places.where(memory) != "device" or places.host_arrays():

@@ -1,4 +1,4 @@
-"""Copies with a signal behind them that the target's stream waits for: no host takes part."""
+"""Copies followed by a signal that the target's stream waits for, not the host."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .reach import parse
 
 
 class Signalling(Accesses):
-    """The methods of `pyncclx.Win` that send and await signals; MPI has none."""
+    """The methods of `pyncclx.Win` that send signals and wait for them; not in MPI."""
 
     def Put_signal(self, origin: Any, target_rank: int, target: Any = None, signal: int = 0) -> None:
-        """Copy an array into a rank's memory, then count one of its signals up, on the current stream.
+        """Copy an array into a rank's memory, then increment one of its signals.
 
-        `Wait_signal` of the target rank makes its stream wait for that; no epoch is needed. Can be captured in a CUDA
-        graph. From 16 MiB on a copy engine moves the data.
+        Both are enqueued on the current stream, without an epoch, and can be captured in a CUDA graph. `Wait_signal` on
+        the target rank makes its stream wait for the signal. From 16 MiB on a copy engine moves the data.
 
         Parameters
         ----------
@@ -67,17 +67,18 @@ class Signalling(Accesses):
             events.emit("Put_signal", events.NATIVE, buffer.nbytes, began, peer=target_rank)
 
     def Wait_signal(self, signal: int = 0, count: int = 1) -> None:
-        """Make the current stream wait until a signal has come `count` more times than were waited for before.
+        """Make the current stream wait until a signal has arrived `count` more times.
 
-        What follows on the stream sees what was put with them. The host does not wait. The stream waits no longer than
-        `PYNCCLX_TIMEOUT`: then the next operation of the communicator, or of the window, raises `PeerTimeout`.
+        Signals that earlier calls waited for do not count. Later work on the stream sees the data that was put with the
+        signals. The host does not wait. After `PYNCCLX_TIMEOUT` the stream goes on, and the next operation of the
+        communicator, or of the window, raises `PeerTimeout`.
 
         Parameters
         ----------
         signal : int
             From 0 to 63.
         count : int
-            0: nothing is waited for.
+            0: the call waits for nothing.
 
         Raises
         ------
@@ -89,8 +90,8 @@ class Signalling(Accesses):
         Notes
         -----
         CUDA loads no module while the process has work on the GPU, on any stream; a wait for a signal is such work. So
-        what the signal depends on must be loaded before: run the program's own kernels once, and `Accumulate`,
-        `Get_accumulate`, `Fetch_and_op` and collectives once with these types and operators. `Put`, `Get` and
+        load all kernels that the signal depends on before: run the program's own kernels once, and `Accumulate`,
+        `Get_accumulate`, `Fetch_and_op` and collectives once with the same types and operators. `Put`, `Get` and
         `Put_signal` are loaded when a window is made.
 
         Examples

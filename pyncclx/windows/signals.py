@@ -1,4 +1,4 @@
-"""The signals of a window: counts in peers' memory that their streams wait for (cuda/windows/signals.cu)."""
+"""Signals of a window: counters that streams wait for (cuda/windows/signals.cu)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ from .parameters import PutArgs, PutSignalArgs, WaitSignalArgs
 
 COUNT = 64  # signals of each rank in a window
 _FILE = "windows/signals.cu"
-# Times with these limits: examples/benchmarks/results/h200-x2-put-signal.json (2 H200, 2026-11-21); others' not kept.
-_BLOCK_NBYTES = 32 << 10  # up to here the one block of the signal's kernel moves the data itself
-_COPY_ENGINE_NBYTES = 16 << 20  # from here on a copy engine moves it, which begins late, and is faster then
-_WORD_NBYTES = 8  # of a signal
+# The signal's kernel, of one block, moves data up to the first limit. A copy engine moves data from the second on: it
+# begins late, but is faster. Times with these limits: examples/benchmarks/results/h200-x2-put-signal.json (2 H200,
+# 2026-11-21). Times with other limits are not kept.
+_BLOCK_NBYTES = 32 << 10
+_COPY_ENGINE_NBYTES = 16 << 20
+_WORD_NBYTES = 8  # bytes of a signal
 
 
 class Signals:
-    """The signals of one window. Collective to make: all ranks load the kernels before one of them waits."""
+    """The signals of one window. Collective to make.
+
+    All ranks load the kernels before one of them waits.
+    """
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
         self.device, self._of = team.device, team
@@ -46,13 +51,13 @@ class Signals:
         if nbytes > _BLOCK_NBYTES:
             self._move(PutArgs(origin=origin.address, target=address, nbytes=nbytes), stream)
             nbytes = 0
-        threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # of 16 bytes each
+        threads = min(self.device.threads, max(32, -(-nbytes // 512) * 32))  # 16 bytes for each thread
         word = self.team.signal_address(number, rank)
         arguments = PutSignalArgs(word=word, origin=origin.address, target=address, nbytes=nbytes)
         self.device.launch(self._signal, 1, threads, arguments.pack(), stream, early=True)
 
     def _move(self, data: PutArgs, stream: Any) -> None:
-        """Enqueue a copy that takes one block too long."""
+        """Enqueue a copy that is too long for one block."""
         if data.nbytes >= _COPY_ENGINE_NBYTES:
             self.device.copy(data.target, data.origin, data.nbytes, stream)
         else:
@@ -60,7 +65,7 @@ class Signals:
             self.device.launch(self._put, grid, self.device.threads, data.pack(), stream)
 
     def wait(self, signal: int, count: int) -> None:
-        """Enqueue a wait for `count` more of a signal."""
+        """Enqueue a wait until a signal has arrived `count` more times."""
         number = _checked("Wait_signal", signal)
         if operator.index(count) < 0:
             raise ValueError(f"Wait_signal: count is {count}; it must be 0 or more")
@@ -75,7 +80,7 @@ class Signals:
         self.device.launch(self._wait, 1, 1, arguments.pack(), self._stream(), early=True)
 
     def _stream(self, *buffers: Buffer) -> Any:
-        """Return the stream to launch on, which `Free` then waits for."""
+        """Return the stream to launch on, and note that `Free` must wait for it."""
         stream = stream_for(self.device, buffers, Enqueuing(self._of.caller))
         self._of.order.note(stream)
         return stream

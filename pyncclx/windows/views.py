@@ -1,4 +1,4 @@
-"""The memory of a window's ranks: as arrays, and what is attached to a dynamic window."""
+"""Memory of a window's ranks as arrays, and memory attached to dynamic windows."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from .exposed import Attached, Exposed
 
 
 class Views(Epochs):
-    """The methods of `pyncclx.Win` that attach memory, and give it."""
+    """The methods of `pyncclx.Win` that attach memory or return it."""
 
     _array: Any = None  # keeps this rank's memory alive
 
     def Attach(self, memory: Any) -> None:
-        """Expose memory of this rank through a dynamic window, too. As mpi4py's Attach; not collective.
+        """Attach memory of this rank to a dynamic window. Not collective.
+
+        As mpi4py's Attach.
 
         Parameters
         ----------
         memory : array
-            In host memory, or a device array from `comm.Alloc`.
+            A host array, or a device array from `comm.Alloc`.
 
         Raises
         ------
         NotSupported
-            A device array from elsewhere, which peers have not mapped, or over several nodes.
+            A device array that peers have not mapped: not from `comm.Alloc`, or over several nodes.
         """
         if isinstance(self._reach, Attached) and self._reach.attach(memory):
             return
@@ -42,23 +44,23 @@ class Views(Epochs):
         super().Attach(memory)
 
     def Detach(self, memory: Any) -> None:
-        """Expose memory no longer, once what this rank has enqueued is done. As mpi4py's Detach."""
+        """Detach memory after this rank's enqueued operations. As mpi4py's Detach."""
         self._wait_for_device()
         if not (isinstance(self._reach, Attached) and self._reach.detach(memory)):
             super().Detach(memory)
 
     def Shared_query(self, rank: int) -> tuple[Any, int]:
-        """A rank's memory, and its unit of displacements. As mpi4py's Shared_query.
+        """Return a rank's memory and displacement unit. As mpi4py's Shared_query.
 
         Parameters
         ----------
         rank : int
-            MPI.PROC_NULL: the first rank that has memory.
+            MPI.PROC_NULL names the first rank that has memory.
 
         Returns
         -------
         memory : array of bytes
-            On the device as `remote` gives it.
+            On the device, the array that `remote` returns.
         disp_unit : int
 
         Raises
@@ -75,9 +77,9 @@ class Views(Epochs):
         return self._reach.array(rank), places[rank].disp_unit
 
     def remote(self, rank: int) -> Any:
-        """A rank's memory as a device array of bytes: kernels load from it and store to it, through the link.
+        """Return a rank's memory as a device array of bytes.
 
-        The window's epochs order such accesses, or the program does.
+        Kernels load and store over the link. The window's epochs order such accesses, or the program does.
 
         Parameters
         ----------
@@ -86,7 +88,7 @@ class Views(Epochs):
         Returns
         -------
         device array, uint8
-            It lasts until the communicator is freed.
+            Valid until the communicator is freed.
 
         Raises
         ------
@@ -111,13 +113,16 @@ class Views(Epochs):
         return self._reach.array(self._reach.check_rank("remote", rank))
 
     def tomemory(self) -> Any:
-        """This rank's memory; on the device an array of bytes. As mpi4py's tomemory."""
+        """Return this rank's memory; device memory as bytes. As mpi4py's tomemory."""
         if self._copies:
             return self._copies[0].array()
         return self.remote(self._comm.rank) if isinstance(self._reach, Exposed) else super().tomemory()
 
     def Get_attr(self, keyval: int) -> Any:
-        """An attribute; base, size and unit are those of the device memory, if any. As mpi4py's Get_attr."""
+        """Return an attribute. As mpi4py's Get_attr.
+
+        Base, size and unit are those of the device memory, if the window has any.
+        """
         if self._copies is not None and keyval == MPI.WIN_MODEL:
             return MPI.WIN_SEPARATE
         if self._copies and keyval == MPI.WIN_BASE:
@@ -132,6 +137,6 @@ class Views(Epochs):
 
     @property
     def attrs(self) -> tuple[int, int, int]:  # type: ignore[override]
-        """Base address, bytes, and unit of displacements."""
+        """Base address, length in bytes, and displacement unit."""
         base, size, unit = (self.Get_attr(key) for key in (MPI.WIN_BASE, MPI.WIN_SIZE, MPI.WIN_DISP_UNIT))
         return base, size, unit

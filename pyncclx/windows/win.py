@@ -1,8 +1,8 @@
-"""MPI's windows of one-sided communication over device arrays: peers load and store by NVLink, without a network.
+"""MPI's one-sided communication for device arrays, by accesses over NVLink.
 
-MPI has another window beneath, of a word in each rank's host memory: locks and epochs are MPI's. Before each call that
-ends an epoch the host waits for the device, so that all is done when the peers go on. Device arrays that peers have not
-mapped, over nodes for one, have copies in host memory instead (`separate.py`).
+Locks and epochs are those of an MPI window beneath, of one word in each rank's host memory. Before each call that ends
+an epoch, the host waits for the device, so that operations are complete when peers go on. Device arrays that peers
+have not mapped, such as those of other nodes, have copies in host memory instead (`separate.py`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from .separate import public_copies
 from .signalling import Signalling
 from .views import Views
 
-INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # an info key of Allocate, and its value for memory of the device
+INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # info key of Allocate, and its value for device memory
 
 
 class Win(StandIn, Operations, Signalling, Views):
-    """A window of one-sided communication: an `mpi4py.MPI.Win` that may also be made of device arrays.
+    """An `mpi4py.MPI.Win` that may also be made of device arrays.
 
-    A window of host memory is mpi4py's own in everything. For one of device memory, from `comm.Alloc`, origins,
-    results and arrays to compare with are device arrays, and datatypes are plain ones. Operations are enqueued on the
-    current stream, in whose order they read and write arrays here; they are complete, here and at the target, when the
+    A window of host memory behaves as mpi4py's. For a window of device memory, from `comm.Alloc`, origins, results and
+    arrays to compare with are device arrays, and datatypes are plain ones. Operations are enqueued on the current
+    stream, and read and write this rank's arrays in its order. They are complete, here and at the target, when the
     epoch ends or after `Flush`, as in MPI.
 
     Examples
@@ -74,7 +74,7 @@ class Win(StandIn, Operations, Signalling, Views):
         Parameters
         ----------
         memory : array or None
-            In host memory, or a device array from `comm.Alloc`, or a part of one.
+            A host array, or a device array from `comm.Alloc`, or a part of one.
         disp_unit : int
             Bytes from one displacement to the next, such as ``memory.itemsize``.
         info : MPI.Info
@@ -94,11 +94,11 @@ class Win(StandIn, Operations, Signalling, Views):
 
         Notes
         -----
-        Where the communicator stages (`pyncclx.MPI`), such arrays have copies in host memory that MPI exposes, and the
-        window has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` is MPI.WIN_SEPARATE. What other ranks have
-        done is in the array after this rank's `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or `Free`; what
-        this rank has stored is there for others after its `Fence`, `Post`, `Sync`, `Unlock` of itself or `Unlock_all`.
-        Each of these calls looks through the whole memory.
+        If the communicator stages (`pyncclx.MPI`), such arrays have copies in host memory that MPI exposes. The window
+        then has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` is MPI.WIN_SEPARATE. The array has other ranks'
+        changes after this rank's `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or `Free`. Others get this
+        rank's changes after its `Fence`, `Post`, `Sync`, `Unlock` of itself or `Unlock_all`. Each of these calls reads
+        the whole memory.
         """
         if not isinstance(comm, Base):
             if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
@@ -124,7 +124,10 @@ class Win(StandIn, Operations, Signalling, Views):
 
     @classmethod
     def _with_copies(cls, memory: Any, disp_unit: int, info: MPI.Info, comm: MPI.Intracomm) -> Win:
-        """A window of device arrays that peers have not mapped: MPI exposes copies in host memory. Collective."""
+        """Make a window whose device arrays have copies in host memory that MPI exposes.
+
+        Collective. Used if peers have not mapped the arrays.
+        """
         copies = mpi_bootstrap.agree(comm, lambda: public_copies(comm, memory, disp_unit))
         win = _with_staging(comm, super().Create(copies[0].public if copies else memory, disp_unit, info, comm))
         win._array, win._comm, win._copies = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), copies
@@ -143,7 +146,7 @@ class Win(StandIn, Operations, Signalling, Views):
         disp_unit, comm
             As for `Create`.
         info : MPI.Info
-            With "pyncclx_memory" = "device" the memory is on the device: `remote` and `tomemory` give it as arrays.
+            With "pyncclx_memory" = "device" the memory is on the device; `remote` and `tomemory` return it as arrays.
 
         Returns
         -------
@@ -155,7 +158,7 @@ class Win(StandIn, Operations, Signalling, Views):
             On all ranks, for device memory: some rank's size is no integer or negative (ERR_SIZE), or its disp_unit
             not positive (ERR_DISP).
         NotSupported
-            Device memory, and a communicator that is not pyncclx's.
+            Device memory with a communicator that is not pyncclx's.
 
         Examples
         --------
@@ -172,17 +175,18 @@ class Win(StandIn, Operations, Signalling, Views):
         if not isinstance(comm, Base):
             raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
         nbytes, unit = mpi_bootstrap.agree(comm, lambda: (checked_size(size), checked_unit("Win.Allocate", disp_unit)))
-        memory = comm.Alloc(max(nbytes, 1), "u1")[:nbytes]  # which lies in a window, even if it is empty
+        # The array lies in a window even if it is empty.
+        memory = comm.Alloc(max(nbytes, 1), "u1")[:nbytes]
         return cls.Create(memory, unit, info, comm)
 
     @classmethod
     def Allocate_shared(
         cls, size: int, disp_unit: int = 1, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF
     ) -> Win:
-        """Allocate memory that all ranks load from and store to. Collective. As mpi4py's Allocate_shared.
+        """Allocate memory that all ranks load from and store to. Collective.
 
-        Parameters, exceptions and example are those of `Allocate`; `Shared_query` gives each rank's memory. On the
-        device the ranks' parts are not behind each other.
+        As mpi4py's Allocate_shared. Parameters, exceptions and example are those of `Allocate`; `Shared_query` returns
+        each rank's memory. On the device the ranks' parts are not contiguous.
         """
         if not _is_for_device(info):
             return _with_staging(comm, super().Allocate_shared(size, disp_unit, info, comm))
@@ -195,9 +199,10 @@ class Win(StandIn, Operations, Signalling, Views):
 
     @classmethod
     def Create_dynamic(cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF) -> Win:
-        """Make a window to which ranks attach memory. Collective. As mpi4py's Create_dynamic.
+        """Make a window to which ranks attach memory. Collective.
 
-        Displacements are addresses, as the target has them (`MPI.Get_address`, or CuPy's ``array.data.ptr``).
+        As mpi4py's Create_dynamic. Displacements are addresses at the target (`MPI.Get_address`, or CuPy's
+        ``array.data.ptr``).
 
         Parameters
         ----------
@@ -231,9 +236,10 @@ class Win(StandIn, Operations, Signalling, Views):
         return win
 
     def Free(self) -> None:
-        """Free the window; arrays stay. Collective. As mpi4py's Free.
+        """Free the window, but not its arrays. Collective. As mpi4py's Free.
 
-        What the device has recorded is raised once all is released. If some rank will never come, this rank's part is.
+        Errors that the device has recorded are raised after the release. If some rank will never call it, this rank
+        still releases its own part.
         """
         errors: list[Exception] = []
         try:
@@ -241,11 +247,12 @@ class Win(StandIn, Operations, Signalling, Views):
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
-                    # All ranks are here, and have ended their epochs. A rank that comes late finds that they were here,
-                    # and no more: it ends in the second meeting, not in MPI.
+                    # All ranks have called Free and ended their epochs. A rank that comes after the others timed out
+                    # completes the first rendezvous and fails in the second one, not in MPI.
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._take_last, errors))
                 self._comm.Free()
-        except (RankFailed, Revoked, RanksMissing):  # MPI would wait for all ranks: its part stays, a word on each rank
+        except (RankFailed, Revoked, RanksMissing):
+            # MPI would wait for all ranks, so its window stays, a word on each rank.
             self._close()
         else:
             self._close()
@@ -254,7 +261,7 @@ class Win(StandIn, Operations, Signalling, Views):
             raise errors[0]
 
     def _close(self) -> None:
-        """Release what this rank has for the window."""
+        """Release this rank's resources of the window."""
         for held in (self._reach, self._locks, self._recording):
             if held is not None:
                 held.close()
@@ -267,7 +274,7 @@ _Made = TypeVar("_Made", bound=Win)
 
 
 def _try(step: Callable[[], None], errors: list[Exception]) -> None:
-    """Do something that may fail on this rank alone, where it is to raise only after all ranks have gone on."""
+    """Run a step that may fail on this rank alone; collect its error for later."""
     try:
         step()
     except Exception as error:
@@ -279,7 +286,7 @@ def _is_for_device(info: MPI.Info) -> bool:
 
 
 def _with_staging(comm: MPI.Intracomm, win: _Made) -> _Made:
-    """A window with the staging setting of its communicator."""
+    """Set a window's staging to that of its communicator; return the window."""
     if isinstance(comm, Base):
         win._staging, win._caller = comm.staging, comm.state
     return win
