@@ -1,4 +1,4 @@
-"""The calls of a token shuffle: their arguments are checked, and become those of a kernel."""
+"""Calls of a token shuffle: check their arguments, and make those of a kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .rows import Handle, Rows
 def dispatch(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> tuple[Rows, Handle]:
-    """Dispatch; launch a cached dispatch at once.
+    """Launch a dispatch, a cached one without checks.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def dispatch(
 
 
 def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Any:
-    """Combine; launch a cached combine at once.
+    """Launch a combine, a cached one without checks.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weigh
 def dispatch_move(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> Move:
-    """A dispatch: of tokens by their choices, or on the ways of an earlier one.
+    """Return a dispatch of tokens, by their choices or with an earlier routing.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def dispatch_move(
 
 
 def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Move:
-    """A combine: of the rows' results.
+    """Return a combine of the rows' results.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
 
 
 def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> Move:
-    """A collect: of one number for each row.
+    """Return a collect of one number for each row.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None
 
 
 def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
-    """Refuse a handle of another shuffle: its rows are in that shuffle's memory."""
+    """Raise for a handle of another shuffle, whose memory has its rows."""
     if not isinstance(handle, Handle):
         kind = type(handle).__name__
         raise TypeError(f"{operation}: handle is an object of {kind}; expecting the handle that a dispatch returned")
@@ -198,7 +198,10 @@ def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
 
 
 def _applied(shuffle: Launching, transform: Any, operation: str, result: str) -> row_transform.Applied:
-    """A transform of elements of the shuffle's dtype, in a kernel whose results have the type `result`; or none."""
+    """Return a transform for a kernel with results of type `result`.
+
+    Without `transform` it is the identity.
+    """
     names = CXX[shuffle.dtype], CXX[result]
     if transform is None:
         return _untransformed(names)
@@ -214,14 +217,17 @@ def _untransformed(names: tuple[str, str]) -> row_transform.Applied:
 def _read(
     array: Any, name: str, shape: tuple[int | None, ...], types: tuple[str, ...], *, writable: bool = False
 ) -> Buffer:
-    """An argument's buffer, if it has the shape (None: any length) and one of the types, in C order."""
+    """Return an argument's buffer; raise unless shape, type and order are as expected.
+
+    In `shape`, None is any length.
+    """
     buffer = resolve(array, name, writable=writable, device=backends.select(), rows=True)
     found = buffer.shape
     if found != shape and not _fits(found, shape):
         wanted = ["n" if length is None else str(length) for length in shape]
         raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
     if buffer.datatype.name not in types:
-        # Where NumPy has no bfloat16, rows and results are arrays of the same bits; they come back as arguments.
+        # Where NumPy has no bfloat16, rows and results are arrays of the same bits, which programs pass as arguments.
         if buffer.datatype.name != "uint16" or "bfloat16" not in types:
             raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
         buffer.datatype = datatypes.of("bfloat16")

@@ -1,4 +1,7 @@
-"""Launching a token shuffle's kernels, each at once or in two halves, on memory that is allocated for the first."""
+"""Launches of a token shuffle's kernels, whole or in two halves.
+
+The first launch allocates the memory.
+"""
 
 from __future__ import annotations
 
@@ -28,57 +31,60 @@ from .parameters import RECEIVE, SEND, VARYING, CollectArgs, CombineArgs, Dispat
 from .rows import Handle
 from .settings import Settings
 
-_SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}  # of methods' names
-OF_CURRENT = True  # results are new arrays, whose memory the current stream may still use for older ones
+# Suffixes of methods' names.
+_SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}
+# Results are new arrays, whose memory the current stream may still use for older ones.
+OF_CURRENT = True
 _Self = TypeVar("_Self", bound="Launching")
 
 
 class RememberedMove(NamedTuple):
-    """A cached whole move, to be launched again with other arrays for its results."""
+    """A cached whole move, launched again with other arrays for its results."""
 
     operation: str
     function: Function
-    head: bytes  # of the kernel's parameter, up to what differs
-    tail: bytes  # and from there on
+    head: bytes  # kernel's parameter before the varying addresses
+    tail: bytes  # kernel's parameter after them
     producers: tuple[Producer, ...]
-    record: Callable[[], None] | None  # writes the entry of the flight recorder
-    tokens: int  # of this rank
-    out: int  # the address of the results of a combine
+    record: Callable[[], None] | None  # writer of the flight recorder's entry
+    tokens: int  # number of this rank's tokens
+    out: int  # address of a combine's results
 
 
 @dataclass(slots=True, kw_only=True)
 class Move:
-    """One dispatch, combine or collect, ready to be launched."""
+    """One dispatch, combine or collect, ready for launch."""
 
     operation: str
     arguments: DispatchArgs | CombineArgs | CollectArgs
     buffers: tuple[Buffer, ...]
     handle: Handle
-    result: Any  # what the caller gets
-    key: Hashable = None  # of a whole move with equal arguments
-    applied: Applied = NONE  # the transform
+    result: Any  # caller's result
+    key: Hashable = None  # cache key of a whole move
+    applied: Applied = NONE  # transform
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What must be the same on all ranks."""
+        """Values that must be the same on all ranks."""
         by_handle = isinstance(self.arguments, DispatchArgs) and bool(self.arguments.reuse)
         return *self.applied.template[:2], self.applied.name, "by a handle" if by_handle else ""
 
 
 class Launching(Settings):
-    """The part of a token shuffle that launches: with its memory, and the move that has begun."""
+    """Base of a token shuffle that launches moves, with its memory and the begun move."""
 
     _memory: Memory | None = None
-    _begun: Move | None = None  # the first half is launched, the second is not
+    _begun: Move | None = None  # move of which only the first half is launched
     _closed = False
 
     def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:
         super().__init__(comm, *args, **options)
-        self._records: BoundedCache[Hashable, Callable[[], None]] = BoundedCache()  # of earlier moves
+        # Cached writers of the flight recorder's entries.
+        self._records: BoundedCache[Hashable, Callable[[], None]] = BoundedCache()
         self.remembered: BoundedCache[Hashable, RememberedMove] = BoundedCache()
 
     def memory(self) -> Memory:
-        """The memory, allocated at the first use. Collective then."""
+        """Return the memory; allocate it at the first use. Collective then."""
         if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
             raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
         if self._memory is None:
@@ -92,7 +98,7 @@ class Launching(Settings):
         return self.launch(move, RECEIVE)
 
     def launch(self, move: Move, phases: int = SEND | RECEIVE) -> Any:
-        """Launch a kernel, or one half of its work; returns the move's result."""
+        """Launch a kernel, or one half of its work; return the move's result."""
         comm, name, state = self.comm, move.operation.lower(), state_of(self.comm)
         began = events.begin(name + _SUFFIXES[phases], comm) if events.listeners else None
         if self._begun is not None and phases & SEND:
@@ -111,14 +117,14 @@ class Launching(Settings):
         return move.result
 
     def key_of(self, *arguments: Any) -> Hashable:
-        """Return the key of a whole move; None if it cannot be cached."""
+        """Return the cache key of a whole move; None if it cannot be cached."""
         state = self.comm._state
         if events.listeners or self._begun is not None or state is None or state.checking:
             return None
         return key_of_call(None, arguments, {})
 
     def launch_again(self, move: RememberedMove, *addresses: int) -> None:
-        """Launch a cached move with the addresses that this call has instead."""
+        """Launch a cached move with the varying addresses of this call."""
         memory, state = self.memory(), state_of(self.comm)
         team = memory.team
         team.errors.check()
@@ -131,7 +137,7 @@ class Launching(Settings):
             self._drain()
 
     def _enqueue(self, move: Move, phases: int, record: Callable[[], None] | None) -> None:
-        """Launch the kernel on the current stream; remember a move that has a key."""
+        """Launch the kernel on the current stream; cache a move that has a key."""
         comm, team, memory, name = self.comm, self.comm.team, self.memory(), move.operation.lower()
         function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
         stream = stream_for(team.device, move.buffers, state_of(comm), OF_CURRENT)
@@ -146,11 +152,14 @@ class Launching(Settings):
             self.remembered[move.key] = remembered
 
     def _drain(self) -> None:
-        """Wait until the device has done it."""
+        """Wait until the device has completed the launched work."""
         self.comm.team.drain()
 
     def _record(self, move: Move, name: str) -> Callable[[], None] | None:
-        """Write the entry of the flight recorder; return what writes that of an equal move, if calls are recorded."""
+        """Write the flight recorder's entry, if calls are recorded.
+
+        Return a function that writes the entry of an equal move.
+        """
         nbytes = max(buffer.nbytes for buffer in move.buffers)
         signature = name, *move.signature
         key = signature, nbytes
@@ -162,17 +171,18 @@ class Launching(Settings):
         if calls is None:
             return None
         if state.team is not None:
-            state.team.errors.check()  # a call that raises them has no number: it is made again
+            # A call that raises earlier errors gets no number, since it is made again.
+            state.team.errors.check()
         begun = calls.begin(name, layout.SHUFFLE)
         begun.describe(operation=name, signature=signature, nbytes=nbytes)
         again = self._records[key] = begun.launched(move.operation.lower(), 0, beside=True)
         return again
 
     def Free(self) -> None:
-        """Release the memory. Collective; rows and handles must not be used any more.
+        """Release the memory. Collective; invalidates rows and handles.
 
-        It waits for the communicator's kernels here, and for all ranks. A second call does nothing. If ranks do not
-        come since the communicator has failed, the memory goes back with the communicator's.
+        Waits for the communicator's kernels on this rank, and for all ranks. A second call does nothing. If the
+        communicator has failed and ranks do not call it, the memory is released with the communicator's.
         """
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
@@ -185,5 +195,6 @@ class Launching(Settings):
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        if kind is None:  # Free waits for all ranks, and those of a rank that raises may never come here
+        # Free waits for all ranks; when this rank raises, others may never call it.
+        if kind is None:
             self.Free()

@@ -1,4 +1,4 @@
-"""What lies where in the memory of a token shuffle that all ranks map."""
+"""The layout of a token shuffle's memory that all ranks map."""
 
 from __future__ import annotations
 
@@ -8,30 +8,36 @@ from ..memory.layout import PACK_NBYTES, ROW_NBYTES, Layout
 from . import limits
 from .settings import Settings
 
-ALIGNMENT = 256  # of each part
-STEP_PACKS, SCALED_STEP_PACKS = 30, 24  # of a row in a row of lines, and of one of 8-bit floats: kStepPacks
+ALIGNMENT = 256  # bytes between possible starts of parts
+# Packs of a row that a row of lines holds, and those of a row of 8-bit floats: kStepPacks.
+STEP_PACKS, SCALED_STEP_PACKS = 30, 24
 
 
 @dataclass(frozen=True)
 class Parts:
     """Offsets in a shuffle's memory, the same on all ranks.
 
-    First a workspace like a lease, then parts that `Shuffle` of cuda/tokens/shuffle.cuh describes, then the end.
+    The memory has a workspace like a lease, then the parts that `Shuffle` of cuda/tokens/shuffle.cuh describes.
     """
 
     lease: Layout
-    few_tokens: int  # up to so many of each rank travel as lines
-    words_at: int  # in a slot of packets: how many tokens a rank has, and a block's share of few choices
-    offsets: dict[str, int]  # of the other parts, by their names in `ShuffleStruct`
+    few_tokens: int  # most tokens of each rank that travel as lines
+    # Packet in a slot where a rank's number of tokens, and a block's share of few choices, begin.
+    words_at: int
+    offsets: dict[str, int]  # offsets of the other parts, by their names in `ShuffleStruct`
     end: int
 
 
 def plan(settings: Settings, blocks: int, *, lines: bool) -> Parts:
-    """Lay out the memory of a shuffle whose kernels have so many blocks; `lines`: between its ranks there are lines."""
+    """Lay out the memory of a shuffle whose kernels have `blocks` blocks.
+
+    `lines` is whether its ranks can send lines.
+    """
     size, k, choices = settings.comm.size, settings.k, settings.max_tokens * settings.k
     steps = _steps_of_token(settings)
     few = _few_tokens(settings, blocks, steps) if lines else 0
-    words_at = 2 * -(-settings.buckets // (4 * blocks))  # two counts a packet, sent by Packs of two packets
+    # A packet has two counts, and packets are sent in pairs, as Packs.
+    words_at = 2 * -(-settings.buckets // (4 * blocks))
     slot_packets = words_at + 1 + -(-few * k // blocks)
     lease = Layout(0, size, blocks, slot_packets, 0, slot_rows=_slot_rows(few, steps, blocks))
     lengths = {
@@ -60,12 +66,12 @@ def _few_tokens(settings: Settings, blocks: int, steps: int) -> int:
 
 
 def _slot_rows(few: int, steps: int, blocks: int) -> int:
-    """Rows of lines in a slot: a block's share of the steps of few tokens."""
+    """Return the rows of lines in a slot: a block's share of the steps of few tokens."""
     return -(-few * steps // blocks)
 
 
 def _steps_of_token(settings: Settings) -> int:
-    """Rows of lines that a token takes, on its way there or back."""
+    """Return the rows of lines that a token or its result takes."""
     packs = SCALED_STEP_PACKS if settings.scales_of_row else STEP_PACKS
     there = -(-settings.row_nbytes // (PACK_NBYTES * packs))
     back = -(-settings.result_nbytes // (PACK_NBYTES * STEP_PACKS))

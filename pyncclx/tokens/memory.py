@@ -1,4 +1,4 @@
-"""The memory of a token shuffle: what all ranks map, and this rank's own."""
+"""The memory of a token shuffle: a window that all ranks map, and a rank's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .settings import Settings
 
 
 class Memory:
-    """A shuffle's part of its communicator's device memory; made by all ranks together."""
+    """A shuffle's part of its communicator's device memory. Collective to make."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.team = settings, settings.comm.team
@@ -36,7 +36,7 @@ class Memory:
         self.nbytes = self.window.memory.nbytes
         self.output_parts = output_parts(settings)
         self.output_offsets = [part.offset for part in self.output_parts.values()]
-        self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # (tokens, k) uint64
+        self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # shape (tokens, k), uint64
         try:
             mpi_bootstrap.agree(settings.comm, self._fill)
         except BaseException:
@@ -47,7 +47,7 @@ class Memory:
         self.team.dependents.append(self)
 
     def _fill(self) -> None:
-        """Do what a rank does alone, and what may fail on one."""
+        """Allocate what a rank has alone, which may fail on one rank."""
         self._view_rows()
         self._allocate_own()
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
@@ -63,7 +63,7 @@ class Memory:
         self.early = self.blocks * self.threads <= MOST_EARLY_THREADS // sharing
 
     def _view_rows(self) -> None:
-        """`data` and `scales` of all dispatches' rows."""
+        """Make the arrays `data` and `scales` of all dispatches' rows."""
         settings, parts = self.settings, self.parts
         capacity, scales = settings.capacity, settings.scales_of_row
         whole = self.team.device.array(self.window.owner, (self.nbytes,), np.uint8)
@@ -73,7 +73,7 @@ class Memory:
         self.scales = following.view(np.float32).reshape(capacity, scales)
 
     def _allocate_own(self) -> None:
-        """Arrays that this rank alone uses: see the fields of `Shuffle` in cuda/tokens/shuffle.cuh."""
+        """Allocate this rank's own arrays; cuda/tokens/shuffle.cuh describes them."""
         settings, lease, device = self.settings, self.parts.lease, self.team.device
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         self.places = device.upload(settings.placement.table())
@@ -83,7 +83,10 @@ class Memory:
         self.own_rows = self.xp.zeros((self.blocks, 2, lease.slot_rows, ROW_NBYTES), np.uint8)
 
     def _pack(self, operation: str) -> bytes:
-        """The first bytes of each kernel's parameter: a `Shuffle`, with an operation for error records."""
+        """Return the first bytes of a kernel's parameter: a `Shuffle` for one operation.
+
+        The kernel names the operation in error records.
+        """
         team = self.team
         packed = TeamStruct.of(
             self.parts.lease,
@@ -121,7 +124,7 @@ class Memory:
         )
 
     def new_handle(self, tokens: int) -> Handle:
-        """Allocate the arrays that a dispatch of so many tokens writes."""
+        """Allocate the arrays that a dispatch of `tokens` tokens writes."""
         memory = self.xp.empty(self.routes_offset + tokens * self.settings.k * 8, np.uint8)
         rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.output_parts)
         base = address_of(memory)
@@ -129,7 +132,7 @@ class Memory:
         return Handle(rows, tokens, outputs, self.window)
 
     def close(self) -> None:
-        """Give the memory back; this rank's own when the last array over it has gone."""
+        """Release the memory; this rank's own lasts until its last array is freed."""
         self.team.dependents.remove(self)
         self.team.errors.claims.remove(self.claim)
         self.window.close()

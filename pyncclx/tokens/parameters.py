@@ -1,4 +1,4 @@
-"""What the kernels of a token shuffle are given (twin of cuda/tokens/shuffle.cuh, and of each kernel's arguments)."""
+"""Arguments of a token shuffle's kernels, twins of structs in cuda/tokens/."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ..memory.cstruct import I64, U64, CStruct, offsets_of
 from ..memory.layout import MAX_RANKS
 from ..memory.parameters import EachRankU64, TransformArrays
 
-SEND, RECEIVE = 1, 2  # Phase, as bits
+SEND, RECEIVE = 1, 2  # bits of Phase
 
 
 class Varying(NamedTuple):
-    """Addresses in a kernel's arguments that differ between calls that are equal otherwise."""
+    """The addresses in a kernel's arguments that vary between otherwise equal calls."""
 
-    begin: int  # of them, in bytes
-    end: int
+    begin: int  # bytes
+    end: int  # bytes
     pack: Callable[..., bytes]
 
 
 @dataclass(slots=True, kw_only=True)
 class ShuffleStruct(CStruct):
-    """`Shuffle` of cuda/tokens/shuffle.cuh after its Team: what stays the same from call to call."""
+    """`Shuffle` of cuda/tokens/shuffle.cuh after its Team; constant over all calls."""
 
     rows: EachRankU64
     scales: EachRankU64
@@ -55,7 +55,10 @@ class ShuffleStruct(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class DispatchArgs(CStruct):
-    """`DispatchArgs` of cuda/tokens/buckets.cuh after its Shuffle. Addresses are 0 where an array is left out."""
+    """`DispatchArgs` of cuda/tokens/buckets.cuh after its Shuffle.
+
+    The address of an array that is left out is 0.
+    """
 
     tokens: U64
     experts: U64
@@ -110,7 +113,7 @@ def _varying(arguments: type[CStruct], first: str, count: int) -> Varying:
     return Varying(begin, begin + 8 * count, struct.Struct(f"={count}Q").pack)
 
 
-#: By operation: where a dispatch writes; the routing that a combine follows, and where it writes.
+#: By operation: the outputs of a dispatch; the routing that a combine follows, and its output.
 VARYING = {
     "Dispatch": _varying(DispatchArgs, "routes", 9),
     "Combine": _varying(CombineArgs, "ways", 5),

@@ -1,4 +1,4 @@
-"""Which rank of a token shuffle has which expert."""
+"""Placement of a token shuffle's experts on ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 
 import numpy as np
 
-MAX_EXPERTS = 1 << 16  # expert_place of cuda/tokens/shuffle.cuh has 16 bits for an expert's index on its rank
+# expert_place of cuda/tokens/shuffle.cuh has 16 bits for an expert's index on its rank.
+MAX_EXPERTS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which rank has which expert.
+    """The ranks of experts, and the experts of ranks.
 
     Attributes
     ----------
     ranks : list of lists of int
-        The ranks of each expert, all of one length: with fewer ranks than replicas they are repeated.
+        The ranks of each expert. All lists have one length: if an expert has fewer ranks than others, they repeat.
     local_experts : list of lists of int
         The experts of each rank, in ascending order.
     """
@@ -31,19 +32,22 @@ class Placement:
         return len(self.ranks[0])
 
     def table(self) -> bytes:
-        """The table [experts][replicas] for kernels, of words like expert_place of cuda/tokens/shuffle.cuh makes."""
+        """Return the kernels' table [experts][replicas] of words.
+
+        They are encoded as by expert_place of cuda/tokens/shuffle.cuh.
+        """
         index_of = [{expert: i for i, expert in enumerate(experts)} for experts in self.local_experts]
         places = [rank << 16 | index_of[rank][expert] for expert, ranks in enumerate(self.ranks) for rank in ranks]
         return struct.pack(f"={len(places)}I", *places)
 
     def first_buckets(self, *, by_source: bool) -> list[int]:
-        """The first bucket of each rank, and the number of all."""
+        """Return the first bucket of each rank, then the number of all buckets."""
         counts = [1 if by_source else len(experts) for experts in self.local_experts]
         return [sum(counts[:rank]) for rank in range(len(counts) + 1)]
 
 
 def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
-    """Read a placement: None, one rank for each expert, or several (-1: no further one).
+    """Read a placement: None, one rank for each expert, or several (-1 for none).
 
     Raises
     ------

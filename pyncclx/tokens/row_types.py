@@ -1,4 +1,4 @@
-"""The types of tokens, and of the rows that they travel as."""
+"""The types of tokens, and of the rows that carry them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 FLOAT8 = "float8_e4m3"
-GROUP = 128  # elements of a row of 8-bit floats with one scale: kGroup of cuda/elements/cast.cuh
+GROUP = 128  # 8-bit floats with one scale: kGroup of cuda/elements/cast.cuh
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, FLOAT8: 1}
-# By the type of tokens, the types that their rows can have.
+# Possible types of rows, by the type of tokens.
 ROW_TYPES = {
     "float32": ("float32", "float16", "bfloat16", FLOAT8),
     "float16": ("float16", FLOAT8),
@@ -19,7 +19,9 @@ CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "F
 
 
 def array_type(name: str) -> Any:
-    """NumPy's dtype for a type of tokens or rows; of unsigned integers where NumPy has none.
+    """Return NumPy's dtype for a type of tokens or rows.
+
+    Where NumPy has none, it is one of unsigned integers.
 
     8-bit floats are always uint8: the float8_e4m3 that ml_dtypes registers is another type, with infinities.
     """

@@ -1,4 +1,4 @@
-"""What a dispatch of a token shuffle writes: the rows that it brought, and the handle of their ways."""
+"""Results of a token shuffle's dispatch: rows, and the handle of their routing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .settings import Settings
 
 
 class Part(NamedTuple):
-    """An array in the memory that one dispatch writes."""
+    """An array in the memory that a dispatch writes."""
 
     offset: int
     shape: tuple[int, ...]
@@ -24,17 +24,17 @@ class Part(NamedTuple):
         return self.offset + self.dtype.itemsize * math.prod(self.shape)
 
     def of(self, memory: Any) -> Any:
-        """The array in one dispatch's memory."""
+        """Return the array in one dispatch's memory."""
         return memory[self.offset : self.end].view(self.dtype).reshape(self.shape)
 
 
 class Outputs(NamedTuple):
-    """The addresses of the arrays that a dispatch writes, as `DispatchArgs` has them."""
+    """Addresses of the arrays that a dispatch writes, in the order of `DispatchArgs`."""
 
-    routes: int  # of this rank's choices: the rank and row of each
-    ways: int  # of all ranks' choices: the row of each here
-    token_counts: int  # of each rank
-    counts: int  # this and the following: see `Rows`
+    routes: int  # routing: rank and row of each of this rank's choices
+    ways: int  # token map: row here of each choice of all ranks
+    token_counts: int  # number of each rank's tokens
+    counts: int  # `Rows` describes this one and the following
     offsets: int
     total: int
     dropped: int
@@ -43,7 +43,10 @@ class Outputs(NamedTuple):
 
 
 def output_parts(settings: Settings) -> dict[str, Part]:
-    """The arrays that a dispatch writes, in the order of `Outputs`; the routes follow them."""
+    """Return the arrays that a dispatch writes, in the order of `Outputs`.
+
+    The routes follow them.
+    """
     size, capacity = settings.comm.size, settings.capacity
     groups = size if settings.layout == "source" else len(settings.local_experts)
     shapes = {
@@ -64,20 +67,21 @@ def output_parts(settings: Settings) -> dict[str, Part]:
 
 
 def aligned(offset: int) -> int:
-    """The next multiple of 8 bytes."""
+    """Round an offset up to a multiple of 8 bytes."""
     return offset + 7 & -8
 
 
 class Rows:
-    """What a dispatch brought to this rank: device arrays, most of them as long as the capacity.
+    """The rows that a dispatch sent to this rank, as device arrays.
 
-    Each but `data` and `scales` is made when it is first used, since an array costs the host as long as a launch.
+    Most are as long as the capacity. Arrays other than `data` and `scales` are made at their first use, since making an
+    array costs the host as much time as a launch.
 
     Attributes
     ----------
     data : array, shape (capacity, hidden), of the shuffle's rows_dtype
-        The first `total` rows are tokens; what follows is undefined. 8-bit floats are uint8, and bfloat16 is uint16
-        where NumPy has none. It is the shuffle's own memory: the next dispatch overwrites it.
+        The first `total` rows are tokens; the others are undefined. 8-bit floats are uint8, and bfloat16 is uint16
+        where NumPy has none. It is the shuffle's own memory, which the next dispatch overwrites.
     scales : array, shape (capacity, ceil(hidden / 128)), float32, or None
         With ``rows_dtype="float8_e4m3"``: a value is its 8-bit float times its scale.
 
@@ -100,27 +104,30 @@ class Rows:
 
     @cached_property
     def counts(self) -> Any:
-        """Rows of each local expert, ``shuffle.local_experts``; with ``layout="source"`` of each rank; int64."""
+        """Rows of each local expert, or of each rank with ``layout="source"``; int64."""
         return self._array("counts")
 
     @cached_property
     def offsets(self) -> Any:
-        """Where the rows of `counts` begin, and in the end `total`; int64."""
+        """First row of each group of `counts`, then `total`; int64."""
         return self._array("offsets")
 
     @cached_property
     def total(self) -> Any:
-        """How many rows there are; shape (1,), int64."""
+        """The number of rows; shape (1,), int64."""
         return self._array("total")
 
     @cached_property
     def dropped(self) -> Any:
-        """Rows of each rank that had no room; shape (size,), int64."""
+        """The number of dropped rows of each rank; shape (size,), int64."""
         return self._array("dropped")
 
     @cached_property
     def experts(self) -> Any:
-        """The expert of each row as an index into ``shuffle.local_experts``, -1 past `total`; (capacity,), int32."""
+        """The expert of each row, -1 past `total`; shape (capacity,), int32.
+
+        It is an index into ``shuffle.local_experts``.
+        """
         return self._array("row_experts")
 
     @cached_property
@@ -131,16 +138,17 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Handle:
-    """Where a dispatch's tokens went, in device memory: for `combine`, `collect`, and dispatches on the same ways.
+    """The routing of a dispatch, in device memory.
 
-    Keep it as long as a graph that uses it.
+    `combine` and `collect` need it, and dispatches with the same routing take it. Keep it as long as a graph that
+    uses it.
 
     Attributes
     ----------
     rows : Rows
-        Of the dispatch.
+        Rows of the dispatch.
     tokens : int
-        How many tokens this rank dispatched.
+        Tokens that this rank dispatched.
 
     Examples
     --------
@@ -157,4 +165,5 @@ class Handle:
     rows: Rows
     tokens: int
     outputs: Outputs
-    window: object  # the shuffle's memory that `rows` are in; it says which shuffle the handle is of
+    # The shuffle's memory that holds `rows`; it identifies the handle's shuffle.
+    window: object

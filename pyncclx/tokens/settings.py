@@ -1,4 +1,4 @@
-"""What a token shuffle was made with: the same on all ranks."""
+"""The arguments of a token shuffle, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from ..team.base import IntraBase
 from .placement import MAX_EXPERTS, place_experts
 from .row_types import FLOAT8, GROUP, ITEMSIZE, ROW_TYPES
 
-HIDDEN_MULTIPLE = 16  # rows are moved by 16 bytes, and an element has one at least
+# Kernels move rows by 16 bytes, and an element has at least one.
+HIDDEN_MULTIPLE = 16
 MAX_BUCKETS = 1024  # kMaxBuckets of cuda/tokens/shuffle.cuh
-MAX_CHOICES = 128  # of a token: kMaxChoices
-MAX_ALL_CHOICES = 2**31 - 1  # of all ranks: kernels count rows as int
+MAX_CHOICES = 128  # choices of a token: kMaxChoices
+MAX_ALL_CHOICES = 2**31 - 1  # choices of all ranks, which kernels count as int
 MAX_BLOCKS = 64
 
 
 class Settings:
-    """The arguments of a token shuffle, checked, and compared among the ranks; see `pyncclx.TokenShuffle`."""
+    """The arguments of a token shuffle, checked and compared among the ranks.
+
+    `pyncclx.TokenShuffle` describes them.
+    """
 
     def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:
         self.comm = comm
@@ -33,7 +37,7 @@ class Settings:
 
     @classmethod
     def agreed(cls, comm: IntraBase, *args: Any, **options: Any) -> Settings:
-        """Return settings that follow from those that the ranks have compared."""
+        """Return settings derived from compared ones, without another comparison."""
         settings = cls.__new__(cls)
         settings.comm = comm
         settings._take(*args, **options)
@@ -94,27 +98,27 @@ class Settings:
 
     @property
     def buckets(self) -> int:
-        """The groups of rows of all ranks: one for each expert of a rank, or one for each rank."""
+        """The number of groups of rows of all ranks: one per local expert, or per rank."""
         return self.first_buckets[-1]
 
     @property
     def results_of_token(self) -> int:
-        """The ranks that results of a token can come from, at most."""
+        """The most ranks that results of a token can come from."""
         return min(self.k, self.comm.size)
 
     @property
     def scales_of_row(self) -> int:
-        """The scales of a row: one for each group of 8-bit floats."""
+        """The number of scales of a row: one for each group of 8-bit floats."""
         return -(-self.hidden // GROUP) if self.rows_dtype == FLOAT8 else 0
 
     @property
     def row_nbytes(self) -> int:
-        """The length of a token on its way to an expert, without its scales."""
+        """The bytes of a token in a dispatch, without its scales."""
         return self.hidden * ITEMSIZE[self.rows_dtype]
 
     @property
     def result_nbytes(self) -> int:
-        """The length of a result on its way back."""
+        """The bytes of a result in a combine."""
         return self.hidden * ITEMSIZE[self.dtype]
 
 
@@ -133,6 +137,6 @@ def _one_of(value: str, name: str, values: Iterable[str]) -> str:
 
 
 def _type_name(dtype: Any) -> str:
-    """The name of a type of rows, from a string, a dtype of NumPy or of PyTorch."""
+    """Return the name of a row type, given a string or a dtype of NumPy or PyTorch."""
     text = str(dtype)
     return FLOAT8 if FLOAT8 in text else datatypes.of(dtype).name

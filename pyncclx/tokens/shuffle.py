@@ -1,4 +1,7 @@
-"""Token shuffles: tokens go to the ranks of their experts and the results come back; the counts stay on the device."""
+"""Token shuffles: dispatch tokens to experts and combine their results.
+
+The counts stay on the device.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +14,42 @@ from .rows import Handle, Rows
 
 
 class TokenShuffle(Launching):
-    """Moves tokens to the ranks of their experts and the results back; made by `Intracomm.Create_token_shuffle`.
+    """Moves tokens to the ranks of their experts, and the results back.
+
+    `Intracomm.Create_token_shuffle` makes it.
 
     Parameters
     ----------
     comm : Intracomm
     num_experts : int
-        Of all ranks.
+        Experts of all ranks.
     capacity : int
-        Rows that a rank has room for.
+        Rows that a rank can receive.
     hidden : int
         Elements of a token, a multiple of 16.
     dtype : {"bfloat16", "float16", "float32"}
-        Of tokens and of experts' results. An array of uint16 is taken as one of bfloat16 with the same bits.
+        Type of tokens and of experts' results. An array of uint16 counts as one of bfloat16 with the same bits.
     k : int
         Experts for each token.
     max_tokens : int
         Tokens that a rank can dispatch at once.
     rows_dtype : str, default `dtype`
-        What tokens are rounded to on their way: "bfloat16", "float16", or "float8_e4m3" with a scale for each
-        128 elements.
+        The type that tokens are rounded to before they are sent: "bfloat16", "float16", or "float8_e4m3" with a scale
+        for each 128 elements.
     layout : {"expert", "source"}, default "expert"
-        How rows are grouped. In a group they are in the order (source rank, token, choice).
+        How rows are grouped: by local expert or by source rank. In a group they have the order (source rank, token,
+        choice).
     overflow : {"raise", "drop"}, default "raise"
-        What if there are more rows than the capacity. "raise": rows past it are left out, and a later call raises
-        CapacityExceeded. "drop": left out without an error; with ``layout="expert"`` every local expert has an equal
-        share of the capacity, with ``layout="source"`` all have it together, and the first rows in the order
-        (source rank, token, choice) stay. A choice without a row adds nothing to its token's result.
+        What happens to rows beyond the capacity. "raise": they are dropped, and a later call raises CapacityExceeded.
+        "drop": they are dropped without an error. With ``layout="expert"`` every local expert has an equal share of
+        the capacity; with ``layout="source"`` all share it, and the first rows in the order (source rank, token,
+        choice) are kept. A choice without a row adds nothing to its token's result.
     placement : array of int, shape (num_experts,) or (num_experts, replicas), optional
-        The rank, or ranks, of every expert; -1: no further one. Replicas take tokens in turn. Default: expert e is
-        on rank ``e * size // num_experts``.
+        The rank, or ranks, of every expert; -1 for none. Replicas take tokens in turn. Default: expert e is on rank
+        ``e * size // num_experts``.
     blocks : int from 1 to 64, optional
-        Blocks of the kernels: how much of a GPU they take. Ranks that share one divide them. There are never more than
-        the GPU has multiprocessors, or than `PYNCCLX_CHANNELS`.
+        Blocks of the kernels, and so the part of a GPU that they take. Ranks that share a GPU divide them. The GPU's
+        multiprocessors and `PYNCCLX_CHANNELS` limit them.
 
     Attributes
     ----------
@@ -52,13 +58,13 @@ class TokenShuffle(Launching):
 
     Notes
     -----
-    All ranks give the same values. Memory is allocated at the first dispatch, and released by `Free`, at the end of a
-    ``with``, or with the communicator. One dispatch, combine or collect runs at a time, in the order of the calls.
+    All ranks give the same values. The first dispatch allocates the memory; `Free`, the end of a ``with``, or the
+    communicator's `Free` releases it. One dispatch, combine or collect runs at a time, in the order of the calls.
 
     Raises
     ------
     TypeError, ValueError
-        An argument is none of these.
+        An argument has none of these types or values.
     NotSupported
         `hidden` is no multiple of 16, or there are more than 1024 experts, replicas counted, in groups by expert.
     CollectiveMismatch
@@ -76,12 +82,12 @@ class TokenShuffle(Launching):
     """
 
     def explain(self) -> str:
-        """Describe in a sentence how dispatch and combine run. Collective at the first use.
+        """Describe how dispatch and combine run. Collective at the first use.
 
         Returns
         -------
         str
-            With the blocks of the kernels, the limit of few tokens, and the bytes of memory.
+            A sentence with the blocks of the kernels, the limit of few tokens, and the bytes of memory.
         """
         memory = self.memory()
         return (
@@ -99,21 +105,23 @@ class TokenShuffle(Launching):
         handle: Handle | None = None,
         transform: Any = None,
     ) -> tuple[Rows, Handle]:
-        """Send every token to the ranks of its experts. Collective, also for a rank without tokens.
+        """Send every token to the ranks of its experts.
+
+        Collective, also for a rank without tokens.
 
         Parameters
         ----------
         tokens : device array, shape (tokens, hidden), of the shuffle's dtype
         topk_ids : device array, shape (tokens, k), int32 or int64
-            The experts of each token; -1 chooses none. Read when the kernel runs; a number that is no expert's is
-            left out, and a later call raises ValueError.
+            The experts of each token; -1 chooses none. The kernel reads them when it runs. It ignores a number that is
+            no expert's, and a later call raises ValueError.
         topk_weights : device array, shape (tokens, k), float32, optional
             Default: all 1.
         handle : Handle, optional
-            Of an earlier dispatch of this shuffle, in place of `topk_ids` and `topk_weights`: the tokens go the same
-            ways as then, and nothing needs to be counted. All ranks give one, or none does.
+            Handle of an earlier dispatch of this shuffle, instead of `topk_ids` and `topk_weights`. The tokens take the
+            same routing, and no counts are exchanged. All ranks give a handle, or none does.
         transform : pyncclx.Transform, optional
-            Applied to the tokens as they are sent, and rounded to their dtype: as by a kernel before.
+            Applied to the tokens as they are sent, and rounded to their dtype, as if by a kernel before.
 
         Returns
         -------
@@ -133,7 +141,7 @@ class TokenShuffle(Launching):
 
         Examples
         --------
-        See `TokenShuffle`; on the same ways once more: ``rows, handle = shuffle.dispatch(others, handle=handle)``.
+        See `TokenShuffle`. With the same routing again: ``rows, handle = shuffle.dispatch(others, handle=handle)``.
         """
         return dispatch(self, tokens, topk_ids, topk_weights, handle, transform)
 
@@ -146,12 +154,14 @@ class TokenShuffle(Launching):
         handle: Handle | None = None,
         transform: Any = None,
     ) -> None:
-        """Begin a dispatch: the tokens leave, while the stream does what comes before `dispatch_end`.
+        """Begin a dispatch, which proceeds during later work on the stream.
+
+        `dispatch_end` ends it.
 
         Parameters
         ----------
         tokens, topk_ids, topk_weights, handle, transform
-            As of `dispatch`, which also has the exceptions. The arrays must not change until `dispatch_end`.
+            As for `dispatch`, which also has the exceptions. The arrays must not change until `dispatch_end`.
         """
         self.launch(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform), SEND)
 
@@ -162,7 +172,7 @@ class TokenShuffle(Launching):
         -------
         rows : Rows
         handle : Handle
-            As of `dispatch`.
+            As for `dispatch`.
 
         Raises
         ------
@@ -186,22 +196,22 @@ class TokenShuffle(Launching):
     ) -> Any:
         """Send the rows' results back, and add up those of each token. Collective.
 
-        The sum has the same bits in every run and with every layout: a rank adds weight * result over the token's
-        rows there, in the order of its choices, in single precision, and rounds to `dtype`; what comes from the ranks
-        is added in rank order in single precision and rounded once more.
+        The sum has the same bits in every run and with every layout. A rank adds weight * result over the token's rows
+        there, in the order of its choices, in single precision, and rounds to `dtype`. The token's rank adds these sums
+        in rank order, in single precision, and rounds once more.
 
         Parameters
         ----------
         expert_out : device array, shape (capacity, hidden), of the shuffle's dtype
-            Results in the order of ``rows.data``; those past `total` are not read.
+            Results in the order of ``rows.data``. Those past `total` are not read.
         handle : Handle
-            Of the dispatch.
+            Handle of the dispatch.
         out : device array, shape (tokens, hidden), of the shuffle's dtype or float32, optional
-            A new array of the shuffle's dtype if left out.
+            Default: a new array of the shuffle's dtype.
         weighted : bool
             False: a plain sum.
         transform : pyncclx.Transform, optional
-            Applied to the results before they are added, and rounded to their dtype: as by a kernel before.
+            Applied to the results before they are added, and rounded to their dtype, as if by a kernel before.
 
         Returns
         -------
@@ -225,12 +235,14 @@ class TokenShuffle(Launching):
     def combine_begin(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
     ) -> None:
-        """Begin a combine: the results leave, while the stream does what comes before `combine_end`.
+        """Begin a combine, which proceeds during later work on the stream.
+
+        `combine_end` ends it.
 
         Parameters
         ----------
         expert_out, handle, out, weighted, transform
-            As of `combine`, which also has the exceptions. The arrays must not change until `combine_end`.
+            As for `combine`, which also has the exceptions. The arrays must not change until `combine_end`.
         """
         self.launch(combine_move(self, expert_out, handle, out, weighted, transform), SEND)
 
@@ -240,7 +252,7 @@ class TokenShuffle(Launching):
         Returns
         -------
         array, shape (tokens, hidden)
-            As of `combine`.
+            As for `combine`.
 
         Raises
         ------
@@ -250,15 +262,17 @@ class TokenShuffle(Launching):
         return self._end("Combine")
 
     def collect(self, values: Any, handle: Handle, *, out: Any = None) -> Any:
-        """Give every choice the number that belongs to its row, such as the gradient of its weight. Collective.
+        """Return for each choice the number of its row, such as its weight's gradient.
+
+        Collective.
 
         Parameters
         ----------
         values : device array, shape (capacity,), float32
         handle : Handle
-            Of the dispatch.
+            Handle of the dispatch.
         out : device array, shape (tokens, k), float32, optional
-            A new array if left out.
+            Default: a new array.
 
         Returns
         -------
@@ -268,7 +282,7 @@ class TokenShuffle(Launching):
         Raises
         ------
         TypeError, ValueError, RuntimeError
-            As of `combine`.
+            As for `combine`.
 
         Examples
         --------

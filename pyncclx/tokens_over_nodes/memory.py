@@ -1,4 +1,4 @@
-"""What a token shuffle over nodes has on this rank: its part inside the node, and memory for what crosses."""
+"""Memory of a token shuffle over nodes, inside the node and for exchanges."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from ..tokens.settings import Settings
 from .parameters import CrossingArgs
 from .proxies import Proxies
 
-VALUE_NBYTES = 4  # of what a collect moves
+VALUE_NBYTES = 4  # bytes of a number that a collect moves
 
 
 @dataclass(frozen=True, eq=False)
 class SpanningHandle(Handle):
-    """A handle with the addresses of what `CrossingArgs` has beside `Outputs`."""
+    """A handle with the addresses in `CrossingArgs` that `Outputs` lacks."""
 
     where: int
     crossing: int
 
 
 def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) -> Settings:
-    """The settings of the shuffle inside this node, which only dispatches on known ways: to it a rank is an expert."""
+    """Return the settings of the shuffle inside this node, whose experts are ranks.
+
+    It only dispatches with a given routing.
+    """
     return Settings.agreed(
         spanning.local,
         spanning.places.local_size,
@@ -49,7 +52,7 @@ def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) ->
 
 
 class SpanningMemory:
-    """A shuffle's memory on this rank; made by all ranks of the communicator together."""
+    """A shuffle's memory on this rank. Collective to make."""
 
     def __init__(self, settings: Settings, spanning: Spanning) -> None:
         comm = cast(MPI.Intracomm, settings.comm)
@@ -70,12 +73,12 @@ class SpanningMemory:
         self.team.dependents.append(self)
 
     def _allocate(self) -> None:
-        """Do what a rank does alone, and what may fail on one."""
+        """Allocate what a rank has alone, which may fail on one rank."""
         settings, proxies, places = self.settings, self.proxies, self.spanning.places
         size, most, device = places.size, settings.max_tokens, self.team.device
         on_node = list(places.ranks_of(places.node))
         first = self._first_buckets(on_node)
-        self.words_nbytes = 8 * (1 + most * settings.k)  # of a rank's announcement
+        self.words_nbytes = 8 * (1 + most * settings.k)  # bytes of a rank's announcement
         self.row_nbytes = settings.hidden * ITEMSIZE[settings.dtype]
         longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)
         self.header = self._zeros(HEADER_NBYTES)
@@ -91,7 +94,8 @@ class SpanningMemory:
         }
         self._tables = {name: device.upload(np.array(table, np.int32).tobytes()) for name, table in tables.items()}
         all_tokens = np.full(places.local_size, proxies.slots * most, np.int64)
-        self._token_counts = device.upload(all_tokens.tobytes())  # of this node's ranks: all their slots
+        # Inside the node, each rank dispatches all of its slots.
+        self._token_counts = device.upload(all_tokens.tobytes())
         self.constants = CrossingArgs(
             places=self._places.address,
             **{name: table.address for name, table in self._tables.items()},
@@ -119,13 +123,16 @@ class SpanningMemory:
         self.handle_parts = self._handle_parts()
 
     def _first_buckets(self, ranks: list[int]) -> list[int]:
-        """The first bucket of each rank of this node, and the number of all."""
+        """Return the first bucket of each rank of this node, then the number of buckets."""
         firsts = self.settings.first_buckets
         counts = [firsts[rank + 1] - firsts[rank] for rank in ranks]
         return [sum(counts[:index]) for index in range(len(counts) + 1)]
 
     def _handle_parts(self) -> dict[str, Part]:
-        """The arrays that a dispatch writes: those of one inside a node, with ways of all slots, and what crosses."""
+        """Return the arrays that a dispatch writes.
+
+        They are those of a dispatch inside a node, with a token map of all slots, and the rows to exchange.
+        """
         settings, places, slots = self.settings, self.spanning.places, self.proxies.slots
         tokens = slots * settings.max_tokens
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
@@ -143,12 +150,12 @@ class SpanningMemory:
         return parts
 
     def _zeros(self, nbytes: int) -> int:
-        """Allocate memory that this rank alone uses; return its address."""
+        """Allocate memory of this rank alone; return its address."""
         self._arrays.append(self.xp.zeros(max(nbytes, 1), np.uint8))
         return _address_of(self._arrays[-1])
 
     def new_handle(self, tokens: int) -> SpanningHandle:
-        """Allocate the arrays that a dispatch of so many tokens writes."""
+        """Allocate the arrays that a dispatch of `tokens` tokens writes."""
         parts = self.handle_parts
         memory = self.xp.empty(max(part.end for part in parts.values()), np.uint8)
         at = {name: _address_of(memory) + part.offset for name, part in parts.items()}
@@ -159,7 +166,7 @@ class SpanningMemory:
         return SpanningHandle(rows, tokens, outputs, self.window, where, crossing)
 
     def pack(self, operation: str, **of_call: int) -> bytes:
-        """The parameter of a kernel of cuda/tokens/over_nodes.cu."""
+        """Return the parameter of a kernel of cuda/tokens/over_nodes.cu."""
         team = TeamStruct.of(
             Layout(0, 1, 1, 0, 0),
             rank=0,
@@ -171,7 +178,7 @@ class SpanningMemory:
         return team.pack() + NO_PLACES + NONE + replace(self.constants, **of_call).pack()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self.team.dependents.remove(self)
         self.spanning.refusals.claims.remove(self.claim)
         if self.inner in self.team.dependents:

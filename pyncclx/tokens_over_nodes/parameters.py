@@ -1,4 +1,4 @@
-"""What the kernels of a token shuffle over nodes are given (twin of `CrossingArgs` in cuda/tokens/over_nodes.cuh)."""
+"""Arguments of kernels over nodes, twins of cuda/tokens/over_nodes.cuh."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..memory.cstruct import I64, U64, CStruct
 
 @dataclass(slots=True, kw_only=True)
 class CrossingArgs(CStruct):
-    """`CrossingArgs` after its Team. Addresses are 0 where an array is left out."""
+    """`CrossingArgs` after its Team. The address of an array that is left out is 0."""
 
     places: U64
     local_of: U64

@@ -1,8 +1,7 @@
 """Dispatch, combine and collect over nodes as programs of steps.
 
-What crosses is compact: the rows that there are follow each other. An engine takes lengths from the host, so either the
-host reads how many there are, or as many as there can be are sent (*padded*): that needs no look, so a capture has all
-rows padded, whatever their size.
+Rows between nodes are contiguous. An engine takes lengths from the host, so either the host reads the number of rows,
+or the most possible rows are sent (*padded*). Padding needs no read, so captured calls pad, whatever the size of rows.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from ..tokens.parameters import RECEIVE, SEND, CollectArgs, CombineArgs, Dispatc
 from ..tokens.row_types import CXX
 from .memory import VALUE_NBYTES, SpanningHandle, SpanningMemory
 
-# Up to so many bytes go to another node padded. Not measured.
+# Up to so many bytes are sent to another node padded. Not measured.
 PADDED_NBYTES = 64 << 10
 _FILE = "tokens/over_nodes.cu"
-_THREADS = 256  # of kernels that wait for nothing
-_TOKEN_THREADS = 32  # that move a token
+_THREADS = 256  # threads per block of kernels that wait for nothing
+_TOKEN_THREADS = 32  # threads per token that is moved
 _WHOLE = SEND | RECEIVE
 
 _Compose = Callable[[Composition], None]
 
 
 def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: bool) -> Iterator[Program]:
-    """Yield the programs of a move, or of one half of it, to be enqueued one after the other.
+    """Yield the programs of a move, or of one half of it, in the order of enqueueing.
 
-    `capturing`: on a stream that is being captured, as all ranks' are then.
+    With `capturing`, the streams of all ranks are being captured.
     """
     assert isinstance(move.handle, SpanningHandle)
     arguments = move.arguments
@@ -57,7 +56,7 @@ def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: b
 
 
 def in_turn(*composes: _Compose) -> _Compose:
-    """Several as one program."""
+    """Join several parts into one program."""
 
     def compose(composition: Composition) -> None:
         for each in composes:
@@ -67,14 +66,17 @@ def in_turn(*composes: _Compose) -> _Compose:
 
 
 def is_padded(memory: SpanningMemory, row_nbytes: int) -> bool:
-    """Return whether rows cross padded outside of captures."""
+    """Return whether rows are padded outside of captures."""
     return memory.settings.max_tokens * row_nbytes <= PADDED_NBYTES
 
 
 def _dispatch(
     memory: SpanningMemory, move: Move, arguments: DispatchArgs, phases: int, capturing: bool
 ) -> list[_Compose]:
-    """Ranks get all choices, and compute where rows belong; tokens cross, and go on inside the node."""
+    """Return the parts of a dispatch.
+
+    All ranks get all choices, and compute the rows' places. Then tokens go to their nodes, which dispatch them.
+    """
     settings, handle, inner = memory.settings, move.handle, memory.inner
     assert isinstance(handle, SpanningHandle)
     of_call = _of_handle(handle) | {
@@ -124,7 +126,7 @@ def _dispatch(
 def _transformed(
     memory: SpanningMemory, composition: Composition, applied: Applied, arguments: DispatchArgs
 ) -> int:
-    """Add what a transform makes of this rank's tokens; return its address."""
+    """Add a transform of this rank's tokens; return the address of its results."""
     nbytes, element = arguments.token_count * memory.row_nbytes, CXX[memory.settings.dtype]
     (made,) = composition.memory(nbytes)
     columns, arrays = memory.settings.hidden, applied.addresses
@@ -136,7 +138,10 @@ def _transformed(
 def _combine(
     memory: SpanningMemory, move: Move, arguments: CombineArgs, phases: int, capturing: bool
 ) -> list[_Compose]:
-    """Each node adds up its results of every token that it got; one sum crosses, and those of all nodes are added."""
+    """Return the parts of a combine.
+
+    Each node adds up its results of a token and sends the sum back. The token's rank adds the sums of all nodes.
+    """
     handle = move.handle
     assert isinstance(handle, SpanningHandle)
     element, result = move.applied.template[:2]
@@ -165,7 +170,7 @@ def _combine(
 
 
 def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs, capturing: bool) -> list[_Compose]:
-    """Each node gives the choices of every token that it got their numbers, which cross."""
+    """Return the parts of a collect: nodes collect their numbers and send them back."""
     handle, row_nbytes = move.handle, VALUE_NBYTES * memory.settings.k
     assert isinstance(handle, SpanningHandle)
     of_call = _of_handle(handle) | {
@@ -191,7 +196,7 @@ def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs, capturi
 
 
 def _of_handle(handle: SpanningHandle) -> dict[str, int]:
-    """What kernels are given of a handle."""
+    """Return the kernels' arguments from a handle."""
     outputs = {name: value for name, value in handle.outputs._asdict().items() if name != "token_counts"}
     return outputs | {"where": handle.where, "crossing": handle.crossing}
 
@@ -205,7 +210,7 @@ def _run(
     kernel: str,
     threads: int,
 ) -> None:
-    """Add a kernel of this rank, for so many threads."""
+    """Add a kernel of this rank that needs `threads` threads."""
     spanning = memory.spanning
     function = kernels.get(spanning.local, spanning.team, _FILE, kernel)
     _launch(memory, composition, function, threads, memory.pack(operation, **of_call))
@@ -220,7 +225,7 @@ def _launch(memory: SpanningMemory, composition: Composition, function: Any, thr
 def _run_inside(
     memory: SpanningMemory, composition: Composition, operation: str, arguments: bytes, template: tuple[str, ...]
 ) -> None:
-    """Add the kernel of this operation among the ranks of the node."""
+    """Add the operation's kernel among the ranks of the node."""
     spanning, inner, name = memory.spanning, memory.inner, operation.lower()
     function = kernels.get(spanning.local, spanning.team, f"tokens/{name}.cu", name, *template)
     parameters = inner.packed[operation] + arguments
@@ -228,7 +233,7 @@ def _run_inside(
 
 
 def _share_words(memory: SpanningMemory, composition: Composition) -> None:
-    """Give all ranks each rank's announcement."""
+    """Add an allgather of the ranks' announcements."""
     words, nbytes, rank = memory.constants.words, memory.words_nbytes, memory.spanning.places.rank
     spans = blocks(nbytes, memory.spanning.places.size)
     allgather.compose(composition, own=words + rank * nbytes, recv=words, spans=spans)
@@ -243,7 +248,10 @@ def _exchange(
     *,
     backwards: bool = False,
 ) -> None:
-    """Add what crosses: rows of this rank's tokens to its proxies and of others' tokens to this one, or backwards."""
+    """Add the exchange of rows between this node and others.
+
+    This rank's rows go to its proxies, and the rows of ranks that it stands for come here; or `backwards`.
+    """
     places, proxies, most = memory.spanning.places, memory.proxies, memory.settings.max_tokens
     on_rail, name = places.is_even, "sums to their ranks" if backwards else "tokens to their nodes"
     if capturing or is_padded(memory, row_nbytes):
@@ -264,7 +272,7 @@ def _exchange(
 def _transfers(
     memory: SpanningMemory, row_nbytes: int, counts: list[int], *, backwards: bool
 ) -> tuple[list[Transfer], list[Transfer]]:
-    """What this rank sends and receives; `counts` are as `CrossingArgs.crossing`."""
+    """Return what this rank sends and receives; `counts` are `CrossingArgs.crossing`."""
     places, proxies, slot_nbytes = memory.spanning.places, memory.proxies, memory.settings.max_tokens * row_nbytes
     outbox, inbox = memory.constants.outbox, memory.constants.inbox
     own = [

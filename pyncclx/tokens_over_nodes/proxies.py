@@ -1,4 +1,4 @@
-"""Proxies: which rank of a node has the tokens of which ranks."""
+"""Proxies: the ranks that hold tokens of other nodes' ranks."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from ..nodes.places import Places
 
 
 class Proxies:
-    """Who has whose tokens in this rank's node, and who has this rank's elsewhere.
+    """The proxies of all ranks in this rank's node, and this rank's proxies elsewhere.
 
-    The rank with local index i has its proxy on another node at local index i, modulo the number of ranks there: over
-    the rail, if nodes are of one size. A proxy has its own tokens in slot 0, and those of the ranks that it stands for,
-    by node and rank, in the following ones.
+    On another node, the proxy of the rank with local index i has local index i modulo the number of ranks there. If
+    nodes are of one size, that is over the rail. A proxy has its own tokens in slot 0. The following slots have those
+    of the ranks that it stands for, by node and rank.
 
     Attributes
     ----------
     of : list of int
         By rank: the local index of its proxy in this node.
     slot_of : list of int
-        By rank: the slot that its tokens have there.
+        By rank: the slot of its tokens at that proxy.
     slots : int
-        As many on all ranks of this node.
+        Number of slots, the same on all ranks of this node.
     sources : list of int
         The ranks in this rank's slots; this rank comes first.
     elsewhere : dict of int

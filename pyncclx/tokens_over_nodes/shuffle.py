@@ -1,4 +1,4 @@
-"""Token shuffles over nodes: what `Create_token_shuffle` makes for a communicator over several nodes."""
+"""Token shuffles of communicators over several nodes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .programs import PADDED_NBYTES, is_padded, programs_of
 
 
 class SpanningShuffle(TokenShuffle):
-    """A `TokenShuffle` whose ranks are on several nodes; it has the same methods, with the same results.
+    """A `TokenShuffle` over several nodes, with the same methods and results.
 
-    Only the order of sums differs: see `combine`. A dispatch applies a transform before tokens cross.
-    All ranks capture a call in a CUDA graph, or none: as many rows cross in it as there can be.
+    Only the order of sums differs: see `combine`. A dispatch applies a transform before it sends tokens to other nodes.
+    Either all ranks capture a call in a CUDA graph, or none does. A captured call sends the most possible rows.
     """
 
     _memory: SpanningMemory | None  # type: ignore[assignment]
 
     def memory(self) -> SpanningMemory:  # type: ignore[override]
-        """As `Launching.memory`."""
+        """Return the memory; allocate it at the first use. Collective then."""
         memory = self._memory
         if self._closed or (memory is not None and memory not in memory.team.dependents):
             raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
@@ -37,7 +37,7 @@ class SpanningShuffle(TokenShuffle):
         return cast(Spanning, spanning)
 
     def explain(self) -> str:
-        """As `TokenShuffle.explain`."""
+        """Describe how dispatch and combine run. Collective at the first use."""
         memory = self.memory()
         places, row = self._spanning.places, memory.row_nbytes
         how = (
@@ -71,9 +71,10 @@ class SpanningShuffle(TokenShuffle):
     def combine(
         self, expert_out: Any, handle: Any, *, out: Any = None, weighted: bool = True, transform: Any = None
     ) -> Any:
-        """As `TokenShuffle.combine`, and each node adds up what its ranks have: in rank order, in single precision.
+        """Send the rows' results back, and add up those of each token. Collective.
 
-        A node's sum is rounded to `dtype`; those of the nodes are added in the order of the nodes in single precision,
-        and rounded once more.
+        Parameters, result and exceptions are those of `TokenShuffle.combine`. Each node adds up its ranks' sums in rank
+        order, in single precision, and rounds to `dtype`. The nodes' sums are added in the nodes' order, in single
+        precision, and rounded once more.
         """
         return super().combine(expert_out, handle, out=out, weighted=weighted, transform=transform)
