@@ -1,1 +1,1 @@
-"""Derived datatypes: flattened on the host, packed into contiguous device memory and unpacked by a kernel."""
+"""Derived datatypes: flattened on the host, packed and unpacked by a kernel."""

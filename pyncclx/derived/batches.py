@@ -1,4 +1,7 @@
-"""Parts of an array in batches of nests, one for each launch that packs (twins in cuda/derived/packing.cu)."""
+"""Parts of an array in batches of nests, one batch for each packing launch.
+
+The structs have twins in cuda/derived/packing.cu.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from .nest import MOST_DIMS, MOST_NESTS, Nest, Runs, cut, repeat
 from .typemap import Typemap
 
 WORDS_AT_ONCE = 4  # kWordsAtOnce
-WIDEST_NBYTES = 16  # of a word
+WIDEST_NBYTES = 16  # longest word
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some elements of one datatype in an array, and their place in packed memory; in bytes."""
+    """Elements of one datatype in an array, and their place in packed memory."""
 
     typemap: Typemap
     count: int
-    offset: int  # of the first element from the array's beginning
-    start: int
+    offset: int  # first element in the array, in bytes
+    start: int  # first element in packed memory, in bytes
 
     @property
     def nbytes(self) -> int:
-        """When packed."""
+        """Packed length."""
         return self.count * self.typemap.size
 
 
@@ -35,10 +38,10 @@ class Part:
 class Batch:
     """The nests of one launch."""
 
-    nests: bytes  # as many of `NestStruct` as a launch has room for, without the addresses of tables
+    nests: bytes  # MOST_NESTS of `NestStruct`, without the addresses of tables
     count: int
     tiles: int
-    tables: tuple[tuple[int, Runs], ...]  # offset in `nests` where an address belongs, and what the table holds
+    tables: tuple[tuple[int, Runs], ...]  # offset in `nests` for a table's address, and the table's runs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class BatchStruct(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class NestStruct(CStruct):
-    """`Nest`."""
+    """`Nest` of a `DatatypeArgs`."""
 
     offset: I64
     start: U64
@@ -70,7 +73,7 @@ class NestStruct(CStruct):
 
 @functools.lru_cache(64)
 def batches_of(parts: tuple[Part, ...], misalignment: int, threads: int, limit: int | None) -> tuple[Batch, ...]:
-    """The batches that move some parts.
+    """Return the batches that move parts.
 
     Parameters
     ----------
@@ -78,9 +81,9 @@ def batches_of(parts: tuple[Part, ...], misalignment: int, threads: int, limit: 
     misalignment : int
         Bits of the addresses of the array and of packed memory below `WIDEST_NBYTES`.
     threads : int
-        Of a block.
+        Threads of a block.
     limit : int or None
-        Packed bytes from the first on that are moved, of one part alone; None: all.
+        Move only the first `limit` packed bytes, of a single part; None: all.
     """
     nests = [nest.at(part.offset, part.start) for part in parts for nest in _nests(part, limit)]
     groups = [nests[first : first + MOST_NESTS] for first in range(0, len(nests), MOST_NESTS)]
@@ -120,7 +123,7 @@ def _batch(nests: list[Nest], misalignment: int, tile_words: int) -> Batch:
 
 
 def _width(nest: Nest, misalignment: int) -> int:
-    """The widest word, in bytes, that every address and length in a nest is a multiple of."""
+    """Return the longest word, in bytes, that divides a nest's addresses and lengths."""
     bits = WIDEST_NBYTES | misalignment | nest.offset | nest.start | nest.nbytes
     for _, stride, packed_stride in nest.dims:
         bits |= stride | packed_stride

@@ -1,4 +1,7 @@
-"""Collectives with derived datatypes: the operation works on packed copies, with a kernel before and one after."""
+"""Collectives with derived datatypes, which work on packed copies.
+
+A kernel packs before the operation, and one unpacks after it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,10 @@ from .packing import PACK, UNPACK, Launch, packing_of
 from .typed import Typed, aligned, resolve_blocks, resolve_typed
 from .typemap import known_typemap
 
-ONE, BLOCKS, VECTOR = "one", "blocks", "vector"  # a message, one block for each rank, blocks with counts and displs
+# Kinds of buffers: one message, a block for each rank, blocks with counts and displacements.
+ONE, BLOCKS, VECTOR = "one", "blocks", "vector"
 _Make = TypeVar("_Make", bound=Callable[..., Any])
-AnyCall = TypeVar("AnyCall", bound=Any)  # launch.Call, or nodes.SpanningCall
+AnyCall = TypeVar("AnyCall", bound=Any)  # launch.Call or nodes.SpanningCall
 
 
 keys.derived_keys.append(known_typemap)
@@ -32,26 +36,26 @@ class Packed:
     """An argument that has a packed copy."""
 
     typed: Typed
-    address: int  # of the copy
+    address: int  # address of the copy
 
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """What an operation does with its buffer arguments on this rank."""
+    """The buffers of an operation on this rank: kinds, and those read and written."""
 
-    kinds: dict[str, str]  # of those that it uses, by name: ONE, BLOCKS or VECTOR
+    kinds: dict[str, str]  # ONE, BLOCKS or VECTOR, by name of each buffer in use
     read: set[str]
     written: set[str]
 
 
 def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Callable[[_Make], _Make]:
-    """Let the function that makes an operation's call take derived datatypes: it is given bytes then.
+    """Let a function that makes calls take derived datatypes; it then gets bytes.
 
     Parameters
     ----------
     operation : str
     *kinds : {ONE, BLOCKS, VECTOR}
-        Of its first arguments after the communicator.
+        Kinds of its first arguments after the communicator.
     at_root : str, optional
         The argument that matters at root only.
     """
@@ -92,7 +96,7 @@ def _roles(used: dict[str, str], at_root: str | None, is_root: bool) -> _Roles:
 def _in_bytes(
     comm: Any, operation: str, make: Callable[..., Any], given: dict[str, Any], roles: _Roles
 ) -> Any:
-    """The call with each buffer argument as bytes, packed where it is not contiguous."""
+    """Return the call with buffers as bytes, packed if they are not contiguous."""
     typed = {
         name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name in roles.written)
         for name, kind in roles.kinds.items()
@@ -113,9 +117,10 @@ def _resolve(spec: Any, label: str, kind: str, size: int, *, writable: bool) -> 
 
 
 def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
-    """Packed memory for some arguments. Collective if any needs some, at the first use.
+    """Return packed memory for arguments.
 
-    It lasts as long as the communicator, so graphs may use it; calls on a communicator follow each other.
+    Collective at the first use, if any argument needs it. It lasts as long as the communicator, so graphs may use it.
+    Calls can share it, since they run one after the other.
     """
     needed = {name: each for name, each in typed.items() if each.nbytes}
     if not needed:
@@ -129,7 +134,10 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
 
 
 def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> AnyCall:
-    """A call, inside a node or over several, that packs some arguments before it runs, and unpacks some after it."""
+    """Return a call that packs arguments before it runs, and unpacks some after it.
+
+    The call is inside a node or over several.
+    """
     call_after, pack, unpack = call.after, Moves(PACK, before), Moves(UNPACK, after)
 
     def unpack_last(team: Team, plan: Any, stream: Any) -> None:
@@ -143,15 +151,16 @@ def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> Any
 
 
 class Moves:
-    """Copies between arrays and packed memory. It holds addresses, and not the arrays."""
+    """Copies between arrays and packed memory. They hold addresses, not the arrays."""
 
     def __init__(self, kernel: str, packed: list[Packed]) -> None:
         self._kernel = kernel
         self._moved = [(each.typed.parts, each.typed.buffer.address, each.address) for each in packed]
-        self._launches: list[Launch] | None = None  # once they are known, if they need no tables, which may move
+        # Cached launches; None if they need tables, whose addresses may change.
+        self._launches: list[Launch] | None = None
 
     def __call__(self, team: Team, stream: Any) -> None:
-        """Enqueue them."""
+        """Enqueue the copies."""
         for launch in self._launches or self._find(team, stream):
             team.order.enqueue(*launch, stream)
 
@@ -164,7 +173,7 @@ class Moves:
 
 
 def _spec(typed: Typed, packed: Packed | None, kind: str) -> Any:
-    """A buffer argument of bytes, in packed memory or where the array is."""
+    """Return a buffer argument of bytes, in packed memory or in the array."""
     if kind != VECTOR:
         part = typed.parts[0]
         return typed.at(packed.address if packed else typed.buffer.address + part.offset, part.nbytes)

@@ -1,4 +1,4 @@
-"""The datatypes of `pyncclx.MPI`: `Pack` and `Unpack` of device arrays are done by the kernels that pack messages."""
+"""The datatypes of `pyncclx.MPI`, whose `Pack` and `Unpack` take device arrays."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from .typemap import typemap_of
 
 
 class Datatype(StandIn, MPI.Datatype):
-    """An `mpi4py.MPI.Datatype` that packs device arrays too, as MPI does: each unpacks the other's.
+    """An `mpi4py.MPI.Datatype` that packs device arrays too, in MPI's format.
 
-    The external representation, whose bytes are swapped, is made by MPI on host copies.
+    Kernels pack and unpack device arrays. MPI makes the external representation, whose bytes are swapped, on host
+    copies.
     """
 
     like = MPI.Datatype
-    _decoded: MPI.Datatype  # mpi4py's object of the same handle, which it frees in the end
+    _decoded: MPI.Datatype  # mpi4py's object, which frees the handle
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         reduced: Any = super().__reduce__()
@@ -40,7 +41,7 @@ class Datatype(StandIn, MPI.Datatype):
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """As mpi4py's fromcode."""
+        """Return the datatype of a type code. As mpi4py's fromcode."""
         return _ours(super().fromcode(code))
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: MPI.Comm) -> int:
@@ -49,17 +50,17 @@ class Datatype(StandIn, MPI.Datatype):
         Parameters
         ----------
         inbuf : array
-            As many elements as it has room for; a device array, or one in host memory.
+            A device or host array; as many elements are packed as it can hold.
         outbuf : array
-            Where `inbuf` is. Device arrays are packed on the current stream.
+            In the same kind of memory as `inbuf`. Device arrays are packed on the current stream.
         position : int
-            Of the first byte in `outbuf`.
+            Index of the first packed byte in `outbuf`.
         comm : MPI.Comm
 
         Returns
         -------
         int
-            The position behind the packed elements.
+            The position after the packed elements.
 
         Raises
         ------
@@ -87,7 +88,7 @@ class Datatype(StandIn, MPI.Datatype):
         return _on_copies(self, "Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: MPI.Comm) -> int:
-        """Unpack elements that `Pack` has packed, or another MPI. As mpi4py's Unpack.
+        """Unpack elements packed by `Pack` or by MPI. As mpi4py's Unpack.
 
         Parameters and exceptions are those of `Pack`, with the elements in `outbuf` and contiguous memory in `inbuf`.
         """
@@ -97,18 +98,27 @@ class Datatype(StandIn, MPI.Datatype):
         return _on_copies(self, "Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
-        """As mpi4py's Pack_external. Of device arrays on host copies: the result is there when it returns."""
+        """Pack elements in a portable representation. As mpi4py's Pack_external.
+
+        Device arrays are packed on host copies; the result is complete when the call returns.
+        """
         call, pack = super().Pack_external, "Pack_external"
         return _on_copies(self, pack, lambda source, target: call(datarep, source, target, position), inbuf, outbuf)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-        """As mpi4py's Unpack_external. Of device arrays on host copies: the result is there when it returns."""
+        """Unpack elements of a portable representation. As mpi4py's Unpack_external.
+
+        Device arrays are unpacked on host copies; the result is complete when the call returns.
+        """
         call, unpack = super().Unpack_external, "Unpack_external"
         return _on_copies(self, unpack, lambda source, target: call(datarep, source, position, target), inbuf, outbuf)
 
     @property
     def _has_kernels(self) -> bool:
-        """Whether MPI packs it as the kernels do: not if it leaves out the padding inside of its pairs."""
+        """Whether MPI packs the datatype as kernels do.
+
+        It does not if MPI leaves out the padding inside its pairs.
+        """
         try:
             return typemap_of(self).size == self.Get_size()
         except NotSupported:
@@ -116,7 +126,7 @@ class Datatype(StandIn, MPI.Datatype):
 
 
 def _move(datatype: Datatype, kernel: str, array: Any, packed: Any, position: int, comm: MPI.Comm) -> int:
-    """Pack or unpack as many elements as an array has room for; returns the position behind them."""
+    """Pack or unpack as many elements as an array can hold; return the position after."""
     device, operation = backends.select(), kernel.capitalize()
     array_name, packed_name = ("inbuf", "outbuf") if kernel == PACK else ("outbuf", "inbuf")
     name, writable = f"{operation}: {array_name}", kernel == UNPACK
@@ -139,7 +149,7 @@ def _move(datatype: Datatype, kernel: str, array: Any, packed: Any, position: in
 
 
 def _on_copies(datatype: MPI.Datatype, operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
-    """MPI's call: of device arrays, on host copies."""
+    """Make MPI's call, on host copies of device arrays."""
     if places.host_arrays() or on_host(inbuf, outbuf):
         return call(inbuf, outbuf)
     if (where(inbuf), where(outbuf)) != ("device", "device"):
@@ -155,7 +165,7 @@ def _on_copies(datatype: MPI.Datatype, operation: str, call: Callable[[Any, Any]
 
 
 def _span(datatype: MPI.Datatype, array: Any) -> tuple[int, int]:
-    """Where the bytes begin and end of as many elements as an array has room for."""
+    """Return begin and end of the bytes of all elements that an array can hold."""
     nbytes = resolve([array, MPI.BYTE], "Pack: array", writable=False, device=backends.select()).nbytes
     return span_of([array, nbytes // max(datatype.extent, 1), datatype], 1)
 
@@ -164,7 +174,7 @@ Datatype.constants = constants_of(Datatype)
 
 
 def _ours(datatype: MPI.Datatype) -> Datatype:
-    """A datatype of mpi4py's as one of ours, as pickle needs it."""
+    """Return a datatype of mpi4py as one of this class, for pickle."""
     for name, constant in Datatype.constants.items():
         if vars(MPI)[name] is datatype:
             return cast(Datatype, constant)

@@ -1,4 +1,4 @@
-"""Strided loop nests, to which datatypes are flattened, and how the constructors of MPI combine them."""
+"""Flattened datatypes as strided loops ("nests"), and their combinations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MOST_DIMS = 6  # of a nest: kMostDims of cuda/derived/packing.cu
-MOST_NESTS = 16  # of a datatype, and of a launch: kMostNests
+MOST_DIMS = 6  # loops of a nest: kMostDims of cuda/derived/packing.cu
+MOST_NESTS = 16  # nests of a datatype, and of a launch: kMostNests
 
 Integers = npt.NDArray[np.int64]
 Bounds = tuple[Integers, Integers, Integers]  # packed starts, offsets and lengths of contiguous runs
@@ -22,11 +22,11 @@ class Runs:
     Attributes
     ----------
     table : ndarray of int64, shape (runs, 2)
-        Offset of each in the packed block, and in memory, in bytes.
+        Offset of each run in the packed block, and in memory, in bytes.
     key : bytes
         A digest of the table.
     grain : int
-        All numbers of the table and the runs' end, by bitwise or: its lowest bit divides them all.
+        Alignment: bitwise or of all numbers of the table and the runs' end. Its lowest bit divides them all.
     """
 
     def __init__(self, starts: Integers, offsets: Integers, nbytes: int) -> None:
@@ -36,21 +36,21 @@ class Runs:
 
 
 class Nest(NamedTuple):
-    """Loops over equal blocks of memory that follow each other, loop by loop, when packed; all numbers in bytes."""
+    """Strided loops over equal blocks of memory, contiguous when packed; in bytes."""
 
-    offset: int  # of the first block in memory
-    start: int  # of the first block in packed memory
-    nbytes: int  # of a block
+    offset: int  # first block in memory
+    start: int  # first block in packed memory
+    nbytes: int  # length of a block
     dims: tuple[tuple[int, int, int], ...] = ()  # outermost first: count, stride, stride in packed memory
-    runs: Runs | None = None  # of an irregular block; None: it is contiguous
+    runs: Runs | None = None  # None: contiguous blocks
 
     def at(self, offset: int, start: int) -> Nest:
-        """The same, moved."""
+        """Return the nest moved by an offset in memory and in packed memory."""
         return self._replace(offset=self.offset + offset, start=self.start + start)
 
     @property
     def is_block(self) -> bool:
-        """Whether it is one contiguous block."""
+        """Whether the nest is one contiguous block."""
         return not self.dims and self.runs is None
 
 
@@ -58,7 +58,7 @@ Nests = tuple[Nest, ...]
 
 
 def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
-    """Nests of `size` packed bytes, `count` times, each `stride` bytes behind the one before."""
+    """Return nests of `size` packed bytes `count` times, `stride` bytes apart."""
     if count == 0:
         return ()
     if count == 1:
@@ -67,9 +67,9 @@ def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
 
 
 def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Nests:
-    """Blocks of `lengths[i]` elements, from byte `displs[i]` on.
+    """Return blocks of `lengths[i]` elements, from byte `displs[i]` on.
 
-    An element has `size` packed bytes; in memory the next one begins `stride` bytes behind it.
+    An element has `size` packed bytes; in memory elements are `stride` bytes apart.
     """
     lengths, displs = np.asarray(lengths, np.int64), np.asarray(displs, np.int64)
     lengths, displs = lengths[lengths > 0], displs[lengths > 0]
@@ -88,7 +88,7 @@ def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Ne
 
 
 def join(nests: Iterable[Nest]) -> Nests:
-    """Fewer nests of the same bytes: adjacent blocks become one; too many nests become one of irregular runs."""
+    """Join adjacent blocks; turn too many nests into one of irregular runs."""
     joined: list[Nest] = []
     for nest in nests:
         last = joined[-1] if joined else None
@@ -101,7 +101,7 @@ def join(nests: Iterable[Nest]) -> Nests:
 
 
 def bounds(nests: Sequence[Nest]) -> Bounds:
-    """The contiguous runs of some nests, in packed order."""
+    """Return the contiguous runs of nests, in packed order."""
     each = [_bounds(nest) for nest in nests]
     starts, offsets, lengths = (np.concatenate(arrays) for arrays in zip(*each, strict=True))
     order = np.argsort(starts, kind="stable")
@@ -109,7 +109,7 @@ def bounds(nests: Sequence[Nest]) -> Bounds:
 
 
 def cut(nests: Nests, nbytes: int) -> Nests:
-    """The first `nbytes` packed bytes of some nests."""
+    """Return the first `nbytes` packed bytes of nests."""
     starts, offsets, lengths = bounds(nests)
     lengths = np.minimum(lengths, nbytes - starts)
     kept = lengths > 0
@@ -121,7 +121,7 @@ def _follows(last: Nest, nest: Nest) -> bool:
 
 
 def _simplified(nest: Nest, outer: tuple[int, int, int]) -> Nest:
-    """A nest with one more loop around it; loops that continue where the inner one ends become one with it."""
+    """Return a nest with one more loop, merged with its outermost one if possible."""
     count, stride, packed = outer
     if nest.is_block and stride == packed == nest.nbytes:
         return nest._replace(nbytes=count * nest.nbytes)
@@ -147,7 +147,10 @@ def _bounds(nest: Nest) -> Bounds:
 
 
 def _of_runs(runs: Bounds) -> Nests:
-    """Runs that are packed without gaps, in packed order, as blocks if they are few, else as one irregular block."""
+    """Return runs as blocks if they are few, else as one irregular block.
+
+    The runs are in packed order, and packed without gaps.
+    """
     starts, offsets, lengths = runs
     first = np.flatnonzero(np.append(True, offsets[1:] != offsets[:-1] + lengths[:-1]))
     starts, offsets, lengths = starts[first], offsets[first], np.add.reduceat(lengths, first)

@@ -1,4 +1,4 @@
-"""Pack and unpack parts of an array's memory: launches of the kernels of cuda/derived/packing.cu."""
+"""Launches that pack and unpack parts of an array (cuda/derived/packing.cu)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .nest import Runs
 
 PACK, UNPACK = "pack", "unpack"
 MOST_THREADS = 256  # kPackThreads
-BLOCKS_PER_CHANNEL = 16  # enough of them to fill a GPU; not measured
-MOST_TABLES_NBYTES = 64 << 20  # of tables in device memory before they are forgotten
+BLOCKS_PER_CHANNEL = 16  # fills a GPU; not measured
+MOST_TABLES_NBYTES = 64 << 20  # tables in device memory that are cached
 
 
 class Launch(NamedTuple):
-    """A launch, but for the stream."""
+    """A launch without its stream."""
 
     function: Function
     grid: int
@@ -30,20 +30,20 @@ class Launch(NamedTuple):
 
 
 class Packing:
-    """The kernels of a device, and the tables of irregular datatypes that its memory holds."""
+    """The packing kernels of a device, and its tables of irregular datatypes."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._functions = kernels.load_alone(device, "derived/packing.cu")
         self._threads = min(device.threads, MOST_THREADS)
         self._tables: dict[bytes, Upload] = {}
-        self._kept: dict[bytes, Upload] = {}  # of captured launches
+        self._kept: dict[bytes, Upload] = {}  # tables of captured launches
         self._nbytes = 0
 
     def launches(
         self, kernel: str, parts: tuple[Part, ...], memory: int, packed: int, stream: Any, limit: int | None = None
     ) -> Iterator[Launch]:
-        """The launches that pack, or unpack, some parts.
+        """Yield the launches that pack or unpack parts.
 
         Parameters
         ----------
@@ -52,9 +52,9 @@ class Packing:
         memory, packed : int
             Addresses of the array and of packed memory.
         stream
-            Where they will be launched.
+            Stream of the launches.
         limit : int, optional
-            Packed bytes from the first on that are moved; of one part alone.
+            Move only the first `limit` packed bytes; for a single part.
 
         Raises
         ------
@@ -71,7 +71,10 @@ class Packing:
             yield Launch(self._functions[kernel], grid, self._threads, head.pack() + nests)
 
     def has_tables(self, parts: tuple[Part, ...], memory: int, packed: int) -> bool:
-        """Whether launches that pack all of some parts read tables, which may be elsewhere the next time."""
+        """Return whether packing all of some parts reads tables.
+
+        The addresses of tables may change.
+        """
         return any(batch.tables for batch in self._batches(parts, memory, packed))
 
     def _batches(
@@ -80,7 +83,7 @@ class Packing:
         return batches_of(parts, memory % WIDEST_NBYTES | packed % WIDEST_NBYTES, self._threads, limit)
 
     def _table(self, runs: Runs, stream: Any) -> int:
-        """The address of a table in device memory."""
+        """Return the address of a table in device memory; upload it if needed."""
         capturing = self._device.is_capturing(stream)
         if runs.key not in self._tables:
             if runs.key in self._kept:
@@ -95,18 +98,22 @@ class Packing:
         return table.address
 
     def _make_room(self, stream: Any) -> None:
-        """Forget the tables if they have become many; before any is looked up for a launch, but not in a capture."""
+        """Free the tables if they are too long, before any is looked up for a launch.
+
+        During a capture, keep them.
+        """
         if self._nbytes > MOST_TABLES_NBYTES and not self._device.is_capturing(stream):
-            RETIRED.get().add(self._tables.clear)  # kernels may be reading them
+            # Kernels may still read the tables.
+            RETIRED.get().add(self._tables.clear)
             RETIRED.get().free()
             self._tables, self._nbytes = {}, 0
 
 
-_packings: dict[str, Packing] = held({})  # of this process, by the name of the device
+_packings: dict[str, Packing] = held({})  # key: name of the device
 
 
 def packing_of(device: Device) -> Packing:
-    """The process' own of a device; made at the first use."""
+    """Return the process' packing of a device; make it at the first use."""
     if device.name not in _packings:
         _packings[device.name] = Packing(device)
     return _packings[device.name]

@@ -1,4 +1,4 @@
-"""Buffer arguments of any datatype, derived ones too: the parts of the array that they name, and their packed form."""
+"""Buffer arguments of any datatype, derived ones included, as parts of an array."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Typed:
         All of the array, as bytes.
     parts : tuple of Part
     nbytes : int
-        Of packed memory, with what lies between parts so that they are aligned.
+        Length of packed memory, with padding that aligns parts.
     """
 
     buffer: Buffer
@@ -44,23 +44,23 @@ class Typed:
         return all(part.typemap.is_contiguous for part in self.parts if part.nbytes)
 
     def at(self, address: int, nbytes: int) -> Buffer:
-        """A buffer of bytes in the place of the array: its packed form, or a part of itself."""
+        """Return a buffer of bytes instead of the array: its packed form, or a part of it."""
         whole = self.buffer
         return Buffer(address, nbytes, whole.datatype, (nbytes,), False, whole.stream, whole.owner)
 
 
 def aligned(nbytes: int) -> int:
-    """Round bytes up, so that what follows is aligned."""
+    """Round a length up, so that the next part is aligned."""
     return -(-nbytes // WIDEST_NBYTES) * WIDEST_NBYTES
 
 
 def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, blocks: int = 1) -> Typed:
-    """Resolve a plain buffer argument, as `buffers.resolve`, of any datatype.
+    """Resolve a plain buffer argument of any datatype, like `buffers.resolve`.
 
     Parameters
     ----------
     spec, name, writable, device, blocks
-        As for `buffers.resolve`; all blocks are one part.
+        As for `buffers.resolve`. All blocks are one part.
     """
     array, o_count, o_displ, key = spec_parts(spec, name)
     buffer, typemap = _whole(array, key, name, writable, device)
@@ -84,7 +84,9 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
 
 
 def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
-    """Resolve an argument with one block for each of `size` ranks, as `vector_buffers.resolve_vector`, of any datatype.
+    """Resolve an argument of any datatype with one block for each of `size` ranks.
+
+    It is like `vector_buffers.resolve_vector`.
 
     Raises
     ------
@@ -105,12 +107,12 @@ def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: D
 
 
 def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
-    """Resolve an argument with a datatype of its own for each of `size` blocks, as Alltoallw has them.
+    """Resolve an argument of Alltoallw, with a datatype for each of `size` blocks.
 
     Parameters
     ----------
     spec : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
-        Displacements in bytes; without counts there is one element for each rank, at the array's beginning.
+        Displacements are in bytes. Without counts there is one element for each rank, at the array's beginning.
     """
     array, counts, displs, types = _each_parts(spec, name, size)
     if len(types) != size:
@@ -121,7 +123,7 @@ def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Dev
 
 
 def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Sequence[int], Sequence[Any]]:
-    """Split an argument of Alltoallw: array, counts, displacements in bytes, datatypes."""
+    """Split an argument of Alltoallw into array, counts, displacements and datatypes."""
     if not isinstance(spec, (list, tuple)):
         raise TypeError(f"{name} is {spec!r}; expecting a list [array, counts, displs, types]")
     if not 2 <= len(spec) <= 4:
@@ -138,7 +140,7 @@ def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Se
 
 
 def _whole(array: Any, key: Any, name: str, writable: bool, device: Device) -> tuple[Buffer, Typemap]:
-    """All of an array as bytes, and the typemap of its elements."""
+    """Return the whole array as bytes, and the typemap of its elements."""
     buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)
     if key is None:
         key = resolve(array, name, writable=writable, device=device).datatype
@@ -146,7 +148,7 @@ def _whole(array: Any, key: Any, name: str, writable: bool, device: Device) -> t
 
 
 def _inferred(nbytes: int, typemap: Typemap, name: str) -> int:
-    """The number of elements in an array."""
+    """Return the number of elements in an array."""
     if nbytes and (typemap.extent <= 0 or nbytes % typemap.extent):
         raise ValueError(
             f"{name} has {nbytes} bytes, not a multiple of the datatype's extent {typemap.extent}; give the count"
@@ -155,7 +157,10 @@ def _inferred(nbytes: int, typemap: Typemap, name: str) -> int:
 
 
 def _of_rows(buffer: Buffer, array: Any, device: Device, rows: list[tuple[Typemap, int, int]], name: str) -> Typed:
-    """An argument of blocks, given typemap, count and offset of each; packed one after the other."""
+    """Return an argument of blocks, given typemap, count and offset of each.
+
+    They are contiguous in packed memory, except for alignment.
+    """
     parts: list[Part] = []
     start = 0
     for rank, (typemap, count, offset) in enumerate(rows):
@@ -165,19 +170,23 @@ def _of_rows(buffer: Buffer, array: Any, device: Device, rows: list[tuple[Typema
 
 
 def _checked(part: Part, buffer: Buffer, array: Any, device: Device, name: str) -> Part:
-    """Return a part; raise unless all of it is in the array, which may be longer than its buffer has been so far."""
+    """Return a part; raise unless all of it is in the array.
+
+    Extend the buffer if the array's memory reaches further.
+    """
     typemap, count, offset = part.typemap, part.count, part.offset
     if count < 0:
         text = f"{name} has count {count}; it cannot be negative"
         raise MPIError(MPI.ERR_COUNT, text) if "block" in name else ValueError(text)
     if not part.nbytes:
         return part
-    if array is MPI.BOTTOM:  # addresses are absolute, and the arrays that they are in unknown
+    # Addresses are absolute; their arrays are unknown.
+    if array is MPI.BOTTOM:
         return part
     last = (count - 1) * typemap.extent
     begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)
     if end > buffer.nbytes and reaches(array, device, buffer.address, end):
-        buffer.count = end  # of bytes
+        buffer.count = end  # bytes
     outside = begin < 0 and not precedes(array, device, buffer.address, -begin)
     if outside or end > buffer.nbytes:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""MPI datatypes as typemaps of nests: `Datatype.decode()`, constructor by constructor."""
+"""Typemaps of MPI datatypes: nests made from `Datatype.decode()` by constructor."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Typemap:
     Attributes
     ----------
     nests : tuple of Nest
-        The bytes that it names, in packed order.
+        The datatype's bytes, in packed order.
     size : int
         Packed bytes. The padding inside MPI's pairs counts, as everywhere in the library.
     extent : int
         Bytes from one element to the next.
     lower, upper : int
-        The first byte that it names, and the one behind the last.
+        Offset of its first byte, and of the end of its last one.
     """
 
     nests: Nests
@@ -43,12 +43,12 @@ class Typemap:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether elements that follow each other are as if packed."""
+        """Whether consecutive elements are contiguous, as if packed."""
         return self.nests[:1] == (Nest(0, 0, self.extent),) and self.size == self.extent
 
 
 class _Type(NamedTuple):
-    """A datatype inside another, as constructors take it."""
+    """A datatype inside another, as a constructor's argument."""
 
     nests: Nests
     size: int
@@ -59,14 +59,16 @@ _KEYVAL = PerProcess(MPI.Datatype.Create_keyval, lasting=True)
 
 
 def typemap_of(key: Any) -> Typemap:
-    """The typemap of an MPI datatype, or of whatever else names one; kept on the handle until that is freed.
+    """Return the typemap of an MPI datatype, or of anything that names one.
+
+    It is cached as an attribute of the datatype.
 
     Raises
     ------
     TypeError, KeyError, BufferError, MPI.Exception
-        As `datatypes.of`.
+        Raised by `datatypes.of`.
     NotSupported
-        A constructor that MPI does not decode.
+        MPI does not decode the datatype's constructor.
     """
     known = known_typemap(key) if isinstance(key, MPI.Datatype) else None
     if known is not None:
@@ -78,8 +80,9 @@ def typemap_of(key: Any) -> Typemap:
 
 
 def known_typemap(datatype: MPI.Datatype) -> Typemap | None:
-    """The typemap of a derived datatype that has been flattened before; another datatype never has the same one."""
-    if not datatype or _KEYVAL.made is None:  # DATATYPE_NULL has no attributes
+    """Return the cached typemap of a derived datatype; each datatype has its own."""
+    # DATATYPE_NULL has no attributes.
+    if not datatype or _KEYVAL.made is None:
         return None
     known: Any = datatype.Get_attr(_KEYVAL.get())
     return known if isinstance(known, Typemap) else None
@@ -91,7 +94,10 @@ def _basic(itemsize: int) -> Typemap:
 
 
 def _flattened(datatype: MPI.Datatype) -> Typemap:
-    """The typemap of a derived datatype; an attribute keeps it, as another datatype may have the handle after Free."""
+    """Return the typemap of a derived datatype, and cache it as an attribute.
+
+    Handles cannot be keys of a cache: after Free another datatype may have the same one.
+    """
     nests, size, extent = _flatten(datatype)
     lower, length = datatype.Get_true_extent()
     typemap = Typemap(nests, size, extent, lower, lower + length)
@@ -113,7 +119,10 @@ def _flatten(datatype: MPI.Datatype) -> _Type:
 
 
 def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
-    """Flatten a datatype that `decode` has returned, and free it: the handle is this process's own if it is derived."""
+    """Flatten a datatype that `decode` has returned, and free it.
+
+    `decode` returns new handles of derived datatypes.
+    """
     try:
         return _flatten(datatype)
     finally:
@@ -121,7 +130,7 @@ def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
             datatype.Free()
 
 
-# MPI's constructors: nests of a datatype from its parts. Displacements and strides of those with an h are in bytes.
+# MPI's constructors: the nests of a datatype from its parts. Those with an h take displacements and strides in bytes.
 
 
 def _same(base: list[_Type], **_: Any) -> Nests:
@@ -182,13 +191,14 @@ def _darray(
     psizes: list[int],
     order: int,
 ) -> Nests:
-    coordinates = np.unravel_index(rank, psizes)  # of processes, always in C's order
+    # The grid of processes is always in C's order.
+    coordinates = np.unravel_index(rank, psizes)
     owned = map(_distributed, gsizes, distribs, dargs, psizes, map(int, coordinates))
     return _grid(base[0], gsizes, list(owned), order)
 
 
 def _distributed(gsize: int, distrib: int, darg: int, psize: int, place: int) -> list[tuple[int, int]]:
-    """The part of one dimension that a process owns: runs of (start, length)."""
+    """Return the part of one dimension that a process owns, as runs (start, length)."""
     if distrib == MPI.DISTRIBUTE_NONE:
         return [(0, gsize)]
     default = -(-gsize // psize) if distrib == MPI.DISTRIBUTE_BLOCK else 1
@@ -198,7 +208,10 @@ def _distributed(gsize: int, distrib: int, darg: int, psize: int, place: int) ->
 
 
 def _grid(base: _Type, sizes: list[int], runs: list[list[tuple[int, int]]], order: int) -> Nests:
-    """The elements of an array of shape `sizes` that `runs`, (start, length), choose in each dimension."""
+    """Return the elements that `runs` choose in each dimension of an array.
+
+    The array has the shape `sizes`; a run is (start, length).
+    """
     nests, size, stride = base
     dimensions = list(zip(sizes, runs, strict=True))
     for extent, chosen in dimensions if order == MPI.ORDER_FORTRAN else reversed(dimensions):

@@ -1,8 +1,8 @@
-"""What kernels compute: MPI's operators, a program's own operators, and transforms of what is sent.
+"""Operators that kernels compute: MPI's, a program's own, and row transforms.
 
 * `ops`: MPI's operators and AVG, and the datatypes that each is defined on.
 * `user_op`: `pyncclx.Op`. `bound_op`: such an operator for one type of elements; `records`: structured elements.
 * `row_transform`: `pyncclx.Transform`.
-* `kept`: functions of a program as they were at their first use.
-* `linked`: the functions that kernels are linked with, which the last three make.
+* `kept`: copies of a program's functions with the captured values of their first use.
+* `linked`: the functions that kernels are linked with, those of `Op` and `Transform`.
 """

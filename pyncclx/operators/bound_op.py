@@ -1,4 +1,4 @@
-"""A program's operator for one type of elements, as kernels are linked with it."""
+"""A program's operator for one type of elements, to be linked into kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..memory.layout import HEADER_PACKETS, PACK_NBYTES, Layout
 from . import linked, records
 from .linked import LinkedFunction, computed
 
-# Bytes of records that one thread folds at once, in registers: it has some hundred of them. Not measured.
+# Bytes of records that one thread folds at once in its registers, of which it has some hundred. Not measured.
 LONGEST_GROUP_NBYTES = 1024
 
 
@@ -35,7 +35,7 @@ class BoundOp(LinkedFunction):
 
     @property
     def of_records(self) -> bool:
-        """Whether kernels fold groups of packs, as those of cuda/collectives/records.cu do."""
+        """Whether kernels fold groups of packs, like those of cuda/collectives/records.cu."""
         return self.group_nbytes != PACK_NBYTES
 
 
@@ -61,19 +61,19 @@ def _record(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], str, int]:
 
 
 def named(template: tuple[str, ...]) -> BoundOp | None:
-    """Return the operator that a kernel's template arguments name; None if it is one of ours.
+    """Return the operator named by a kernel's template arguments; None if built in.
 
     Raises
     ------
     NotSupported
-        As `linked.named`.
+        Raised by `linked.named`.
     """
     found = linked.named(template)
     return found if isinstance(found, BoundOp) else None
 
 
 def fitting(layout: Layout, template: tuple[str, ...]) -> Layout:
-    """Return the layout as a kernel of these template arguments uses it: slots and chunks hold whole groups."""
+    """Return a layout whose slots and chunks hold whole groups of packs."""
     operator = named(template)
     if operator is None or not operator.of_records:
         return layout

@@ -1,4 +1,4 @@
-"""Functions of a program as they were at their first use: the variables that they have captured keep their values."""
+"""Copies of functions that keep the captured values of their first use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Function = Callable[..., Any]
 
 
 def kept(fn: Function, what: str) -> Function:
-    """Return a copy of a function for which its globals and its closure no longer change.
+    """Return a copy of a function with a frozen copy of its globals and closure.
 
-    Numba reads them whenever it compiles, once for each kernel and each type of elements.
+    Numba reads these whenever it compiles, once for each kernel and each type of elements.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def kept(fn: Function, what: str) -> Function:
 
 
 def is_as_kept(fn: Function, copy: Function) -> bool:
-    """Return whether all that a function has captured is as it was when `copy` was made of it."""
+    """Return whether a function's captured values still equal those of its `copy`."""
     values = [fn.__globals__.get(name) for name in copy.__globals__ if name != "__builtins__"]
     copies = [value for name, value in copy.__globals__.items() if name != "__builtins__"]
     cells = zip(map(_contents, fn.__closure__ or ()), map(_contents, copy.__closure__ or ()), strict=True)
@@ -46,7 +46,10 @@ def is_as_kept(fn: Function, copy: Function) -> bool:
 
 
 def fingerprint(copy: Function) -> bytes:
-    """Return bytes that differ if the code or a number that a copy has captured does; objects count by their types."""
+    """Return bytes that differ if a copy's code or captured numbers differ.
+
+    Captured objects count by their types.
+    """
     cells = map(_contents, copy.__closure__ or ())
     captured = [each for name, each in sorted(copy.__globals__.items()) if name != "__builtins__"]
     values = [*_constants(copy.__code__), *captured, *cells]
@@ -54,7 +57,7 @@ def fingerprint(copy: Function) -> bytes:
 
 
 def _constants(code: CodeType) -> Iterator[Any]:
-    """Yield the instructions and the constants of a function and of those inside of it."""
+    """Yield the instructions and constants of a function and of its inner functions."""
     yield code.co_code
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -71,7 +74,7 @@ def _in_bytes(value: Any) -> bytes:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function and those inside of it look up."""
+    """Yield the names that a function and its inner functions look up."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -85,7 +88,7 @@ def _copied(value: Any) -> Any:
 def _copied_cell(cell: CellType) -> CellType:
     try:
         return CellType(_copied(cell.cell_contents))
-    except ValueError:  # not assigned yet
+    except ValueError:  # unassigned
         return cell
 
 
@@ -114,7 +117,7 @@ def _check_raises_nothing(fn: Function, what: str) -> None:
 
 
 def _called_by(fn: Function, seen: dict[int, Function]) -> Iterator[Function]:
-    """Yield a function, and those compiled by Numba that it has captured."""
+    """Yield a function, and the functions compiled by Numba that it has captured."""
     seen[id(fn)] = fn
     yield fn
     names = set(_names(fn.__code__))

@@ -1,4 +1,4 @@
-"""Python functions of a program that kernels are linked with: a reduction operator's, or a row transform's."""
+"""Functions of operators and row transforms, which kernels are linked with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
 from ..system.process import PerProcess
 
-HALVES = ("float16", "bfloat16")  # computed in float32, and rounded once
+# Types whose elements are computed in float32, and rounded once.
+HALVES = ("float16", "bfloat16")
 
 _Function = TypeVar("_Function", bound="LinkedFunction")
 
@@ -27,7 +28,7 @@ class LinkedFunction:
     ----------
     fn : callable
     types : numpy.dtype or RowTypes
-        What Numba compiles it for.
+        The types that Numba compiles it for.
     template : tuple of str
         Template arguments of the kernels that call it: C++ types, and its own name, such as "UserOp#3".
     """
@@ -37,23 +38,26 @@ class LinkedFunction:
     template: tuple[str, ...]
 
     def cxx_name(self, kernel: str) -> str:
-        """Return the C++ name of a kernel that calls it: ``allreduce_one_shot<float, UserOp>``."""
+        """Return the C++ name of a kernel that calls the function.
+
+        An example is ``allreduce_one_shot<float, UserOp>``.
+        """
         *types, name = self.template
         return f"{kernel}<{', '.join(types)}, {name.partition('#')[0]}>"
 
 
 def unnumbered(name: str) -> str:
-    """Return a kernel's name without the numbers of functions, which each process counts by its own history."""
+    """Return a kernel's name without the numbers of functions, which processes count."""
     return re.sub(r"#\d+", "", name)
 
 
-# By the template parameter that they stand for. Kernels are kept by their template arguments, so the functions of one
-# parameter need names that differ: the parameter and an index here. Operators of a program keep these names.
+# Functions by template parameter. Kernels are cached by template arguments, so the functions of one parameter need
+# different names: the parameter and an index here. A program's operators keep these names.
 _FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list), lasting=True)
 
 
 def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
-    """Return the function that `make` returns for a new name, and keep it for `named`."""
+    """Make a function with a new name, and register it for `named`."""
     functions = _FUNCTIONS.get()[parameter]
     made = make(f"{parameter}#{len(functions)}")
     functions.append(made)
@@ -61,7 +65,7 @@ def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
 
 
 def named(template: tuple[str, ...]) -> LinkedFunction | None:
-    """Return the function that a kernel's template arguments name; None if they name none.
+    """Return the function named by a kernel's template arguments, or None.
 
     Raises
     ------
@@ -78,5 +82,5 @@ def named(template: tuple[str, ...]) -> LinkedFunction | None:
 
 
 def computed(datatype: Datatype) -> np.dtype[Any]:
-    """Return the dtype that a function computes with for elements of a datatype."""
+    """Return the dtype in which a function computes elements of a datatype."""
     return np.dtype("f4" if datatype.name in HALVES else datatype.name)

@@ -1,4 +1,4 @@
-"""The built-in reduction operators: MPI's, with the functors of their kernels and the datatypes they are defined on."""
+"""The built-in reduction operators: MPI's and AVG, with functors and datatypes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from .user_op import no_arithmetic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltinOp:
-    """One reduction operator. Operators are unique objects: compare with ``is``, use as dictionary keys.
+    """A built-in reduction operator.
+
+    Operators are unique objects: compare them with ``is``, or use them as dictionary keys.
 
     Attributes
     ----------
     name : str
-        MPI's name; "AVG" is ours.
+        MPI's name; MPI has no "AVG".
     cxx : str
-        The functor in kernels.
+        The kernels' functor.
     mpi : MPI.Op or None
         None where MPI has no such operator.
     kinds : frozenset of str
-        The datatype kinds it is defined on.
+        The kinds of datatypes that it is defined on.
     """
 
     name: str
@@ -36,23 +38,24 @@ class BuiltinOp:
     kinds: frozenset[str]
 
     def __reduce__(self) -> tuple[Callable[[str], BuiltinOp], tuple[str]]:
-        return _named, (self.name,)  # unpickling finds the operator, so that identity holds
+        # Unpickling looks the operator up, so that identity holds.
+        return _named, (self.name,)
 
 
-AnyOp = MPI.Op | BuiltinOp | UserOp  # what reductions take
+AnyOp = MPI.Op | BuiltinOp | UserOp  # `op` argument of reductions
 
 
 def of(op: AnyOp, operation: str = "reduction") -> BuiltinOp | UserOp:
-    """Return the operator that `op` names; `operation` is for messages, such as ``"Allreduce"``.
+    """Return the operator that `op` names. `operation` is for messages.
 
     Raises
     ------
     TypeError
-        Neither an `MPI.Op`, nor `pyncclx.AVG`, nor a `pyncclx.Op`.
+        `op` is neither an `MPI.Op`, nor `pyncclx.AVG`, nor a `pyncclx.Op`.
     NotSupported
-        Made with `MPI.Op.Create`: its function runs on the host.
+        `op` was made with `MPI.Op.Create`: its function runs on the host.
     MPI.Exception
-        `MPI.OP_NULL`, `MPI.REPLACE` or `MPI.NO_OP` (class ERR_OP).
+        `op` is `MPI.OP_NULL`, `MPI.REPLACE` or `MPI.NO_OP` (class ERR_OP).
     """
     if isinstance(op, (BuiltinOp, UserOp)):
         return op
@@ -70,7 +73,10 @@ def of(op: AnyOp, operation: str = "reduction") -> BuiltinOp | UserOp:
 
 
 def predefined(op: MPI.Op) -> BuiltinOp | None:
-    """Return the operator of an MPI operator; None for those that do not reduce, or that a program has made."""
+    """Return the built-in operator for one of MPI's.
+
+    Return None for an operator that does not reduce, or that a program has made.
+    """
     return _by_handle.get(op.handle)
 
 
@@ -83,14 +89,14 @@ def template(operation: str, op: BuiltinOp | UserOp, buffer: Buffer) -> tuple[st
         For messages, such as ``"Allreduce"``.
     op : BuiltinOp or pyncclx.Op
     buffer : Buffer
-        One of those to be reduced.
+        A buffer of the reduction.
 
     Raises
     ------
     ValueError
-        A `pyncclx.Op` for other elements.
+        `op` is a `pyncclx.Op` for other elements.
     MPI.Exception, NotSupported
-        As `check`.
+        Raised by `check`.
     """
     if isinstance(op, UserOp):
         return op.bind(operation, buffer).template
@@ -99,7 +105,7 @@ def template(operation: str, op: BuiltinOp | UserOp, buffer: Buffer) -> tuple[st
 
 
 def check(operation: str, op: BuiltinOp, datatype: Datatype) -> None:
-    """Raise, as MPI does, if an operator is not defined on a datatype.
+    """Raise, like MPI, if an operator is not defined on a datatype.
 
     Parameters
     ----------
@@ -111,11 +117,11 @@ def check(operation: str, op: BuiltinOp, datatype: Datatype) -> None:
     Raises
     ------
     MPI.Exception
-        Class ERR_OP.
+        The operator is not defined on it (class ERR_OP).
     TypeError
-        Elements that the library only moves: text, dates, records and the like.
+        The library only moves such elements: text, dates, records and the like.
     NotSupported
-        MPI would reduce it, no GPU can (long double).
+        MPI would reduce it, but no GPU can (long double).
     """
     if datatype.kind in op.kinds:
         return

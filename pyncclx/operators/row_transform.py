@@ -1,4 +1,4 @@
-"""`pyncclx.Transform`: a Python function that a kernel applies to the elements it sends, compiled by Numba."""
+"""`pyncclx.Transform`: a Python function that kernels apply to elements they send."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from . import linked
 from .kept import is_as_kept, kept
 from .linked import HALVES, LinkedFunction, computed
 
-_FIRST = ("x", "row", "column")  # the arguments that every transform has
+_FIRST = ("x", "row", "column")  # arguments of every transform
 
 
 class Transform:
-    """A function of each element that an operation sends; it replaces a kernel before the operation.
+    """A function of each element that an operation sends, instead of a kernel before.
 
     Decorate a Python function with it, and pass it as ``transform=``, with its arrays if it has any. Numba compiles it
-    at its first use, and it becomes a part of the kernel: no call is left.
+    at its first use, and it is inlined into the kernel.
 
     Parameters
     ----------
     fn : callable
-        ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type;
-        float16 and bfloat16 come as float32. `row` is its index in the first dimension of what is sent, an array or
-        whole rows of it; `column` its place in the row, however many other dimensions there are. A vector is one row.
-        The result is converted to the type of the array that receives it: rounded to a float, as C converts to an
-        integer. It must not raise: a kernel cannot pass an exception on.
+        ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type, but
+        float32 for float16 and bfloat16. `row` is its index in the first dimension of the array, or of the rows, that
+        are sent. `column` is its place in the row, over all other dimensions. A vector is one row. The result is
+        converted to the type of the receiving array: rounded to a float, or to an integer by the rules of C. It must
+        not raise: a kernel cannot pass an exception on.
 
     Raises
     ------
@@ -42,11 +42,10 @@ class Transform:
 
     Notes
     -----
-    What the function has captured keeps the value that it has at the first use: for other values, make another
-    transform, or pass an array.
+    Captured variables keep the values of the first use: for other values, make another transform, or pass an array.
 
-    A function of a whole row, such as its mean square or its largest magnitude, is computed before, into an array with
-    a number for each row: the kernel has one element at a time.
+    The kernel has one element at a time. Compute a function of a whole row, such as its mean square, before the call,
+    and pass an array with a number for each row.
 
     Examples
     --------
@@ -70,7 +69,7 @@ class Transform:
         self._kept: Callable[..., Any] | None = None
 
     def __call__(self, *arrays: Any) -> WithArrays:
-        """Return the transform with the device arrays that its function reads, one for each argument after `column`."""
+        """Return the transform with its device arrays, one per argument after `column`."""
         if len(arrays) != self.count:
             raise TypeError(f"{self!r} takes {self.count} arrays, not {len(arrays)}")
         return WithArrays(self, arrays)
@@ -79,7 +78,10 @@ class Transform:
         return f"pyncclx.Transform({self.name})"
 
     def as_at_first_use(self) -> Callable[..., Any]:
-        """Return the function with what it had captured at its first use; one for equal transforms of a function."""
+        """Return the function with the captured values of its first use.
+
+        Equal transforms of a function share one.
+        """
         if self._kept is None:
             copy = _KEPT.get(self.fn)
             if copy is None or not is_as_kept(self.fn, copy):
@@ -89,37 +91,37 @@ class Transform:
 
 
 class WithArrays(NamedTuple):
-    """A transform and its arrays, as calls take it."""
+    """A transform and its arrays, as passed to calls."""
 
     transform: Transform
     arrays: tuple[Any, ...]
 
 
 class Applied(NamedTuple):
-    """A transform in a call: template arguments of the kernel, and addresses that it is given."""
+    """A transform in a call: template arguments of the kernel, and arrays' addresses."""
 
     name: str
-    template: tuple[str, ...]  # the types of elements, and which transform
-    addresses: tuple[int, ...]  # of as many arrays as a transform can have
+    template: tuple[str, ...]  # types of elements, and name of the transform
+    addresses: tuple[int, ...]  # MOST_ARRAYS addresses
     buffers: tuple[Buffer, ...]
 
 
 def apply(transform: Any, operation: str, types: tuple[str, str], element: Datatype, result: Datatype) -> Applied:
-    """Return what a call takes from its `transform` argument.
+    """Check a call's `transform` argument, and return it as applied in the call.
 
     Parameters
     ----------
     types : tuple of str
-        The C++ types that the kernel is a template of.
+        The C++ types that are template arguments of the kernel.
     element, result : Datatype
-        Of the elements that the transform is given, and of those that receive its results.
+        Datatypes of the transform's input, and of the array that receives its results.
 
     Raises
     ------
     TypeError
-        No transform, arrays left out, or arrays that it cannot read.
+        `transform` is none, lacks arrays, or has arrays that it cannot read.
     NotSupported
-        For these elements.
+        A transform is not possible for these elements.
     """
     bound = transform() if isinstance(transform, Transform) else transform
     if not isinstance(bound, WithArrays):
@@ -135,12 +137,12 @@ def apply(transform: Any, operation: str, types: tuple[str, str], element: Datat
     return Applied(bound.transform.name, function.template, tuple(addresses), buffers)
 
 
-#: Of a call without a transform.
+#: Used in calls without a transform.
 NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
 
 
 def template_for(applied: Applied, types: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the template arguments of another kernel that applies the same transform, if there is one."""
+    """Return the template arguments of another kernel with the same transform, if any."""
     function = linked.named(applied.template)
     return types if function is None else _linked_for(function.fn, function.types, types).template
 

@@ -20,31 +20,31 @@ class Op:
     """A reduction operator from a Python function, for device arrays.
 
     Numba compiles the function at the operator's first use, and it is linked into the kernel: a sum written in Python
-    runs as fast as `MPI.SUM`. Make an operator once, not at every call. What the function has captured keeps the value
-    that it has at the first use: for other values, make another operator.
+    runs as fast as `MPI.SUM`. Make an operator once, not at every call. Captured variables keep the values of the first
+    use: for other values, make another operator.
 
     Parameters
     ----------
     fn : callable
-        ``fn(a, b)`` returns the element that two make. For a structured `dtype` it is ``fn(a, b, out)``, which sets
-        fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
+        ``fn(a, b)`` returns the combination of two elements. For a structured `dtype` it is ``fn(a, b, out)``, which
+        sets fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
         ``cuda.jit(device=True)``. It must be associative, and is applied in the order of the ranks:
-        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is not used. It must
-        not raise: a kernel cannot pass an exception on.
+        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is ignored. It must not
+        raise: a kernel cannot pass an exception on.
     dtype : NumPy dtype, str, or what `numpy.dtype` takes, optional
-        Of an element. float16 and bfloat16 are computed in float32, and rounded once. Left out: the datatype of
+        Type of an element. float16 and bfloat16 are computed in float32, and rounded once. Default: the datatype of
         each call's arrays, if it is not structured.
     identity : scalar, tuple or record, optional
         The value that changes no other, for programs that need it; no operation here does.
     commute : bool, default True
-        Whether ``fn(a, b)`` equals ``fn(b, a)``, as `MPI.Op.Is_commutative`; the ranks' order is kept in any case.
+        Whether ``fn(a, b)`` equals ``fn(b, a)``, as for `MPI.Op.Is_commutative`. The ranks' order is kept in any case.
 
     Attributes
     ----------
     name : str
         Name of the function.
     dtype : numpy.dtype, Datatype or None
-        Structured dtypes as given; others by their row in the table of datatypes.
+        A structured dtype as given, or a row of the table of datatypes.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Op:
         self.dtype = None if dtype is None else _element_type(dtype)
         self.identity = _checked_identity(self.dtype, identity)
         self.commute = commute
-        self._kept: Callable[..., Any] | None = None  # the function as it was at the first use
+        self._kept: Callable[..., Any] | None = None  # copy of the function at its first use
         self._bound: dict[Any, BoundOp] = {}
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class Op:
         ValueError
             The buffer has other elements than the operator.
         TypeError
-            As `kept`.
+            Raised by `kept`.
         """
         dtype = buffer.datatype if self.dtype is None else self.dtype
         if isinstance(dtype, Datatype):
@@ -121,7 +121,7 @@ class Op:
 
 
 def no_arithmetic(operation: str) -> TypeError:
-    """Return the exception for arrays whose elements can be moved, but not computed with."""
+    """Return the exception for elements that kernels move but cannot compute with."""
     return TypeError(
         f"{operation}: the arrays hold text, dates, records or other elements without arithmetic here; "
         "pass .view('i8') or the like to reduce them as numbers, or give a pyncclx.Op the dtype of records"
@@ -129,7 +129,7 @@ def no_arithmetic(operation: str) -> TypeError:
 
 
 def _element_type(dtype: Any) -> Datatype | np.dtype[Any]:
-    """Return a row of the table, or a structured dtype."""
+    """Return a row of the table of datatypes, or a structured dtype."""
     if isinstance(dtype, (list, np.dtype)) and np.dtype(dtype).names:
         return np.dtype(dtype)
     row = datatypes.of(dtype)
