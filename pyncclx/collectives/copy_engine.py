@@ -22,7 +22,7 @@ from ..team.plans import Plan
 from ..team.team import Team
 from . import barrier
 
-COPY_ENGINE = "copy_engine"  # an algorithm
+COPY_ENGINE = "copy_engine"  # name of the algorithm
 OPERATIONS = ("Allgather", "Alltoall", "Bcast")
 
 
@@ -50,9 +50,9 @@ def copy_engine_call(
 ) -> Call | None:
     """Return the call of an operation on the copy engines; None leaves it to a kernel.
 
-    The copy engines do it if `algorithm` is their name. If `algorithm` is None, they do it if the communicator has
-    `sm_free`, a message of `nbytes` is longer than packets carry, and every rank's last buffer is in a window.
-    Collective in both cases.
+    The copy engines do it if `algorithm` is their name. If it is None, they do it on three conditions: the communicator
+    has `sm_free`, messages are longer than packets carry, and every rank's last buffer is in a window. Collective in
+    both cases.
 
     Parameters
     ----------

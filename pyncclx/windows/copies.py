@@ -102,12 +102,18 @@ class Copies(Accesses):
 
     @remembering
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """`Put` with a request, complete when `origin` may be reused. As mpi4py's Rput."""
+        """Start a `Put` whose request completes when `origin` may be reused.
+
+        As mpi4py's Rput.
+        """
         return self._copy("Rput", origin, target_rank, target).request()
 
     @remembering
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
-        """`Get` with a request, complete when `origin` has the data. As mpi4py's Rget."""
+        """Start a `Get` whose request completes when `origin` has the data.
+
+        As mpi4py's Rget.
+        """
         return self._copy("Rget", origin, target_rank, target).request()
 
     def _copy(self, operation: str, origin: Any, rank: int, target: Any) -> Enqueued:

@@ -23,8 +23,8 @@ from .signals import Signals
 class Place(NamedTuple):
     """The memory that a rank exposes."""
 
-    window: int  # number of the window of `comm.Alloc` that it is in
-    offset: int  # in that window, in bytes
+    window: int  # number of its `comm.Alloc` window
+    offset: int  # offset in that window, in bytes
     nbytes: int
     disp_unit: int
 

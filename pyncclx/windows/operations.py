@@ -56,7 +56,7 @@ class Operations(Copies):
 
     @on_device
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
-        """`Accumulate` with a request, complete when `origin` may be reused.
+        """Start an `Accumulate` whose request completes when `origin` may be reused.
 
         As mpi4py's Raccumulate.
         """
@@ -66,7 +66,7 @@ class Operations(Copies):
     def Rget_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> MPI.Request:
-        """`Get_accumulate` with a request, complete when `result` has the data.
+        """Start a `Get_accumulate` whose request completes when `result` has the data.
 
         As mpi4py's Rget_accumulate.
         """
@@ -76,7 +76,9 @@ class Operations(Copies):
     def Fetch_and_op(
         self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = MPI.SUM
     ) -> None:
-        """`Get_accumulate` of one element. As mpi4py's Fetch_and_op.
+        """Copy one element into `result`, then accumulate `origin` into it.
+
+        As mpi4py's Fetch_and_op.
 
         Parameters
         ----------

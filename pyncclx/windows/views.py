@@ -15,7 +15,8 @@ from .exposed import Attached, Exposed
 class Views(Epochs):
     """The methods of `pyncclx.Win` that attach memory or return it."""
 
-    _array: Any = None  # keeps this rank's memory alive
+    # This reference keeps the rank's memory alive.
+    _array: Any = None
 
     def Attach(self, memory: Any) -> None:
         """Attach memory of this rank to a dynamic window. Not collective.

@@ -89,8 +89,8 @@ class Win(StandIn, Operations, Signalling, Views):
         TypeError, MPI.Exception
             On all ranks, for device memory: some rank's disp_unit is no integer, or not positive (ERR_DISP).
         NotSupported
-            On all ranks: some rank's memory is a device array, but not every rank's is from `comm.Alloc`, or the ranks
-            are on several nodes, and the communicator does not stage.
+            On all ranks, if the communicator does not stage: some rank's memory is a device array, but not every rank's
+            is from `comm.Alloc`, or the ranks are on several nodes.
 
         Notes
         -----

@@ -136,7 +136,7 @@ def _on_host(composition: Composition, own: int, recv: int, spans: list[Span]) -
 
 
 def _runs(spans: list[Span]) -> list[Span]:
-    """Join spans that follow each other."""
+    """Join adjacent spans."""
     runs: list[Span] = []
     for span in spans:
         if runs and runs[-1].begin + runs[-1].nbytes == span.begin:

@@ -2,7 +2,7 @@
 
 Shortest vectors: a host exchange over MPI gives all vectors to each rank, which folds them in the usual order. Short:
 all ranks of a node fold their vectors, exchange the results over their rails, and fold these, in one trip between
-nodes. Long: each rank folds a piece for its node, exchanges it over its rail and folds it, then all ranks of the node
+nodes. Long: each rank folds a piece for its node, exchanges it over its rail and folds it. Then all ranks of the node
 get all pieces. Several segments of the vector are under way, in different steps.
 """
 
@@ -32,8 +32,8 @@ from .pieces import Span, aligned
 from .rail_fold import RailFold
 
 SHORT_NBYTES = 32 << 10  # longest short vector; not measured
-# Shortest vector for NCCL's allreduce instead of its allgather and a fold. On two nodes of one H200 each, the former
-# took 1.16 times as long as the latter for 2 MB, 0.92 times for 8 MB (26 November 2026).
+# Shortest vector for NCCL's allreduce instead of its allgather and a fold. The former took 1.16 times as long as the
+# latter for 2 MB, 0.92 times for 8 MB. Two nodes of one H200 each, 26 November 2026.
 WHOLE_NBYTES = 4 << 20
 SEGMENT_NBYTES = 1 << 20  # segment of one rank's piece; not measured
 # Segment of a vector if each rank is alone on its node: nothing runs beside exchanges, and each has its latency.

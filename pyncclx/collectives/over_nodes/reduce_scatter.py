@@ -31,8 +31,8 @@ from .options import check_no_choice
 from .pieces import Span, aligned
 
 GATHERED_NBYTES = 4 << 10  # longest vector that NCCL's allgather moves whole
-# Longest vector for NCCL's reduce-scatter instead of sends, receives and a fold. On two nodes of one H200 each, the
-# former took 0.70 times as long as the latter for 8 KB, 1.10 times for 32 KB (27 November 2026).
+# Longest vector for NCCL's reduce-scatter instead of sends, receives and a fold. The former took 0.70 times as long as
+# the latter for 8 KB, 1.10 times for 32 KB. Two nodes of one H200 each, 27 November 2026.
 WHOLE_NBYTES = 16 << 10
 
 
