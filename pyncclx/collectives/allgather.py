@@ -1,4 +1,4 @@
-"""Allgather."""
+"""Allgather inside a node."""
 
 from __future__ import annotations
 

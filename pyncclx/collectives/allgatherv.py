@@ -1,4 +1,4 @@
-"""Allgatherv."""
+"""Allgatherv inside a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allreduce."""
+"""Allreduce inside a node."""
 
 from __future__ import annotations
 

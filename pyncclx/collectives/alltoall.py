@@ -1,4 +1,4 @@
-"""Alltoall."""
+"""Alltoall inside a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bcast."""
+"""Bcast inside a node."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def edges_of(comm: Any) -> Edges | None:
 def meet_neighbors(graph: MPI.Distgraphcomm) -> None:
     """Record on a new graph whether some rank has no neighbours. Collective.
 
-    MPI has no call that tells.
+    MPI has no call for this.
     """
     edges = _graph(graph)
     first_alone = mpi_bootstrap.first_bytes(graph, b"" if edges.sources or edges.destinations else b"alone")

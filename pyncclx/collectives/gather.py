@@ -1,4 +1,4 @@
-"""Gather."""
+"""Gather inside a node."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def chain(kernel: str) -> Rung:
 
 
 def climb(operation: str, layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str | None) -> Choice:
-    """Choose the first algorithm for messages of `nbytes`, or the one asked for.
+    """Choose the first algorithm that takes `nbytes`, or the one named `algorithm`.
 
     `rungs` are the algorithms, those for short messages first. Their kernels' names consist of `operation` and the name
     of the algorithm.
@@ -137,7 +137,7 @@ def _limit(layout: Layout, rung: Rung, tuned: dict[str, int]) -> int:
 
 
 def _reason(layout: Layout, rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
-    """Return why an algorithm was chosen: its limit, or that of the second highest."""
+    """Return the reason for an algorithm: its limit, or that of the last but one."""
     last = chosen if chosen.transport in (Transport.PACKETS, Transport.LINES) else rungs[-2]
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

@@ -1,4 +1,4 @@
-"""Reduce."""
+"""Reduce inside a node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
 
 
 def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...]) -> bool:
-    """Return whether a chain can do the reduction (cuda/collectives/reduce_chain.cu)."""
+    """Return whether a chain can do the reduction (cuda/collectives/reduce_chain.cu).
+
+    Partial results go from rank to rank, once over each link.
+    """
     operator = bound_op.named(template)
     whole = operator is None or operator.group_nbytes == PACK_NBYTES
     return root in (0, 1, size - 1) and whole and datatype.name not in HALVES

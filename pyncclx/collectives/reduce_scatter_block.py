@@ -1,4 +1,4 @@
-"""Reduce_scatter_block."""
+"""Reduce_scatter_block inside a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scatter."""
+"""Scatter inside a node."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Choose = Callable[[Layout, int], Choice]  # choice by the bytes of a message
 def as_packets(
     layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_nbytes: int | None = None
 ) -> Choice:
-    """Move short messages as packets, on as many channels as have enough to do.
+    """Choose packets, for short messages, on as many channels as have enough to do.
 
     A rank moves `messages` different messages of `nbytes`, a channel at most `channel_nbytes` of one.
     """
@@ -56,14 +56,14 @@ def as_lines(
     few_threads_nbytes: int,
     worth_a_channel_nbytes: int = WORTH_A_CHANNEL_NBYTES,
 ) -> Choice:
-    """Move medium messages as lines, at most `channel_nbytes` on a channel."""
+    """Choose lines, for medium messages, with at most `channel_nbytes` a channel."""
     grid = max(1, min(layout.channels, -(-nbytes // min(worth_a_channel_nbytes, channel_nbytes))))
     threads = _early_threads(grid, nbytes, few_threads_nbytes)
     return Choice(kernel, grid, threads, "lines of 128 bytes with a flag in each")
 
 
 def as_chunks(layout: Layout, kernel: str, moved_nbytes: int = sys.maxsize) -> Choice:
-    """Move long messages as chunks, or straight to windows, on all channels.
+    """Choose chunks, for long messages, on all channels; windows are written straight.
 
     `moved_nbytes` is the sum of what a rank sends and receives.
     """
@@ -73,14 +73,14 @@ def as_chunks(layout: Layout, kernel: str, moved_nbytes: int = sys.maxsize) -> C
 
 
 def as_chain(layout: Layout, kernel: str) -> Choice:
-    """Move very long messages from or to one rank in a chain, on all channels."""
+    """Choose a chain, for very long messages from or to one rank, on all channels."""
     return Choice(kernel, layout.channels, None, "pieces from rank to rank, through the heap")
 
 
 def as_spans(
     layout: Layout, kernel: str, nbytes: int, *, long_kernel: str | None = None, both_ways: bool = True
 ) -> Choice:
-    """Move messages of at most `nbytes` to each rank as packets, lines or chunks.
+    """Choose packets, lines or chunks for messages of at most `nbytes` to each rank.
 
     If there is a `long_kernel`, it moves chunks, and `kernel` only packets and lines.
     """
@@ -96,7 +96,7 @@ def as_spans(
 
 
 def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
-    """Move messages that carry their lengths, which receivers lack, on all channels.
+    """Choose all channels for messages that carry their lengths, unknown to receivers.
 
     `nbytes` is the most that this rank's buffers hold; it may differ between ranks. Each warp of a block takes time to
     start, so only those with something to do are launched.

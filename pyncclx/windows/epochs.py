@@ -30,7 +30,7 @@ _COLLECTIVE = ("Fence",)
 
 
 def recorded(method: _Method) -> _Method:
-    """Record the calls of a window's method, their ends, and that they are waiting."""
+    """Record a window method's calls and ends, and make its waits visible to monitors."""
     name = method.__name__
     with_rank = "rank" in inspect.signature(method).parameters
 
@@ -106,12 +106,15 @@ class Epochs(Separate):
 
     @recorded
     def Unlock(self, rank: int) -> None:
-        """End the epoch with a rank, and complete it. As mpi4py's Unlock."""
+        """Complete the operations with a rank, and end the epoch. As mpi4py's Unlock."""
         self._unlock(super().Unlock, rank)
 
     @recorded
     def Unlock_all(self) -> None:
-        """End the epoch with all ranks, and complete it. As mpi4py's Unlock_all."""
+        """Complete all operations, and end the epoch with all ranks.
+
+        As mpi4py's Unlock_all.
+        """
         self._unlock(super().Unlock_all)
 
     def _lock(
@@ -119,7 +122,8 @@ class Epochs(Separate):
     ) -> None:
         """Begin an epoch with a rank, or with all; keep no lock if a step raises.
 
-        Waits for the locks here are bounded, waits for MPI's own are not. MPI locks only when no other rank holds one.
+        Waits for the locks here are bounded, waits for MPI's own are not. So MPI is asked for a lock only when no other
+        rank holds it.
         """
         with ExitStack() as undo:
             if self._locks is not None and not assertion & MPI.MODE_NOCHECK:
@@ -202,7 +206,7 @@ class Epochs(Separate):
 
     @recorded
     def Complete(self) -> None:
-        """End the epoch of `Start`, and complete its operations. As mpi4py's Complete."""
+        """Complete the operations since `Start`, and end the epoch. As mpi4py's Complete."""
         self._complete_by(super().Complete)
 
     def Wait(self) -> Literal[True]:

@@ -1,9 +1,9 @@
 """Bcast over nodes.
 
-Shortest messages: a host exchange. If each rank is alone on its node, NCCL's broadcast moves others. Short: root sends
-to one rank of each node, and a kernel copies inside each node. Long: root scatters pieces to its node's ranks, which
-send them over the rails, and all ranks of a node get all pieces. With more than two nodes, each gets a part of a piece
-from root's node, and the nodes exchange the parts. So root's links carry the piece once.
+Shortest messages: a host exchange. If each rank is alone on its node, NCCL's broadcast moves the rest. Short: root
+sends to one rank of each node, and a kernel copies inside each node. Long: root scatters pieces to its node's ranks,
+which send them over the rails, and all ranks of a node get all pieces. With more than two nodes, each gets a part of a
+piece from root's node, and the nodes exchange the parts. So root's links carry the piece once.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def write_outputs(
 
 
 def read(composition: Composition, address: int, count: int) -> Integers:
-    """Read numbers, after the step that writes them has ended."""
+    """Read numbers that a completed step has written."""
     return np.frombuffer(composition.spanning.team.device.peek(address, count * WORD_NBYTES), np.int64)
 
 

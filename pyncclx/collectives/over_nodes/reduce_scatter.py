@@ -182,14 +182,17 @@ class _ByNode:
         )
 
     def _apart(self, own: int, nbytes: int, recv: int, slot: int) -> int:
-        """Return the address of this rank's vector, copied if the result partly overlaps."""
+        """Copy this rank's vector if the result partly overlaps it; return its address."""
         if own == recv or abs(own - recv) >= nbytes:
             return own
         self.composition.copy(slot, own, nbytes)
         return slot
 
     def _turns(self, node: int) -> range:
-        """Return a node's turns: several if it has more ranks than this node."""
+        """Return the turns in which this node's ranks fold the blocks for a node.
+
+        There are several if that node has more ranks.
+        """
         places = self.composition.places
         return range(-(-len(places.ranks_of(node)) // places.local_size))
 
