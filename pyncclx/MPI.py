@@ -1,9 +1,10 @@
-"""All of `mpi4py.MPI`, with our communicators in it: a program that imports this instead needs no other change.
+"""All of `mpi4py.MPI`, with communicators that take device arrays.
 
     from pyncclx import MPI
 
-Communicators of this module never refuse a call that MPI allows. Where there is no kernel, MPI works on a copy in host
-memory (`comm.staging`); `comm.explain` describes how a call would run.
+A program that imports this module instead of mpi4py's needs no other change. Its communicators never refuse a call that
+MPI allows. Where there is no kernel, MPI works on a copy in host memory (`comm.staging`). `comm.explain` describes how
+a call would run.
 """
 
 # ruff: noqa: PLC0414
@@ -17,7 +18,7 @@ from mpi4py.MPI import _addressof as _addressof
 from mpi4py.MPI import _handleof as _handleof
 from mpi4py.MPI import _sizeof as _sizeof
 
-from .communicator import public as _public  # noqa: F401  # faults that the environment sets
+from .communicator import public as _public  # noqa: F401  # injects the faults that the environment sets
 from .communicator.communicator import COMM_NULL as COMM_NULL
 from .communicator.communicator import COMM_SELF as COMM_SELF
 from .communicator.communicator import COMM_WORLD as COMM_WORLD
@@ -43,17 +44,17 @@ from .team.state import STAGES_BY_DEFAULT as _STAGES_BY_DEFAULT
 from .windows.win import WIN_NULL as WIN_NULL
 from .windows.win import Win as Win
 
-_STAGES_BY_DEFAULT.set(True)  # a program that imports this module expects every call of MPI to work
+_STAGES_BY_DEFAULT.set(True)  # A program that imports this module expects every call of MPI to work.
 globals().update(_op.Op.constants)  # SUM and all the others
 globals().update(_datatype.Datatype.constants)  # INT and all the others
 
-__file__ = _MPI.__file__  # ctypes.CDLL(MPI.__file__) is how programs find MPI's functions
+__file__ = _MPI.__file__  # Programs find MPI's functions by ctypes.CDLL(MPI.__file__).
 
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 
 
-if not TYPE_CHECKING:  # for a type checker a name that is not here is an error, and this would give it any
+if not TYPE_CHECKING:  # Type checkers must report missing names, which this function would hide.
 
     def __getattr__(name: str) -> Any:
-        # What mpi4py keeps to itself but others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
+        # Private names of mpi4py that others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
         return getattr(_MPI, name)

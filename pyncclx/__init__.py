@@ -1,6 +1,6 @@
-"""pyncclx moves GPU arrays between the ranks of an MPI program, by GPU kernels behind mpi4py's communicators.
+"""GPU kernels that run the communication of mpi4py programs.
 
-Names are loaded at the first use: with them comes `mpi4py.MPI`, which initialises MPI by what `mpi4py.rc` has then.
+Names are loaded at the first use. This imports `mpi4py.MPI`, which initialises MPI as `mpi4py.rc` says at that time.
 """
 
 # ruff: noqa: F405
@@ -47,12 +47,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-if not TYPE_CHECKING:  # for a type checker a name that is not here is an error, and this would give it any
+if not TYPE_CHECKING:  # Type checkers must report missing names, which this function would hide.
 
     def __getattr__(name: str) -> Any:
         if name in __all__:
             public = importlib.import_module(".communicator.public", __name__)
             return globals().setdefault(name, getattr(public, name))
-        if name.islower() and not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):  # a room
+        if name.islower() and not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):  # a module
             return importlib.import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The exceptions that pyncclx raises beside TypeError, ValueError, KeyError and BufferError."""
+"""Exceptions of pyncclx, besides TypeError, ValueError, KeyError and BufferError."""
 
 from __future__ import annotations
 
@@ -23,23 +23,26 @@ __all__ = [
 
 
 class NotSupported(RuntimeError):
-    """A call that is legal in MPI but not possible here; the text has the reason and what to do instead."""
+    """A call is legal in MPI but not possible here; the text says why, and what to do."""
 
 
 class DerivedDatatype(NotSupported):
-    """A derived MPI datatype where elements of one type are needed."""
+    """A derived MPI datatype was passed where elements of one type are needed."""
 
 
 class Aborted(RuntimeError):
-    """The communicator was aborted while an operation waited; its contents are undefined from then on."""
+    """The communicator was aborted while an operation waited.
+
+    Its data are undefined from then on.
+    """
 
 
 class CollectiveMismatch(RuntimeError):
-    """Ranks of one communicator called different operations, or one operation with different arguments."""
+    """Ranks of a communicator made different calls, by operation or arguments."""
 
 
 class MPIError(MPI.Exception):
-    """An `MPI.Exception` whose text is a sentence about what was wrong.
+    """An `MPI.Exception` whose text is a sentence about the error.
 
     Caught by ``except MPI.Exception``; `Get_error_class` and comparison with a code work as usual.
 
@@ -62,26 +65,26 @@ class MPIError(MPI.Exception):
         return f"MPIError({int(self)}, {self.text!r})"
 
     def __reduce__(self) -> tuple[type[MPIError], tuple[Any, ...]]:
-        # MPI.Exception keeps the code alone in args, and unpickling calls the class with args.
+        # MPI.Exception keeps only the code in args, and unpickling calls the class with args.
         return type(self), (int(self), self.text)
 
 
 class RankFailed(MPIError):
-    """Ranks of the communicator have failed: their processes died, or ended while others needed them.
+    """Ranks of the communicator have died, or ended while others needed them.
 
     An `MPI.Exception` of class ``MPI.ERR_PROC_FAILED``, where MPI has it. Calls that need all ranks raise it from then
-    on; messages between ranks that live go on.
+    on. Messages between living ranks continue.
 
     Parameters
     ----------
     ranks, world_ranks : tuple of int
-        Those that have failed, as ranks of the communicator, and of MPI.COMM_WORLD (-1: of another world).
+        The failed ranks, as ranks of the communicator, and of MPI.COMM_WORLD (-1: of another world).
     reason : str
-        What became of them, and how it was found out.
+        How they failed, and how this was detected.
     host : str
         Their node.
     operation : str
-        What this rank was doing, if it was waiting for them; else "".
+        The operation in which this rank waited for them, or "".
     epoch : int
         The number of that operation on the communicator; 0: unknown.
     """
@@ -111,7 +114,7 @@ class RankFailed(MPIError):
         )
 
     def __str__(self) -> str:
-        return self.text  # MPI's name of the class would only repeat it
+        return self.text  # MPI's text for the class would only repeat it
 
     def __repr__(self) -> str:
         return f"RankFailed(ranks={self.ranks}, world_ranks={self.world_ranks}, reason={self.reason!r})"
@@ -122,9 +125,9 @@ class RankFailed(MPIError):
 
 
 class Revoked(MPIError):
-    """The communicator was revoked: no call on it goes on, on any rank, but `Shrink`, `Agree` and `Free`.
+    """The communicator was revoked: calls raise on all ranks.
 
-    An `MPI.Exception` of class ``MPI.ERR_REVOKED``, where MPI has it.
+    Only `Shrink`, `Agree` and `Free` still work. An `MPI.Exception` of class ``MPI.ERR_REVOKED``, where MPI has it.
 
     Parameters
     ----------
@@ -142,7 +145,7 @@ class Revoked(MPIError):
 
 
 class PeerTimeout(RuntimeError):
-    """A peer did not arrive in time; the kernel stopped waiting and recorded what it had read.
+    """A wait for a peer timed out in a kernel, which recorded what it had read.
 
     Parameters
     ----------
@@ -158,11 +161,11 @@ class PeerTimeout(RuntimeError):
     Attributes
     ----------
     detail : str
-        What is known of the process that did not come.
+        What is known about the late process.
     """
 
     def __init__(self, operation: str, epoch: int, rank: int, peer: int, expected: int, seen: int) -> None:
-        # The fields are the args, so that the exception survives pickling between ranks.
+        # The args are the fields, so that the exception survives pickling between ranks.
         super().__init__(operation, epoch, rank, peer, expected, seen)
         self.operation = operation
         self.epoch = epoch
@@ -190,7 +193,7 @@ class PeerTimeout(RuntimeError):
 
 
 class RanksMissing(PeerTimeout):
-    """Ranks did not come where all ranks of a communicator make something together, before any kernel.
+    """Ranks did not come to a call that all ranks prepare together on the host.
 
     Parameters
     ----------
@@ -215,7 +218,7 @@ class RanksMissing(PeerTimeout):
 
 
 class StepTimeout(PeerTimeout):
-    """A step between nodes was not over in time.
+    """A step between nodes timed out.
 
     Parameters
     ----------
@@ -241,7 +244,7 @@ class StepTimeout(PeerTimeout):
 
 
 class SendTimeout(PeerTimeout):
-    """A message that goes through MPI, such as one to another node, was not received in time.
+    """A message sent through MPI, such as to another node, was not received in time.
 
     Parameters
     ----------
@@ -263,7 +266,7 @@ class SendTimeout(PeerTimeout):
 
 
 class CapacityExceeded(RuntimeError):
-    """A rank sent more than the receiver made room for; nothing was written past the room there was.
+    """A rank sent more rows than the receiver has room for; no others were written.
 
     Parameters
     ----------

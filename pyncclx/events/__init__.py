@@ -1,6 +1,6 @@
-"""The one event sink: each room emits an event for each operation that it carries out, and listeners receive it.
+"""Events: packages emit one for each operation, and listeners receive it.
 
-While `listeners` is empty, an operation only looks at it once::
+While `listeners` is empty, an operation only tests it once::
 
     began = events.begin("Allreduce", comm) if events.listeners else None
     ...
@@ -27,24 +27,26 @@ now = time.perf_counter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One operation, emitted when its method returns; a persistent request emits one at each start.
+    """An operation, emitted when its method returns.
+
+    A persistent request emits one at each start.
 
     Attributes
     ----------
     kind : {START, END, SLOW, FAILURE, MISMATCH}
-        Listeners get those of ends alone, hooks (`pyncclx.on_event`) all. Of a start, only operation and comm are
-        known; of a failure, operation, text and error.
+        Listeners get only END, hooks (`pyncclx.on_event`) all kinds. A START has only operation and comm; a FAILURE
+        only operation, text and error.
     operation : str
-        Name of the method; for a start, of the method that made the request.
+        Name of the method; for the start of a persistent request, of the method that made it.
     how : {NATIVE, STAGED, HOST}
     nbytes : int
-        Length of the longest array among the arguments.
+        Bytes of the longest array among the arguments.
     began, ended : float
-        Times of `now`, in seconds: from call to return.
+        Times of call and return by `now`, in seconds.
     together : int
-        Number of operations that the same call has started, each of which emits an event with the same times.
+        Number of operations that the same call has started; each emits an event with the same times.
     comm : MPI.Comm or None
-        The communicator, where the emitting room has it at hand.
+        The communicator, if the emitting package has it.
     peer : int or None
         The other rank of a message or a one-sided operation.
     """
@@ -71,14 +73,14 @@ hooks: list[Callable[[Event], object]] = []
 
 
 def begin(operation: str, comm: Any = None) -> float:
-    """Give hooks the event of an operation that starts now; return the time, for `emit`."""
+    """Emit the START of an operation to hooks; return the time, for `emit`."""
     began = now()
     start(operation, began, comm)
     return began
 
 
 def start(operation: str, began: float, comm: Any = None) -> None:
-    """Give hooks the event of an operation that has started."""
+    """Emit the START of an operation that began at a given time to hooks."""
     if hooks:
         event = Event(operation=operation, how="", nbytes=0, began=began, ended=began, comm=comm, kind=START)
         for hook in hooks:
@@ -86,7 +88,7 @@ def start(operation: str, began: float, comm: Any = None) -> None:
 
 
 def failed(kind: str, error: BaseException) -> None:
-    """Give hooks the event of a failure or a mismatch that is about to be raised."""
+    """Emit a FAILURE or MISMATCH to hooks, just before it is raised."""
     if hooks:
         at, text = now(), f"{type(error).__name__}: {error}"
         operation = str(getattr(error, "operation", ""))
@@ -96,7 +98,10 @@ def failed(kind: str, error: BaseException) -> None:
 
 
 def sent(hook: Callable[[Event], object], event: Event) -> None:
-    """Call a hook of the program's; what it raises is logged: no rank may leave an operation alone."""
+    """Call a hook of the program, and log what it raises.
+
+    An exception here would make one rank alone leave an operation.
+    """
     try:
         hook(event)
     except Exception:
@@ -113,7 +118,7 @@ def emit(
     comm: Any = None,
     peer: int | None = None,
 ) -> None:
-    """Give all listeners the event of an operation that ends now."""
+    """Emit the END of an operation to all listeners."""
     event = Event(
         operation=operation,
         how=how,
@@ -129,7 +134,7 @@ def emit(
 
 
 def longest_nbytes(arguments: Iterable[Any]) -> int:
-    """Length of the longest array among a call's arguments: arrays, buffer specifications and others."""
+    """Return the bytes of the longest array among a call's arguments."""
     return max(map(_nbytes, arguments), default=0)
 
 
@@ -137,5 +142,5 @@ def _nbytes(argument: Any) -> int:
     array = argument[0] if isinstance(argument, (list, tuple)) and argument else argument
     try:
         return int(array.nbytes if hasattr(array, "nbytes") else memoryview(array).nbytes)
-    except TypeError:  # no array: a rank, an operator, MPI.IN_PLACE
+    except TypeError:  # the argument is no array: a rank, an operator, MPI.IN_PLACE
         return 0

@@ -1,4 +1,4 @@
-"""Hooks of users: a function of theirs is called with events as they happen."""
+"""Hooks: functions of the program that are called with events."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _DEFAULT_SLOW_S = 1.0
 
 
 def on_event(hook: Callable[[Event], object], *, slow_s: float = _DEFAULT_SLOW_S) -> Callable[[], None]:
-    """Call a function at the start and at the end of each operation, and when one fails, for a program's own log.
+    """Call a function at each operation's start and end, and when one fails.
 
     Parameters
     ----------
     hook : callable
-        Gets a `pyncclx.Event`. Its `kind` is "start", "end", "slow", "failure" or "mismatch". What it raises is
-        reported, and does not reach the program.
+        Receives a `pyncclx.Event`, whose `kind` is "start", "end", "slow", "failure" or "mismatch". Exceptions of the
+        hook are logged, not raised.
     slow_s : float
-        Operations of which the call takes so many seconds also cause an event "slow", after their "end".
+        Calls that take at least so many seconds also emit an event "slow", after their "end".
 
     Returns
     -------
     callable
-        Takes the hook away.
+        Removes the hook.
 
     Examples
     --------

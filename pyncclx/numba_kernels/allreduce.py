@@ -1,7 +1,7 @@
-"""Allreduce, written in Python: the twin of cuda/collectives/allreduce.cu, with the same bits. In place: send is recv.
+"""Allreduce in Python: twin of cuda/collectives/allreduce.cu, with the same bits.
 
-A kernel is made for one element type, one operator and one number of ranks: the loop over the ranks is unrolled. With
-two shots a message goes in *tiles*, of which every rank folds a *shard*.
+A kernel is made for one element type, one operator and one number of ranks, and its loop over the ranks is unrolled.
+The two-shot kernels process a message in *tiles*, of which every rank reduces a *shard*. In place, send is recv.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Combine = Callable[[Any, Any], Any]
 
 
 def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Small messages: every rank sends all of its own to all as packets. One trip."""
+    """Return a kernel for small messages: every rank sends its data to all as packets.
+
+    It takes one trip.
+    """
     slot = packet_nbytes(size)
     stride, fold = slot // itemsize, _folding(combine, size)
     elements = size * stride
@@ -29,7 +32,7 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
         me = d.rank(team)
         begin, part = ex.part_of(args[ex.NBYTES])
         send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
-        if part == 0:  # of this block, on all ranks
+        if part == 0:  # then this block has none on any rank
             return
         arrived = cuda.shared.array(elements, element)
         turn = ex.next_turn(work, ex.last_turn(work))
@@ -44,9 +47,9 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
 
 def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Medium messages: contributions and results of a tile go as packets, in one turn.
+    """Return a kernel for medium messages: a tile goes as packets, in one turn.
 
-    Of a slot the first half is for contributions, the second for results. In a short tile some ranks have no shard, and
+    The first half of a slot is for contributions, the second for results. In a short tile some ranks have no shard, and
     get no contributions. But a rank that gets a result from another has sent to it, and so has every rank.
     """
     half = packet_nbytes(size) // 32 * 16
@@ -57,7 +60,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
         me = d.rank(team)
         begin, part = ex.part_of(args[ex.NBYTES])
         send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
-        if part == 0:  # of this block, on all ranks
+        if part == 0:  # then this block has none on any rank
             return
         arrived = cuda.shared.array(elements, element)
         shard = shard_nbytes(part, half, size)
@@ -76,7 +79,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
             for i in range(cuda.threadIdx.x, length // itemsize, cuda.blockDim.x):
                 result[i] = fold(own, arrived, stride, me, i)
             cuda.syncthreads()
-            halves = work + 2 * half  # packets take twice as much as what they carry
+            halves = work + 2 * half  # packets take twice the bytes that they carry
             if not cuda.syncthreads_and(
                 ex.swap_packets(team, halves, turn, me, size, recv + mine, length, recv + theirs, length_of_theirs)
             ):
@@ -87,15 +90,19 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
 
 
 def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Large messages: contributions and results of a tile go as chunks. Each byte travels twice."""
-    at_once = max(1, 16 // size)  # elements that a thread folds before it stores one: their loads travel together
+    """Return a kernel for large messages: a tile goes as chunks, in two turns.
+
+    Each byte is sent twice.
+    """
+    # Elements that a thread reduces before it stores one, so that their loads are in flight together.
+    at_once = max(1, 16 // size)
     fold = _folding(combine, size)
 
     def allreduce_two_shot(team: int, work: int, args: Any, call: int) -> None:
         me = d.rank(team)
         begin, part = ex.part_of(args[ex.NBYTES])
         send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
-        if part == 0:  # of this block, on all ranks
+        if part == 0:  # then this block has none on any rank
             return
         shard = shard_nbytes(part, ex.longest_chunk(size), size)
         stride = ex.longest_chunk(size) // itemsize
@@ -128,13 +135,14 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
 
 def _folding(combine: Combine, size: int) -> Callable[..., Any]:
-    """A function that folds one element of all ranks."""
+    """Return a device function that reduces one element over all ranks."""
 
     @ex.inline
     def fold(own: Any, arrived: Any, stride: int, me: int, i: int) -> Any:
-        """Element `i` of all ranks, in rank order; that of another rank r is ``arrived[r * stride + i]``.
+        """Reduce element `i` over all ranks, in rank order.
 
-        Indices are unsigned: Numba compares others with 0, and then the caller's loop is not unrolled.
+        Peer r's element is ``arrived[r * stride + i]``. Indices are unsigned, because Numba compares signed ones with
+        0, and then the caller's loop is not unrolled.
         """
         total = own[i] if me == 0 else arrived[np.uintp(i)]
         for rank in range(1, size):
@@ -146,13 +154,13 @@ def _folding(combine: Combine, size: int) -> Callable[..., Any]:
 
 @ex.inline
 def shard_nbytes(part: int, most: int, size: int) -> Any:
-    """The length of a shard: a rank's share of a part in whole packs of 16 bytes, or `most`."""
+    """Return a shard's length: a rank's share in whole packs of 16 bytes, or `most`."""
     return min(((part + size - 1) // size + 15) // 16 * 16, most)
 
 
 @ex.inline
 def shard_of(rank: int, tile: int, shard: int, part: int) -> tuple[int, int]:
-    """The shard of a rank in the tile that begins at `tile` of a part: where it begins, and its bytes."""
+    """Return offset and bytes of a rank's shard in the tile that begins at `tile`."""
     begin = min(tile + rank * shard, part)
     return begin, min(shard, part - begin)
 
@@ -161,7 +169,7 @@ def shard_of(rank: int, tile: int, shard: int, part: int) -> tuple[int, int]:
 def put_shards(
     team: int, work: int, turn: int, me: int, size: int, send: int, tile: int, shard: int, part: int
 ) -> None:
-    """Send every peer its shard of a tile, as a chunk. Each rank begins with the next one."""
+    """Send every peer its shard of a tile as a chunk, beginning with the next rank."""
     for j in range(1, size):
         peer = ex.after(me, j, size)
         begin, length = shard_of(peer, tile, shard, part)
@@ -170,7 +178,7 @@ def put_shards(
 
 @ex.inline
 def take_shards(work: int, turn: int, me: int, size: int, recv: int, tile: int, shard: int, part: int) -> None:
-    """Copy what the peers have made of their shards from their chunks."""
+    """Copy the peers' reduced shards of a tile from their chunks."""
     for j in range(1, size):
         source = ex.after(me, j, size)
         begin, length = shard_of(source, tile, shard, part)

@@ -1,8 +1,8 @@
-"""Alltoallv with counts on the device, written in Python: the twin of cuda/collectives/alltoallv.cu.
+"""Alltoallv with counts on the device: twin of cuda/collectives/alltoallv.cu.
 
 In the first turn every rank sends every peer a *header*: how many rows follow, and how long its longest message is.
-Short messages follow at once, as packets in the same slot. From the longest message of all, every rank computes how
-many more turns a block takes for long ones, which go chunk by chunk; all take as many, whatever they move themselves.
+Short messages follow at once, as packets in the same slot. Long ones are sent chunk by chunk in further turns. Every
+rank computes their number from the longest message of all, so all take equally many, whatever they send.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from . import exchange as ex
 from .exchange import cuda
 from .rows import PLACEMENT, RECV, ROW_NBYTES, SEND, rows_from, rows_to, write_outputs
 
-# Of two words: how many rows, with where they were in the upper half for layout="sender"; the longest message in bytes.
+# Two words: the number of rows, and the bytes of the longest message. With layout="sender" the upper half of the first
+# word has the index of the first row at the sender.
 HEADER_NBYTES = 16
 
 
 def alltoallv(size: int) -> Callable[..., None]:
-    """Rows for every rank, by counts that are in device memory when the kernel runs."""
+    """Return a kernel that sends rows to every rank, by counts in device memory."""
 
     def kernel(team: int, work: int, args: Any, call: int) -> None:
         me, thread = d.rank(team), cuda.threadIdx.x
@@ -41,7 +42,7 @@ def alltoallv(size: int) -> Callable[..., None]:
             if thread < size:
                 received[thread, 0], received[thread, 1], received[thread, 2] = rows_from(args, headers, thread)
             cuda.syncthreads()
-            source = cuda.blockDim.x - 1 - thread  # the last warp: the first have packets to take
+            source = cuda.blockDim.x - 1 - thread  # the last warp, since the first ones have packets to receive
             if cuda.blockIdx.x == 0 and source < size:
                 write_outputs(args, received, source, size, call)
             receive_short(team, work, turn, args, received, size)
@@ -62,7 +63,7 @@ def alltoallv(size: int) -> Callable[..., None]:
 
 @ex.inline
 def write_headers(args: Any, sent: Any, headers_to: Any, headers: Any, me: int, size: int) -> None:
-    """The header for each rank; this rank's own is also the one that it receives."""
+    """Write the header for each rank; store this rank's own as received."""
     if cuda.threadIdx.x < size:
         rank, longest = cuda.threadIdx.x, 0
         for peer in range(size):
@@ -78,7 +79,7 @@ def write_headers(args: Any, sent: Any, headers_to: Any, headers: Any, me: int, 
 
 @ex.inline
 def receive_headers(team: int, work: int, turn: int, headers: Any, size: int) -> Any:
-    """All threads wait for the peers' headers. False: leave."""
+    """Wait for the peers' headers, with all threads; return False if a wait failed."""
     me, ok = d.rank(team), 1
     source = ex.peer_of_warp(me, size)
     if source != me:
@@ -92,13 +93,13 @@ def receive_headers(team: int, work: int, turn: int, headers: Any, size: int) ->
 
 @ex.inline
 def is_short(nbytes: int, size: int) -> Any:
-    """Whether a message goes as packets, behind its header."""
+    """Return whether a message is sent as packets, behind its header."""
     return ex.share_of(nbytes) <= ex.longest_packets(size) - HEADER_NBYTES
 
 
 @ex.inline
 def long_nbytes(headers: Any, size: int) -> Any:
-    """How much a block moves at most of the longest message, if that goes as chunks; else 0."""
+    """Return the largest part of the longest message; 0 if it is sent as packets."""
     longest = 0
     for rank in range(size):
         longest = max(longest, headers[rank, 1])
@@ -107,13 +108,16 @@ def long_nbytes(headers: Any, size: int) -> Any:
 
 @ex.inline
 def stored(part: int, begin: int, kept: int) -> Any:
-    """How much of a part, which begins at `begin` of a message, has room: `kept` bytes of the message have."""
+    """Return how many bytes of a part fit, if the first `kept` of its message do.
+
+    The part begins at `begin` of the message.
+    """
     return max(min(part, kept - begin), 0)
 
 
 @ex.inline
 def send_packets(team: int, work: int, turn: int, args: Any, sent: Any, headers_to: Any, size: int) -> None:
-    """By a warp for each peer: the header, and the message if it is short."""
+    """Send each peer, by a warp of its own, its header, and its message if short."""
     me = d.rank(team)
     peer = ex.peer_of_warp(me, size)
     if peer != me:
@@ -127,7 +131,7 @@ def send_packets(team: int, work: int, turn: int, args: Any, sent: Any, headers_
 
 @ex.inline
 def receive_short(team: int, work: int, turn: int, args: Any, received: Any, size: int) -> None:
-    """By a warp for each peer: its message if it is short, and no more of it than there is room for."""
+    """Receive each peer's short message, by a warp of its own, as far as it fits."""
     me = d.rank(team)
     source = ex.peer_of_warp(me, size)
     nbytes = received[source, 0] * args[ROW_NBYTES]
@@ -140,7 +144,7 @@ def receive_short(team: int, work: int, turn: int, args: Any, received: Any, siz
 
 @ex.inline
 def put_long(team: int, work: int, turn: int, at: int, args: Any, sent: Any, size: int) -> None:
-    """Send what lies at `at` of this block's part of each long message."""
+    """Send a chunk at `at` of this block's part of each long message."""
     me = d.rank(team)
     for j in range(1, size):
         peer = ex.after(me, j, size)
@@ -153,7 +157,7 @@ def put_long(team: int, work: int, turn: int, at: int, args: Any, sent: Any, siz
 
 @ex.inline
 def take_long(team: int, work: int, turn: int, at: int, args: Any, received: Any, size: int) -> None:
-    """Copy what the peers have put of their long messages at `at`, as far as there is room for it."""
+    """Copy the peers' chunks at `at` of their long messages, as far as they fit."""
     me = d.rank(team)
     for j in range(1, size):
         source = ex.after(me, j, size)

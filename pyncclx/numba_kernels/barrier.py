@@ -9,7 +9,7 @@ from .. import device as d
 
 
 def barrier(size: int) -> Callable[..., None]:
-    """One signal to every peer, one from every peer."""
+    """Return a kernel that signals every peer and waits for a signal from each."""
 
     def kernel(team: int, work: int, args: Any, call: int) -> None:
         d.barrier(team)

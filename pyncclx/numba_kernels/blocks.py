@@ -1,8 +1,8 @@
-"""Allgather and Alltoall, written in Python: the twin of cuda/collectives/allgather.cu and alltoall.cu.
+"""Allgather and Alltoall in Python: twins of those in cuda/collectives/.
 
-Both send blocks of one length, and differ in where a rank's block for rank r begins in `send`: at 0 for all ranks, or
-after those for the ranks before. Short blocks go as packets, long ones chunk by chunk. In place, `send` is this rank's
-block of `recv`, or all of `recv`: a block leaves before it is replaced.
+Both send blocks of one length. They differ in where the block for rank r begins in `send`: at 0 for all ranks, or after
+the blocks for lower ranks. Short blocks are sent as packets, long ones chunk by chunk. In place, `send` is this rank's
+block of `recv`, or all of `recv`: a block is sent before it is overwritten.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from . import exchange as ex
 
 
 def allgather(size: int) -> Callable[..., None]:
-    """Every rank sends one block to all."""
+    """Return a kernel in which every rank sends one block to all."""
     return _kernel(size, 0)
 
 
 def alltoall(size: int) -> Callable[..., None]:
-    """Every rank sends a block of its own to each."""
+    """Return a kernel in which every rank sends a different block to each."""
     return _kernel(size, 1)
 
 
 def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
-    """A kernel for `size` ranks; `own_blocks` is 1 if each of them is sent a block of its own, else 0."""
+    """Return a kernel; `own_blocks` is 1 if each rank gets a different block, else 0."""
 
     def kernel(team: int, work: int, args: Any, call: int) -> None:
         me, nbytes = d.rank(team), args[ex.NBYTES]
         begin, part = ex.part_of(nbytes)
-        if part == 0:  # of this block of the grid, on all ranks
+        if part == 0:  # then this block of the grid has none on any rank
             return
         send, recv, stride = args[ex.SEND], args[ex.RECV], own_blocks * nbytes
         turn, ok = ex.last_turn(work), True

@@ -1,6 +1,6 @@
-"""Calls of the collectives written in Python: their arguments, as their kernels take them.
+"""Calls of the collectives written in Python, with the arguments of their kernels.
 
-`sized` differs from that of the built-in kernel's call: a team remembers by it how calls run.
+`sized` differs from that of the built-in kernel's call, because a team caches plans by it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .workspace import workspace_of
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-NAME = "numba"  # of the algorithm
+NAME = "numba"  # name of the algorithm
 
 
 def wanted(algorithm: str | None) -> bool:
-    """Whether `algorithm` names the kernels written in Python."""
+    """Return whether `algorithm` names the kernels written in Python."""
     return algorithm == NAME
 
 
 def barrier(comm: Intracomm) -> Call:
-    """See `Intracomm.Barrier`."""
+    """Return the call of a Barrier on the device."""
     return Call(
         operation="Barrier",
         choose=choose_barrier,
@@ -40,7 +40,7 @@ def barrier(comm: Intracomm) -> Call:
 
 
 def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Call:
-    """See `Intracomm.Allreduce`."""
+    """Return the call of an Allreduce."""
     kind = _template("Allreduce", reduction, recv)
     _check_aligned("Allreduce", send)
     _check_aligned("Allreduce", recv)
@@ -58,7 +58,7 @@ def allreduce(comm: Intracomm, send: Buffer, recv: Buffer, reduction: Any) -> Ca
 
 
 def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tuple[Buffer, Buffer]) -> Call:
-    """See `Intracomm.Allgather` and `Alltoall`: blocks of `nbytes`, sent from `address`."""
+    """Return the call of an Allgather or Alltoall, with blocks of `nbytes`."""
     return Call(
         operation=operation,
         choose=choose_move,
@@ -73,7 +73,7 @@ def move(comm: Intracomm, operation: str, address: int, nbytes: int, buffers: tu
 def alltoallv(
     comm: Intracomm, arguments: AlltoallvArgs, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]
 ) -> Call:
-    """See `Intracomm.Alltoallv` with counts on the device."""
+    """Return the call of an Alltoallv with counts on the device."""
     return Call(
         operation="Alltoallv",
         choose=choose_alltoallv,
@@ -86,7 +86,7 @@ def alltoallv(
 
 
 def _template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]:
-    """Element and operator of a kernel that reduces."""
+    """Return element type and operator of a kernel that reduces."""
     name, op = buffer.datatype.name, getattr(reduction, "name", None)
     if name not in ELEMENTS or op not in COMBINE:
         raise NotSupported(
@@ -97,7 +97,7 @@ def _template(operation: str, reduction: Any, buffer: Buffer) -> tuple[str, ...]
 
 
 def _check_aligned(operation: str, buffer: Buffer) -> None:
-    """Raise NotSupported unless a buffer's elements lie at multiples of their size: they are loaded whole."""
+    """Raise NotSupported unless a buffer is aligned to its elements' size."""
     if buffer.address % buffer.datatype.itemsize:
         raise NotSupported(
             f"{operation}: algorithm='numba' takes elements at multiples of their {buffer.datatype.itemsize} bytes, "

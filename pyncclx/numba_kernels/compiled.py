@@ -1,4 +1,4 @@
-"""The collectives written in Python as kernels: compiled by Numba, linked with the device API, launched like others."""
+"""Compilation of the collectives written in Python, by Numba, with the device API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
 
-#: The file of this room, and its function, that make each kernel.
+#: The file of this package that makes each kernel, and its function.
 MAKERS = {
     "numba_barrier": ("barrier", "barrier"),
     "numba_allgather": ("blocks", "allgather"),
@@ -34,11 +34,11 @@ MAKERS = {
     "numba_allreduce_two_shot": ("allreduce", "two_shot"),
 }
 
-#: What folds two elements, by the operator's name; written so that the bits are those of cuda/elements/reduce_ops.cuh.
+#: Functions that combine two elements, by operator; they give the same bits as cuda/elements/reduce_ops.cuh.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "SUM": lambda a, b: a + b,
     "PROD": lambda a, b: a * b,
-    # NaN wins: it alone differs from itself.
+    # The result is NaN if either element is: only NaN differs from itself.
     "MIN": lambda a, b: b if b < a or b != b else a,  # noqa: PLR0124
     "MAX": lambda a, b: b if a < b or b != b else a,  # noqa: PLR0124
 }
@@ -46,12 +46,12 @@ ELEMENTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, ...]) -> Function:
-    """A kernel, ready to launch. Collective at the first use on this communicator.
+    """Return a kernel, ready to launch. Collective at the first use on a communicator.
 
     Raises
     ------
     NotSupported, RuntimeError
-        On all ranks: rank 0 has no Numba, or it does not compile.
+        On all ranks: rank 0 has no Numba, or the kernel does not compile.
     """
     key = (kernel, *template)
     if key not in team.functions:
@@ -67,7 +67,7 @@ def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, .
 
 
 def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
-    """One kernel for this GPU's architecture and a number of ranks, as `Device.load` takes it."""
+    """Return the image of a kernel for this GPU's architecture and the team's size."""
     nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")
     architecture = team.device.architecture
     code = cached_code(kernel, template, team.size, architecture)
@@ -76,7 +76,7 @@ def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
 
 
 def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
-    """As `code_of`, from the cache on disk if it is there: Numba takes seconds."""
+    """Return a kernel's LTO-IR, from the cache on disk or compiled (seconds)."""
     numba_cuda.target()  # raises without Numba
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     sources += [path.read_bytes() for path in sorted(Path(str(numba_cuda.__file__)).parent.glob("numba_*.py"))]
@@ -87,14 +87,14 @@ def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture:
 
 
 def code_of(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
-    """A kernel's Python function as LTO-IR; needs no GPU."""
+    """Compile a kernel's Python function to LTO-IR; needs no GPU."""
     function = function_named(kernel, template, size)
     return numba_cuda.collective(function, SYMBOL, architecture)
 
 
 def function_named(kernel: str, template: tuple[str, ...], size: int) -> Callable[..., None]:
-    """The Python function of a kernel, such as "numba_allreduce_two_shot"."""
-    numba_cuda.target()  # raises before a file is imported that needs Numba
+    """Return the Python function of a kernel, such as "numba_allreduce_two_shot"."""
+    numba_cuda.target()  # raises before the import of a file that needs Numba
     file, name = MAKERS[kernel]
     make = getattr(importlib.import_module(f".{file}", __package__), name)
     made: Callable[..., None]

@@ -1,10 +1,10 @@
-"""Rows of Alltoallv in Python: which a rank sends to each, and where those that arrive belong.
+"""Rows of Alltoallv in Python: those to send, and where those received belong.
 
-In shared memory a kernel has of each rank, as arrays of 64-bit integers:
+A kernel has these arrays of 64-bit integers in shared memory:
 
-    sent[rank]      rows for it, and where they begin in sendbuf
-    received[rank]  rows from it, where they belong in recvbuf, and how many of them have room
-    headers         what ranks send of their messages: see `alltoallv`
+    sent[rank]      number of rows for the rank, and where they begin in sendbuf
+    received[rank]  number of rows from the rank, where they belong in recvbuf, and how many fit
+    headers         the ranks' headers: see `alltoallv`
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .exchange import cuda, inline
 SEND, RECV, ROW_NBYTES, SEND_ROWS, CAPACITY, SLOT_ROWS = range(6)
 SEND_COUNTS, SEND_DISPLS, RECV_COUNTS, RECV_DISPLS, TOTAL, STATUS, PLACEMENT, DROP = range(6, 14)
 
-CUT = 1  # Overflow: rows that did not fit
-COUNT_BITS = 0xFFFFFFFF  # of a header's first word, with layout="sender"
+CUT = 1  # kind of overflow: rows that did not fit
+COUNT_BITS = 0xFFFFFFFF  # count in a header's first word, with layout="sender"
 
 overflow = declare("pyncclx_numba_overflow", "int32(uint64, uint64, int32, int64, int64)")
 
 
 @inline
 def rows_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
-    """Rows for a rank, and where they begin: as the caller asks, but nothing outside of sendbuf."""
+    """Return the number of rows for a rank, 0 if not in sendbuf, and where they begin."""
     counts, displs = d.pointer(args[SEND_COUNTS], np.int64), d.pointer(args[SEND_DISPLS], np.int64)
     count, displ, limit = counts[rank], 0, args[SEND_ROWS]
-    for other in range(size):  # all of them, so that the loads travel together
+    for other in range(size):  # all ranks, so that the loads are in flight together
         number = max(counts[other], 0)
         displ += number if other < rank else 0
     if count == 0:
-        displ = 0  # no rows have no place
+        displ = 0  # the caller's displacement may be anything
     elif args[SEND_DISPLS] != 0:
         displ = displs[rank]
     if count != 0 and (count < 0 or displ < 0 or displ > limit or count > limit - displ):
@@ -50,7 +50,7 @@ def rows_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
 
 @inline
 def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
-    """Rows from a rank, where they belong, and how many of them have room there."""
+    """Return the number of rows from a rank, where they belong, and how many fit."""
     placement, capacity = args[PLACEMENT], args[CAPACITY]
     count = headers[rank, 0]
     if placement == SENDER:
@@ -70,7 +70,7 @@ def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
 
 @inline
 def write_outputs(args: Any, received: Any, source: int, size: int, call: int) -> None:
-    """For the caller: what came from a rank, where it is, and what did not fit; each if there is an array for it."""
+    """Write the outputs for rows from a rank, each if the caller has passed its array."""
     count, displ, kept = received[source, 0], received[source, 1], received[source, 2]
     if args[RECV_COUNTS] != 0:
         d.pointer(args[RECV_COUNTS], np.int64)[source] = kept

@@ -1,4 +1,4 @@
-"""The memory that the collectives written in Python exchange data through; made at their first use."""
+"""Memory through which the collectives written in Python exchange data."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from ..team.team import Team
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# The sizes of slots are not measured: they make a workspace of 24 MiB.
-BLOCKS = 128  # of a grid, at most
-PACKETS_NBYTES = 32 << 10  # of the packet slots of one block and parity, for all sources together
-CHUNKS_NBYTES = 64 << 10  # and of its chunk slots
+# The sizes of slots are not measured. They make a workspace of 24 MiB.
+BLOCKS = 128  # most blocks of a grid
+PACKETS_NBYTES = 32 << 10  # packet slots of one block and parity, for all sources together
+CHUNKS_NBYTES = 64 << 10  # chunk slots of one block and parity, for all sources together
 PACKETS_BEGIN = 1024  # after the turns, 8 bytes a block
 CHUNKS_BEGIN = PACKETS_BEGIN + BLOCKS * 2 * PACKETS_NBYTES
 NBYTES = CHUNKS_BEGIN + BLOCKS * 2 * CHUNKS_NBYTES
 
 
 def packet_nbytes(size: int) -> int:
-    """The longest message that a packet slot holds; packets take twice as much."""
+    """Return the longest message of a packet slot, in bytes; packets take twice that."""
     return PACKETS_NBYTES // 2 // size // 16 * 16
 
 
 def chunk_nbytes(size: int) -> int:
-    """The longest message that a chunk slot holds."""
+    """Return the longest message that a chunk slot holds, in bytes."""
     return CHUNKS_NBYTES // size // 16 * 16
 
 
@@ -46,12 +46,14 @@ class NumbaArgs(CStruct):
 
 
 class Workspace(DeviceTeam):
-    """A communicator's workspace, and the team that its kernels use: with a signal for each block and source.
+    """A communicator's workspace, and the device team that its kernels use.
+
+    The team has a signal for each block and source.
 
     Attributes
     ----------
     address : int
-        Of this rank's memory.
+        Address of this rank's memory.
     """
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
@@ -64,12 +66,14 @@ class Workspace(DeviceTeam):
         self.address = window.memory.address
 
     def pack(self, *words: int) -> bytes:
-        """The bytes of a kernel's arguments after its Team."""
+        """Return the bytes of a kernel's arguments after its Team."""
         return NumbaArgs(device_team=self.pointer, workspace=self.address, words=words).pack()
 
 
 def workspace_of(comm: Intracomm, operation: str) -> Workspace:
-    """The communicator's workspace. Collective at the first use; it lasts as long as the communicator.
+    """Return the communicator's workspace. Collective at the first use.
+
+    The workspace lasts as long as the communicator.
 
     Raises
     ------

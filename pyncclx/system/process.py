@@ -1,4 +1,4 @@
-"""Values that a process holds once, for all communicators, made at their first use.
+"""Values that a process holds once, for all communicators; made at the first use.
 
 `reset` drops all of them, for tests. A forked child starts without its parent's values.
 """

@@ -1,10 +1,11 @@
-"""Which algorithm for which length: tables that `python -m pyncclx tune` has measured, one for each kind of device.
+"""Tables of algorithms by message length, measured by `python -m pyncclx tune`.
 
-A table has, for a number of ranks and a kernel, the longest message in bytes for which the kernel is chosen; the first
-kernel of an operation that may take a message gets it. Without a table the operations' own rules hold.
+There is one for each kind of device. For a number of ranks and a kernel, it has the longest message in bytes that the
+kernel takes; the first kernel of an operation that takes a message is chosen. Without a table the operations' own rules
+hold.
 
-A file ``tuned-DEVICE.json`` has two members: "limits", by number of ranks and kernel, and "environment", by number of
-ranks: device, date, program and versions with which those limits were measured.
+A file ``tuned-DEVICE.json`` has two members. "limits" has those numbers, by number of ranks and kernel. "environment"
+has the device, date, program and versions of each measurement, by number of ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..system.cache_folders import cache_directory
 
 Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 
-#: The ladders: an operation's algorithms, for short messages first. The last one has no limit.
+#: Algorithm tables: each operation's algorithms, from short messages to long ones. The last one has no limit.
 LADDERS = {
     "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
     "reduce": ("one_shot", "two_shot_lines", "two_shot", "chain"),
@@ -28,15 +29,14 @@ LADDERS = {
 
 
 def limits(device: str, size: int) -> Limits:
-    """Return the limits for a kind of device, such as "NVIDIA H200", and a number of ranks.
+    """Return the limits for a device, such as "NVIDIA H200", and a number of ranks.
 
-    A table in the cache folder, measured on this machine, is used instead of a shipped one. Without either there are
-    no limits.
+    A table in the cache folder, measured on this machine, replaces a shipped one. Without either there are no limits.
 
     Raises
     ------
     ValueError
-        If a table cannot be read.
+        The table cannot be read.
     """
     for folder in _folders():
         path = folder / file_name(device)
@@ -51,7 +51,7 @@ def limits(device: str, size: int) -> Limits:
 
 
 def provenance() -> Iterator[str]:
-    """Yield a line for each table that `limits` can find: the device, what was measured when, and the file."""
+    """Yield a line for each table: device, numbers of ranks, dates and file."""
     for path in (path for folder in _folders() for path in sorted(folder.glob(file_name("*")))):
         try:
             measured = sorted(read(path)["environment"].values(), key=lambda about: int(about["ranks"]))
@@ -62,12 +62,12 @@ def provenance() -> Iterator[str]:
 
 
 def file_name(device: str) -> str:
-    """Return the name of the file with the table of a kind of device."""
+    """Return the file name of the table for a kind of device."""
     return f"tuned-{device.replace(' ', '-')}.json"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the content of a table, or that of an empty one if there is no such file."""
+    """Return the content of a table; an empty table if the file does not exist."""
     table: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"environment": {}, "limits": {}}
     return table
 
