@@ -1,4 +1,4 @@
-"""The data of an object's arrays in one block of device memory, and new arrays with the data of such a block."""
+"""Packed arrays: the data of an object's arrays in one block of device memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from .libraries import Form, array_classes, library
 
 __all__ = ["Cargo", "block", "temporary"]
 
-# Where kernels became faster than pickles of CuPy's arrays was between 4 KB and 1 MB, by interpolation at about 200 KB
-# (H100 that two ranks shared, 2026-11-24; no file was kept).
+# Kernels became faster than pickles of CuPy's arrays between 4 KB and 1 MB, by interpolation at about 200 KB
+# (H100 shared by two ranks, 2026-11-24; no file was kept).
 SHORT_NBYTES = 128 << 10
 
 
 class Cargo(NamedTuple):
-    """Some arrays without gaps, and the stream to move their data on: the current one, after their producers.
+    """Arrays without gaps, and the stream that moves their data.
+
+    It is the current stream, ordered after the arrays' producers.
 
     Attributes
     ----------
@@ -47,7 +49,7 @@ class Cargo(NamedTuple):
 
     @classmethod
     def of(cls, device: Device, arrays: Sequence[Any]) -> Cargo:
-        """Cargo of existing arrays; copies stand for those with gaps."""
+        """Return the cargo of existing arrays; those with gaps are copied."""
         whole, forms = [], []
         for array in arrays:
             own = array_classes()[type(array)]
@@ -60,7 +62,7 @@ class Cargo(NamedTuple):
 
     @classmethod
     def like(cls, device: Device, forms: tuple[Form, ...]) -> Cargo:
-        """Cargo of new arrays."""
+        """Return the cargo of new arrays."""
         return cls._of(device, [library(form.library).empty(form) for form in forms], forms)
 
     @classmethod
@@ -80,23 +82,23 @@ class Cargo(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the block: each of several arrays is aligned there."""
+        """Length of the block in bytes; several arrays are aligned in it."""
         lengths = [nbytes for _, nbytes, *_ in self.memories]
         return lengths[0] if len(lengths) == 1 else sum(map(aligned, lengths))
 
     @property
     def is_short(self) -> bool:
-        """Whether a copy through the host takes less time than kernels, and the agreements before them."""
+        """Whether a copy through the host is faster than kernels and their preparation."""
         return self.nbytes <= SHORT_NBYTES
 
     def block(self, device: Device) -> Buffer:
-        """The block: the memory of the only array, or temporary memory of the stream."""
+        """Return the block: the memory of the only array, or temporary memory."""
         if len(self.arrays) == 1:
             return block(self.memories[0][0], self.nbytes, self.arrays[0])
         return self.new_block(device)
 
     def new_block(self, device: Device) -> Buffer:
-        """Temporary memory of the stream for the block."""
+        """Return temporary memory of the stream for the block."""
         return temporary(device, self.nbytes, self.stream)
 
     def pack(self, device: Device, address: int) -> None:
@@ -119,14 +121,14 @@ class Cargo(NamedTuple):
             device.launch(*launch, self.stream)
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the address and length of each array that is not empty, and where its data begins in the block."""
+        """Yield address, length, and offset in the block of each array that is not empty."""
         start = 0
         for own, nbytes, *_ in self.memories:
             if nbytes:
                 yield own, nbytes, start
             start += aligned(nbytes)
 
-    # Through host memory, where kernels cannot move it
+    # Methods that use host memory, where kernels cannot move the data.
 
     def download(self, device: Device) -> np.ndarray[Any, Any]:
         """Return the data in host memory."""
@@ -144,7 +146,7 @@ class Cargo(NamedTuple):
         return copy
 
     def upload(self, device: Device, copy: np.ndarray[Any, Any]) -> list[Any]:
-        """Bring the data from host memory, and return the arrays."""
+        """Copy the data from host memory, and return the arrays."""
         data = self.block(device)
         device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
         self.unpack(device, data.address)
@@ -152,11 +154,12 @@ class Cargo(NamedTuple):
         return self.finish(device)
 
     def finish(self, device: Device) -> list[Any]:
-        """Let the arrays' users come after what the stream has, and return the arrays."""
+        """Make the arrays' users wait for the stream, and return the arrays."""
         for array, (*_, user, _) in zip(self.arrays, self.memories, strict=True):
             if user is not None and reader_of(array) is read_torch:
                 device.order(self.stream, device.external_stream(user))
-                break  # PyTorch has one current stream
+                # PyTorch has one current stream.
+                break
         for array, form in zip(self.arrays, self.forms, strict=True):
             if form.differentiated:
                 array.requires_grad_()
@@ -165,7 +168,8 @@ class Cargo(NamedTuple):
 
 def _memory(array: Any, device: Device) -> Memory:
     read = reader_of(array)
-    assert read is not None  # of a class in `array_classes`
+    # The array's class is in `array_classes`.
+    assert read is not None
     return read(array, "array of an object", device)
 
 

@@ -1,4 +1,4 @@
-"""An object taken apart: a pickle of all but the data of its device arrays, and the arrays; and put together again."""
+"""Pickled objects: device arrays and a pickle of the rest, and their restoration."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearr
     void,
 }
 _CONTAINERS = frozenset((list, tuple, set, frozenset))
-_MOST_ITEMS = 48  # that are looked at, one by one, before an object is pickled to find out
+# Most items to check one by one; a larger object is pickled to find its arrays.
+_MOST_ITEMS = 48
 _PROTOCOL = 5
 _DEFAULTS = {id(pickle.dumps), id(pickle.loads)}
 
 
 class Contents:
-    """An object taken apart.
+    """Pickled object.
 
     Attributes
     ----------
     stream : bytes
-        The pickle.
+        Pickle of all but the arrays' data.
     buffers : list
-        What the pickle has out of band, in its order: `PickleBuffer` of host memory, None for each device array.
+        Out-of-band buffers of the pickle, in order: `PickleBuffer` of host memory, None for each device array.
     arrays : list of array
         The device arrays.
     """
@@ -46,7 +47,7 @@ class Contents:
 
 
 class Packed:
-    """An object without device arrays that is unpickled apart from its message, for unpickling may raise."""
+    """Object without device arrays, unpickled apart from its message, as it may raise."""
 
     def __init__(self, contents: Contents) -> None:
         self._fields = contents.stream, contents.buffers
@@ -62,9 +63,11 @@ def open_packed(stream: bytes, buffers: list[Any]) -> Any:
 
 
 def is_plain(obj: Any) -> bool:
-    """Whether an object certainly holds no device array: a scalar or a host array, or few of them in containers.
+    """Return whether an object certainly holds no device array.
 
-    This takes less than 2 µs. Of other objects only a pickle finds out.
+    It is a scalar or host array, or a container with few of them.
+
+    This takes less than 2 µs. Other objects must be pickled to find out.
     """
     if type(obj) in _SCALARS:
         return True
@@ -91,18 +94,21 @@ def is_plain(obj: Any) -> bool:
 
 
 def take_apart(obj: Any) -> Contents | None:
-    """Take an object apart; None if it has no device arrays, or the program pickles in a way of its own."""
+    """Return the pickled object; None without device arrays or default pickling.
+
+    MPI.pickle may be set to another pickle by the program.
+    """
     contents = pickled(obj)
     return contents if contents is not None and contents.arrays else None
 
 
 def pickled(obj: Any) -> Contents | None:
-    """Take an object apart, with or without device arrays; None if it is plain, or pickled in another way.
+    """Return the pickled object; None if it is plain, or not pickled by default.
 
     Raises
     ------
     Exception
-        What pickle raises for an object that cannot be pickled.
+        The exception of pickle for an object that cannot be pickled.
     """
     if is_plain(obj):
         return None
@@ -120,15 +126,15 @@ def pickled(obj: Any) -> Contents | None:
 
 
 def put_together(stream: bytes, buffers: list[Any], arrays: Sequence[Any]) -> Any:
-    """Return the object, with other arrays in the place of its own."""
+    """Return the object, with other arrays instead of its own."""
     others = iter(arrays)
     return pickle.loads(stream, buffers=[next(others) if each is None else each for each in buffers])
 
 
 class _Taker:
-    """Pickles an object without its device arrays' data.
+    """Pickler of an object without its device arrays' data.
 
-    The C pickler looks the class of each object up in a table and calls a function for device arrays alone, so other
+    The C pickler looks up the class of each object in a table, and calls a function for device arrays only. So other
     objects take no longer. A marker among the out-of-band buffers stands for each array.
     """
 
@@ -157,11 +163,14 @@ class _Taker:
 
 
 def _itself(array: Any) -> Any:
-    """What the pickle calls with each array."""
+    """Return an array; the pickle calls this for each array."""
     return array
 
 
 def pickles_by_default() -> bool:
-    """Whether mpi4py pickles by the standard library; a program may have set `MPI.pickle` to another one."""
+    """Return whether mpi4py pickles by the standard library.
+
+    A program may have set `MPI.pickle` to another one.
+    """
     protocol = MPI.pickle.PROTOCOL
     return protocol is not None and protocol >= _PROTOCOL and _DEFAULTS.issubset(map(id, gc.get_referents(MPI.pickle)))

@@ -1,4 +1,4 @@
-"""What objects need of an array library: which arrays can be moved, and how new ones are made."""
+"""Array libraries: which arrays kernels can move, and how to make new ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = _INTEGERS | frozenset("fc")
 
 
 class Form(NamedTuple):
-    """What a rank needs to make an array like one of another rank.
+    """Properties that a rank needs to make an array like one of another rank.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Form(NamedTuple):
     shape : tuple of int
     order : {"C", "F"}
     differentiated : bool
-        Whether PyTorch records what is done with it.
+        Whether PyTorch records operations on it for autograd.
     """
 
     library: str
@@ -42,27 +42,27 @@ class Form(NamedTuple):
 
 
 class Library(Protocol):
-    """One array library."""
+    """Array library."""
 
     name: str
 
     def moves(self, array: Any) -> bool:
-        """Whether kernels can move an array; else it is pickled as the library does it."""
+        """Return whether kernels can move an array; if not, its library pickles it."""
 
     def order(self, array: Any) -> str | None:
-        """Return the order of its elements, "C" or "F"; None if there are gaps between them."""
+        """Return the order of elements, "C" or "F"; None if there are gaps between them."""
 
     def packed(self, array: Any) -> Any:
         """Return a copy in C order."""
 
     def dtype(self, array: Any) -> Any:
-        """Return its type of elements."""
+        """Return the array's element type."""
 
     def is_number(self, array: Any) -> tuple[bool, bool]:
-        """Whether the elements are numbers that kernels can reduce, and whether they are integers."""
+        """Return whether kernels can reduce the elements, and whether they are integers."""
 
     def empty(self, form: Form) -> Any:
-        """Make an array on this process' device."""
+        """Return a new array on this process's device."""
 
 
 class _NumPyLike:
@@ -140,13 +140,15 @@ class _Numba:
         return "C" if array.flags["C_CONTIGUOUS"] else "F"
 
     def packed(self, array: Any) -> Any:
-        raise NotImplementedError  # of arrays with gaps, which `moves` leaves out
+        # Only arrays with gaps are packed, and `moves` excludes them.
+        raise NotImplementedError
 
     def dtype(self, array: Any) -> Any:
         return array.dtype
 
     def is_number(self, array: Any) -> tuple[bool, bool]:
-        return False, False  # they have no operators
+        # Numba arrays have no operators.
+        return False, False
 
     def empty(self, form: Form) -> Any:
         return numba_cuda.target().device_array(form.shape, form.dtype, order=form.order)
@@ -173,9 +175,10 @@ _CLASSES = (  # module, class, library
 
 
 class _Known:
-    """The classes that the process has loaded by now."""
+    """Array classes that the process has loaded so far."""
 
-    modules = 0  # their number when the classes were looked up
+    # Number of loaded modules when the classes were looked up.
+    modules = 0
 
     def __init__(self) -> None:
         self.classes: dict[type, Library] = {ndarray: _LIBRARIES["numpy"]} if host_arrays() else {}
@@ -190,12 +193,13 @@ def library(name: str) -> Library:
 
 
 def array_classes() -> dict[type, Library]:
-    """Return the classes of device arrays that this process has loaded, and their libraries."""
+    """Return the loaded classes of device arrays, and their libraries."""
     known = _KNOWN.get()
     if known.modules != len(sys.modules):
         known.modules = len(sys.modules)
         for module, name, which in _CLASSES:
             kind = getattr(sys.modules.get(module), name, None)
-            if kind is not None:  # None while the module is being imported
+            # The class does not exist while its module is being imported.
+            if kind is not None:
                 known.classes[kind] = _LIBRARIES[which]
     return known.classes

@@ -1,7 +1,7 @@
-"""Objects with device arrays from one rank to another: sealed for the receiver, opened when they are unpickled.
+"""Messages of objects with device arrays: sealed to send, opened when unpickled.
 
-What is sent is a copy, which the library keeps until the receiver has read it. So no send waits for the receiver to
-unpickle the object: that may come later than anything else which both ranks do, as after `irecv`.
+The sender sends a copy, which the library keeps until the receiver has read it. So no send waits until the receiver
+unpickles the object. That may happen after all other calls of both ranks, as with `irecv`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ from .short import Short
 if TYPE_CHECKING:
     from ..messages.base import MessageBase
 
-MOST_KEPT_NBYTES = 4 << 30  # of copies that have not been read; more goes through MPI, which bounds it (not measured)
-_SEND, _RECEIVE = "send", "recv"  # in errors and events, whatever the method
+# Limit on copies that have not been read, in bytes; MPI transfers and bounds the rest. Not measured.
+MOST_KEPT_NBYTES = 4 << 30
+# Operation names in errors and events, for all methods.
+_SEND, _RECEIVE = "send", "recv"
 _NOTHING = MPI.Request()
-_ALONE = PerProcess(lambda: Endpoint(MPI.COMM_SELF, backends.select()))  # of objects unpickled outside of our methods
+# Endpoint for objects that are unpickled outside of pyncclx's methods.
+_ALONE = PerProcess(lambda: Endpoint(MPI.COMM_SELF, backends.select()))
 
 
 class Sealed:
-    """An object that can be sent to one rank: pickled, it is opened as soon as it is unpickled there.
+    """Object for one rank; when that rank unpickles it, it is opened.
 
     Attributes
     ----------
     fields : tuple
-        The arguments of `open_sealed`.
+        Arguments of `open_sealed`.
     """
 
     def __init__(self, outgoing: Outgoing, fields: tuple[Any, ...]) -> None:
@@ -55,18 +58,21 @@ class Sealed:
         return open_sealed, self.fields
 
     def withdraw(self) -> None:
-        """Release the copy, unless the receiver may have got the object: MPI takes nothing before it is pickled."""
+        """Release the copy, unless the object has been pickled.
+
+        After that, MPI may have sent it to the receiver.
+        """
         if not self._is_pickled:
             self._outgoing.withdraw()
 
 
 def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Sealed | Short:
-    """Offer a copy of the data of an object's arrays to a rank; if there is no room for it, let MPI transfer the data.
+    """Offer a copy of the arrays' data to a rank; without room for it, use MPI.
 
     Raises
     ------
     MPI.Exception, NotSupported, PeerTimeout, Aborted
-        Before anything is offered.
+        Raised before anything is offered.
     """
     began = events.now() if events.listeners else None
     endpoint = comm.endpoint
@@ -78,7 +84,8 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
     messages: list[Any] = []
 
     def start(message: Any) -> MPI.Request:
-        messages.append(message)  # mpi4py sends it, in the object
+        # mpi4py sends the message in the object.
+        messages.append(message)
         return _NOTHING
 
     plan = endpoint.plan(_SEND, data, dest, tag)
@@ -101,7 +108,7 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
 
 
 def _copy(endpoint: Endpoint, cargo: Cargo) -> Buffer | None:
-    """Copy the data; None if copies that have not been read leave no memory for that."""
+    """Return a copy of the data; None if unread copies leave no memory for it."""
     if not endpoint.postbox.receives.unsent.has_room(cargo.nbytes, MOST_KEPT_NBYTES):
         return None
     try:
@@ -113,14 +120,17 @@ def _copy(endpoint: Endpoint, cargo: Cargo) -> Buffer | None:
 
 
 def _without_gap(message: Any) -> bytes:
-    """The bytes that MPI would transfer."""
+    """Return the bytes of a message that MPI would transfer."""
     if isinstance(message, bytes):
         return message
     return bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
 
 
 class Exchange(Opening):
-    """A context of a method that sends and receives objects; if it raises, what has not been pickled is withdrawn."""
+    """Context of a method that sends and receives objects.
+
+    On an exception, it withdraws objects that have not been pickled.
+    """
 
     __slots__ = ("_messages",)
 
@@ -134,16 +144,17 @@ class Exchange(Opening):
 
 
 def withdraw(messages: Iterable[Any]) -> None:
-    """Withdraw the sealed objects among some messages, after an exception."""
+    """Withdraw the sealed objects among messages, after an exception."""
     for message in messages:
         if type(message) is Sealed:
             message.withdraw()
 
 
 def _decline(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int) -> None:
-    """Let the sender use its memory again, though nothing reads the data."""
+    """Allow the sender to reuse its memory, without reading the data."""
     endpoint = _endpoint()
-    with suppress(Exception):  # the message is longer than nothing
+    # Receiving into nothing raises, because the message is longer.
+    with suppress(Exception):
         _bring(endpoint, block(0, 0, None), endpoint.device.current_stream(), message, source, tag)
 
 
@@ -156,7 +167,7 @@ def _endpoint() -> Endpoint:
 def open_sealed(
     stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int
 ) -> Any:
-    """Return the object, in new arrays that the current stream fills; pickle calls this."""
+    """Return the object in new arrays that the stream fills; pickle calls this."""
     comm, endpoint = current.opening.comm, _endpoint()
     began = events.now() if events.listeners else None
     try:

@@ -1,4 +1,4 @@
-"""When received objects are opened: as soon as they are unpickled, or once a call has received all of its list."""
+"""Opening of received objects: when unpickled, or when a call has received all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Opening", "Unopened", "current", "open_all", "opened", "opener"]
 
 
 class Opening:
-    """A context in which the objects that this thread unpickles belong to a communicator.
+    """Context in which objects that this thread unpickles belong to a communicator.
 
-    With `defers` unpickling leaves them as `Unopened`, which the caller opens. So the objects of a list are all there
-    before the program's code, which may raise, sees the first one.
+    With `defers`, unpickling returns `Unopened` objects, which the caller opens. So all objects of a list have
+    arrived before the program's code, which may raise, sees the first one.
     """
 
     __slots__ = ("_outer", "comm", "defers")
@@ -35,7 +35,7 @@ class Opening:
 
 
 class _Thread(threading.local):
-    """What a thread opens objects in; outside of our methods they belong to no communicator."""
+    """A thread's context; outside of pyncclx's methods it has no communicator."""
 
     opening: Opening = Opening(None)
 
@@ -44,14 +44,14 @@ current = _Thread()
 
 
 class Unopened:
-    """An object that was unpickled and not opened; pickled again, it is as it was.
+    """Object that is unpickled but not opened; it can be pickled again.
 
     Attributes
     ----------
     function : callable
-        What opens it, an `opener`.
+        The `opener` of the object.
     fields : tuple
-        Its arguments.
+        Arguments of the function.
     """
 
     __slots__ = ("fields", "function")
@@ -63,19 +63,22 @@ class Unopened:
         return self.function, self.fields
 
     def open(self) -> Any:
-        """Return the object."""
+        """Return the opened object."""
         with Opening(current.opening.comm):
             return self.function(*self.fields)
 
     def decline(self) -> None:
-        """Let its sender use the memory of the data again, though nothing reads it."""
+        """Allow the sender to reuse the memory of the data, without reading it."""
         decline = self.function.decline  # type: ignore[attr-defined]
         if decline is not None:
             decline(*self.fields)
 
 
 def opener(decline: Callable[..., None] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function that pickle calls to open an object; `decline` takes the same arguments."""
+    """Decorate a function that pickle calls to open an object.
+
+    `decline` takes the same arguments, and gives up the object.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -89,7 +92,7 @@ def opener(decline: Callable[..., None] | None = None) -> Callable[[Callable[...
 
 
 def opened(items: Iterable[Any]) -> Iterator[Any]:
-    """Open one object after the other; decline those that are left when the caller closes this, or one raises."""
+    """Yield opened objects one by one; decline the rest if closed or on an exception."""
     left = deque(items)
     try:
         while left:
@@ -102,7 +105,7 @@ def opened(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def open_all(items: list[Any]) -> list[Any]:
-    """Return a list's objects opened."""
+    """Return the objects of a list, opened."""
     if Unopened not in map(type, items):
         return items
     with closing(opened(items)) as each:  # type: ignore[type-var]

@@ -1,7 +1,8 @@
-"""Reductions of device arrays by mpi4py's `allreduce` and `reduce`, which apply an operator to Python objects.
+"""Reductions of device arrays by mpi4py's `allreduce` and `reduce` of objects.
 
-Ranks need not agree: one may have an array and another a number. So each rank with an array gives mpi4py an `Operands`
-in its place, which the operator only lists. What mpi4py returns then has the operands of all ranks.
+mpi4py applies an operator to Python objects. One rank may have an array and another a number. So each rank with an
+array passes an `Operands` to mpi4py instead, and the operator only lists them. The result has the operands of all
+ranks.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ if TYPE_CHECKING:
     from ..team.base import IntraBase
 
 _INTEGERS_ONLY = (MPI.BAND, MPI.BOR, MPI.BXOR)
-_ELEMENTWISE = (MPI.SUM, MPI.PROD, *_INTEGERS_ONLY)  # where the operator of Python is that of MPI
+# For these operators, Python's operator is MPI's.
+_ELEMENTWISE = (MPI.SUM, MPI.PROD, *_INTEGERS_ONLY)
 
 
 class Operands:
-    """What an operator would be applied to, in order: forms of arrays, sealed arrays, and other objects."""
+    """Operands of an operator in order: forms or sealed arrays, and other objects."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
 
 
 def listing(op: Any) -> Any:
-    """Return an operator that lists what stands for arrays, and applies `op` to everything else.
+    """Return an operator that lists `Operands`, and applies `op` to other objects.
 
-    So the operators of the program's classes never see what stands for an array.
+    So the operators of the program's classes never see an `Operands`.
     """
     return functools.partial(_combined, op) if isinstance(op, MPI.Op) and op in _ELEMENTWISE else op
 
@@ -59,7 +61,7 @@ def _items(operand: Any) -> list[Any]:
 
 
 def is_reduced(obj: Any, op: Any) -> bool:
-    """Whether an object is a device array on which the operator works element by element."""
+    """Return whether an object is a device array that the operator reduces by element."""
     own = array_classes().get(type(obj))
     if own is None or not isinstance(op, MPI.Op) or op not in _ELEMENTWISE:
         return False
@@ -70,15 +72,15 @@ def is_reduced(obj: Any, op: Any) -> bool:
 
 
 def form_operand(array: Any) -> tuple[Operands, Cargo]:
-    """Return what stands for an array in `allreduce`, and its cargo."""
+    """Return the operand for an array in `allreduce`, and its cargo."""
     cargo = Cargo.of(backends.select(), [array])
     return Operands([cargo.forms[0]]), cargo
 
 
 def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: Any) -> Any:
-    """Return the operands of all ranks reduced by a kernel; None if they are not alike. Collective.
+    """Return all ranks' operands reduced by a kernel; None if unequal (collective).
 
-    It is a new array. The operands are the same on all ranks, so all ranks come to the same end.
+    The result is a new array. The operands are equal on all ranks, so all ranks return alike.
     """
     forms = operands.items
     if len(forms) != comm.size or any(type(form) is not Form or form != forms[0] for form in forms):
@@ -95,7 +97,10 @@ def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: An
 
 
 def sealed_operand(comm: MessageBase, array: Any, root: int) -> tuple[Operands, Sealed | Short]:
-    """Return what stands for an array in `reduce`, which root alone can open, and what is to be finished then."""
+    """Return the operand for an array in `reduce`, and the message to finish.
+
+    Only root can open the operand.
+    """
     contents = take_apart(array)
     assert contents is not None
     sealed = seal(comm, contents, root)
@@ -103,6 +108,6 @@ def sealed_operand(comm: MessageBase, array: Any, root: int) -> tuple[Operands, 
 
 
 def reduce_here(operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
-    """Return the operands reduced by this process, each of them opened when its turn comes."""
+    """Return the operands reduced by this process; each is opened when it is needed."""
     with closing(opened(operands.items)) as each:  # type: ignore[type-var]
         return functools.reduce(op, each)

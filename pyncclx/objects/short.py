@@ -1,4 +1,4 @@
-"""Objects whose device arrays hold little: one copy of all their data is in the pickle, and goes through MPI."""
+"""Objects with short device arrays: MPI moves a copy of the data in the pickle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .opening import opener
 
 @dataclass(slots=True)
 class Short:
-    """Such an object: pickled, it is opened as soon as it is unpickled, on any rank."""
+    """Object with short arrays; any rank that unpickles it opens it."""
 
     stream: bytes
     buffers: list[Any]
@@ -26,7 +26,7 @@ class Short:
 
     @classmethod
     def of(cls, comm: Any, contents: Contents, cargo: Cargo, operation: str) -> Short:
-        """Copy the data of an object's arrays."""
+        """Return an object with a copy of its arrays' data."""
         began = events.now() if events.listeners else None
         data = cargo.download(backends.select()).tobytes()
         if began is not None:
@@ -39,7 +39,7 @@ class Short:
 
 @opener()
 def _open(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], data: bytes) -> Any:
-    """Return the object, in new arrays; pickle calls this."""
+    """Return the object in new arrays; pickle calls this."""
     device = backends.select()
     arrays = Cargo.like(device, forms).upload(device, np.frombuffer(data, np.uint8))
     return put_together(stream, buffers, arrays)

@@ -1,4 +1,7 @@
-"""Objects with device arrays for all ranks: mpi4py's method has brought the rest, a collective moves the data."""
+"""Broadcast of objects with device arrays: a collective moves the arrays' data.
+
+mpi4py's method has moved the rest.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Share:
-    """What MPI transfers of an object with device arrays: all but their data."""
+    """Part of an object with device arrays that MPI transfers: all but their data."""
 
     stream: bytes
     buffers: list[Any]
@@ -35,7 +38,7 @@ class Share:
 
     @classmethod
     def of(cls, comm: IntraBase, contents: Contents, operation: str) -> tuple[Share | Short, Cargo]:
-        """Return an object's share, and the cargo that it leaves behind; all of a short one."""
+        """Return an object's share and its cargo; a short object is a `Short` instead."""
         cargo = Cargo.of(backends.select(), contents.arrays)
         if cargo.is_short:
             return Short.of(comm, contents, cargo, operation), cargo
@@ -47,9 +50,9 @@ class Share:
 
 
 def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) -> Any:
-    """Return the object whose share root has broadcast; root has its cargo. Collective.
+    """Return the object whose share root has broadcast (collective).
 
-    The ranks agree before the kernel: none of them waits for one that has no memory for the arrays.
+    Root has the cargo. The ranks agree before the kernel, so that no rank waits for one without memory for the arrays.
     """
     if not has_kernels(comm):
         data = MPI.Comm.bcast(comm, None if own is None else own.download(backends.select()), root)
@@ -70,7 +73,10 @@ def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) 
 
 
 def open_shares(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[Any]:
-    """Return all ranks' objects, some of which have come as shares; a rank with one has its cargo. Collective."""
+    """Return all ranks' objects, some of which arrived as shares (collective).
+
+    A rank that has sent a share has its cargo.
+    """
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
     own = own if comm.rank in shares else None
     if not has_kernels(comm):
@@ -103,7 +109,10 @@ def open_shares(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[An
 
 
 def has_kernels(comm: IntraBase) -> bool:
-    """Whether kernels can work for these ranks; the same on all of them. Collective: the first call makes the team."""
+    """Return whether kernels work for these ranks, equal on all of them (collective).
+
+    The first call makes the team.
+    """
     if state_of(comm).team is None:
         try:
             _ = comm.team
@@ -113,7 +122,7 @@ def has_kernels(comm: IntraBase) -> bool:
 
 
 def finished(comm: IntraBase, cargo: Cargo) -> list[Any]:
-    """Return arrays whose data is enqueued; the host waits for it if the communicator blocks."""
+    """Return arrays whose data is enqueued; wait for it if the communicator blocks."""
     device = backends.select()
     arrays = cargo.finish(device)
     if comm.blocking == "host":
