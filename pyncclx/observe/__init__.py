@@ -1,1 +1,1 @@
-"""What a program's operations ran as, and what follows from the records of a job's ranks: verdicts, traces, metrics."""
+"""Statistics of a program's operations, and verdicts, traces, metrics of a job."""

@@ -1,4 +1,4 @@
-"""From the records of a job's ranks to verdicts, the one that explains the others first."""
+"""Verdicts from the records of a job's ranks; the first explains the others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from .verdict import CAUSES, Verdict
 from .words import Words
 
 _Look = Callable[[Job, Words], Iterator[Verdict]]
-#: Looks for causes that a job has reported, or that show wherever it is.
+#: Checks for causes that a job has reported, or that its state shows at any time.
 _REPORTED: tuple[_Look, ...] = (failures.gpu_error, failures.dead, failures.exception, failures.full_capacity)
 _SEEN: tuple[_Look, ...] = (mismatches.different_operation, mismatches.different_argument, hangs.hang)
-_NOTICED_S = 0.1  # after the end of a wait, at most, others have noticed it
+# A wait's end is noticed by other ranks within this time.
+_NOTICED_S = 0.1
 
 
 def analyse(job: Job) -> list[Verdict]:
-    """Return the verdicts on a job, the first of which explains the others; none on a healthy one."""
+    """Return the verdicts on a job; the first explains the others.
+
+    A healthy job has none.
+    """
     job = unsettled(job)
     words = Words(job)
     found = [verdict for look in _REPORTED for verdict in _first(look(job, words))]
-    if not found:  # else waits, and calls that do not fit, follow from that
+    # Waits, and calls that do not match, are consequences of a reported cause.
+    if not found:
         found = [verdict for look in _SEEN for verdict in _first(look(before_failures(job), words))]
     found = found or _first(failures.mismatch(job, words))
     if found or any(rank.failures for rank in job):
@@ -34,9 +39,10 @@ def analyse(job: Job) -> list[Verdict]:
 
 
 def unsettled(job: Job) -> Job:
-    """Return a job without the failures after which a program has gone on, and the communicators that these have ended.
+    """Return a job without failures that its program has survived.
 
-    A rank has gone on if it has made two collective calls since: in the second one it may wait, the first one is over.
+    The communicators that these failures ended are left out, too. A rank has survived if it has made two collective
+    calls since: it may wait in the second one, but the first one is over.
     """
     handled = {rank.number: _handled(rank) for rank in job}
     survived = {world for found in handled.values() for failure in found for world in _dead(failure)}
@@ -56,16 +62,19 @@ def _handled(rank: Rank) -> list[dict[str, Any]]:
 
 
 def _dead(failure: dict[str, Any]) -> tuple[int, ...]:
-    """The ranks of which a failure reports that they died."""
+    """Return the ranks that died according to a failure."""
     return tuple(failure["fields"].get("world_ranks", ())) if failure["kind"] == "RankFailed" else ()
 
 
 def before_failures(job: Job) -> Job:
-    """Return a job as it was when a wait ended in vain: what ranks did since does not explain it."""
+    """Return a job as it was when the first wait timed out.
+
+    Later calls do not explain the timeout.
+    """
     times = [f["time_ns"] for rank in job for f in rank.failures if f["kind"] in failures.OF_WAITS]
     return job.until(min(times) - int(_NOTICED_S * 1e9)) if times else job
 
 
 def _first(verdicts: Iterator[Verdict]) -> list[Verdict]:
-    """The first of what one look finds: what comes later mostly follows from it."""
+    """Return the first verdict of a check; later ones are mostly consequences."""
     return [verdict for verdict, _ in zip(verdicts, range(1), strict=False)]

@@ -1,4 +1,4 @@
-"""The calls of all ranks as a trace in Chrome's format, which Perfetto reads."""
+"""Trace of all ranks' calls in Chrome's format, which Perfetto reads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def events(job: Job) -> Iterator[dict[str, Any]]:
 
 
 def spans(rank: Rank) -> Iterator[tuple[Entry, int]]:
-    """Yield a rank's entries with their ends: where none is known, the next beginning, or the time of the record."""
+    """Yield a rank's entries with their ends.
+
+    A call without a known end lasts until the next call begins, or until the time of the record.
+    """
     begins = [entry["began_ns"] for entry in rank.entries[1:]] + [rank.at_ns]
     for entry, next_ns in zip(rank.entries, begins, strict=True):
         yield entry, int(entry["ended_ns"] or max(next_ns, entry["began_ns"]))

@@ -1,4 +1,7 @@
-"""Causes that ranks have reported themselves: deaths, exceptions, GPU errors, full capacities; and what differs."""
+"""Causes that ranks have reported: deaths, exceptions, GPU errors, full capacity.
+
+Versions and settings that differ between ranks are here, too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .verdict import Verdict
 from .waits import reached
 from .words import Words, site
 
-# What ranks raise for what others did: when a wait was in vain, or at once
+# Errors that ranks raise because of others, after a timeout or at once.
 _TIMEOUTS = ("PeerTimeout", "GridTimeout", "RanksMissing", "SendTimeout", "StepTimeout")
 OF_WAITS = ("RankFailed", *_TIMEOUTS, "Aborted", "Revoked")
 OF_OTHERS = (*OF_WAITS, "CollectiveMismatch")
@@ -20,7 +23,7 @@ _GPU = re.compile(r"\bcuda|illegal memory access|\bXid\b|device-side assert|unco
 
 
 def gpu_error(job: Job, words: Words) -> Iterator[Verdict]:
-    """A failure whose text is CUDA's."""
+    """Yield a verdict for each failure whose text is CUDA's."""
     for rank in job:
         for failure in rank.failures:
             if failure["kind"] not in OF_OTHERS and _GPU.search(f"{failure['kind']}: {failure['text']}"):
@@ -31,7 +34,10 @@ def gpu_error(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def dead(job: Job, words: Words) -> Iterator[Verdict]:
-    """A process that is gone, as the other ranks have reported, or else as its flight recorder shows."""
+    """Yield a verdict on processes that have ended.
+
+    The other ranks have reported them; otherwise the flight recorder shows them.
+    """
     found: dict[int, str] = {}
     for rank in job:
         for failure in rank.failures:
@@ -42,7 +48,8 @@ def dead(job: Job, words: Words) -> Iterator[Verdict]:
     reported = [failure for rank in job for failure in rank.failures]
     raised = any(failure["unhandled"] and failure["kind"] not in OF_OTHERS for failure in reported)
     late = any(failure["kind"] in OF_OTHERS for failure in reported)
-    if not (found or raised or late):  # else a launcher may have ended the others since
+    # After a failure, a launcher may have ended the other ranks.
+    if not (found or raised or late):
         found = dict.fromkeys(_gone(job), "its process is gone")
     found = {number: reason for number, reason in found.items() if not _has_reported(job.ranks.get(number))}
     if found:
@@ -54,7 +61,7 @@ def dead(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def _gone(job: Job) -> list[int]:
-    """The ranks whose processes are gone; where all are, those that were behind the others."""
+    """Return the ranks whose processes have ended; if all, those behind the others."""
     gone = [rank for rank in job if rank.is_dead]
     if len(gone) < len(job.ranks):
         return [rank.number for rank in gone]
@@ -63,17 +70,17 @@ def _gone(job: Job) -> list[int]:
 
 
 def _is_consequence(reason: str) -> bool:
-    """Whether a rank ended as it should, or because it raised, for which there are other causes."""
+    """Return whether a rank ended normally, or by an exception with its own cause."""
     return "exception" in reason or "ended" in reason
 
 
 def _has_reported(rank: Rank | None) -> bool:
-    """Whether a rank has ended because of what it reported itself, which is what is to be explained."""
+    """Return whether a rank has reported a failure, which is the one to explain."""
     return rank is not None and bool(rank.failures)
 
 
 def exception(job: Job, words: Words) -> Iterator[Verdict]:
-    """An exception that nothing has caught, unless it is about another rank."""
+    """Yield a verdict for each uncaught exception, unless it is about another rank."""
     for rank in job:
         for failure in rank.failures:
             if failure["unhandled"] and failure["kind"] not in OF_OTHERS:
@@ -86,7 +93,7 @@ def exception(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def full_capacity(job: Job, words: Words) -> Iterator[Verdict]:
-    """What a receiver had no room for."""
+    """Yield a verdict for each message or array that a receiver had no room for."""
     for rank in job:
         for failure in rank.failures:
             if failure["kind"] == "CapacityExceeded":
@@ -97,7 +104,7 @@ def full_capacity(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def mismatch(job: Job, words: Words) -> Iterator[Verdict]:
-    """What ranks have found themselves, where no record has it any more."""
+    """Yield mismatches that ranks have found, even of calls no longer in records."""
     for rank in job:
         for failure in rank.failures:
             if failure["kind"] == "CollectiveMismatch":
@@ -107,7 +114,7 @@ def mismatch(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def settings_differ(job: Job, words: Words) -> Iterator[Verdict]:
-    """Versions and settings that are not alike."""
+    """Yield a verdict on versions and settings that differ."""
     differences = list(differing(job))
     if differences:
         name, values = differences[0]
@@ -120,7 +127,10 @@ def settings_differ(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def differing(job: Job) -> Iterator[tuple[str, dict[int, str | None]]]:
-    """The names of versions and settings that differ, with each rank's; a package may be loaded on some ranks alone."""
+    """Yield name and values by rank of versions and settings that differ.
+
+    Versions count only for packages that all ranks have loaded.
+    """
     for group, needs_all in (("settings", False), ("versions", True)):
         of_ranks = {rank.number: rank.record["process"][group] for rank in job}
         for name in sorted({name for each in of_ranks.values() for name in each}):
@@ -147,7 +157,7 @@ def _text(failure: dict[str, Any]) -> str:
 
 
 def _reports(job: Job, words: Words) -> Iterator[str]:
-    """What each rank has raised first."""
+    """Yield the first failure that each rank has reported."""
     for rank in job:
         if rank.failures:
             yield f"{words.rank(rank.number)} reported {_text(rank.failures[0])}"

@@ -1,4 +1,4 @@
-"""Why ranks wait: those who are waited for and wait for nobody, or circles of ranks that wait for each other."""
+"""Causes of waits: ranks that others wait for, and circles of ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .words import Words
 
 
 def hang(job: Job, words: Words) -> Iterator[Verdict]:
-    """The cause of the waits in a job, if there are any."""
+    """Yield the cause of the waits in a job, if there are any."""
     found = waits(job)
     if found:
         roots = sorted({wait.awaited for wait in found} - {wait.rank for wait in found})
@@ -20,7 +20,7 @@ def hang(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int]) -> Iterator[Verdict]:
-    """Ranks that are waited for, and wait for nobody."""
+    """Yield a verdict on ranks that others wait for, and that wait for nobody."""
     root = roots[0]
     on_it = sorted((wait for wait in found if wait.awaited == root), key=lambda wait: wait.since_ns)
     wait, rank = on_it[0], job.ranks.get(root)
@@ -45,15 +45,16 @@ def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int
 
 
 def _first_missed(job: Job, rank: Rank, wait: Wait) -> Entry:
-    """The first call that a rank has not made, as one that waits for it has made it."""
+    """Return the first call that a rank has not made, as a waiting rank has made it."""
     comm = wait.entry["comm"]
-    if rank.has_forgotten and not rank.last(comm):  # its calls there are not in the record any more
+    # The rank's calls there have been overwritten.
+    if rank.has_forgotten and not rank.last(comm):
         return wait.entry
     return job.ranks[wait.rank].calls.get(comm, {}).get(reached(rank, comm) + 1, wait.entry)
 
 
 def _was_stopped(job: Job, rank: Rank) -> bool:
-    """Whether another rank has reported that the process of this one was stopped."""
+    """Return whether another rank has reported that this rank's process was stopped."""
     details = (str(failure["fields"].get("detail", "")) for each in job for failure in each.failures)
     process = f"process, {rank.record['process']['pid']}, "
     return any(process in detail and ": stopped" in detail for detail in details)
@@ -68,7 +69,7 @@ def _with_waiters(job: Job, words: Words, what: str, found: Sequence[Wait], root
 
 
 def _message(job: Job, words: Words, wait: Wait) -> tuple[str, str]:
-    """A message that one side waits for."""
+    """Return cause and sentence for a message that one side waits for."""
     entry, comm = wait.entry, wait.entry["comm"]
     receives = wait.kind == "receive"
     other = job.ranks.get(wait.awaited)
@@ -89,19 +90,19 @@ def _message(job: Job, words: Words, wait: Wait) -> tuple[str, str]:
 
 
 def _left(receiver: Rank, sender: Rank, comm: Comm) -> set[int]:
-    """The tags of messages that were sent, and not received."""
+    """Return the tags of messages that were sent, and not received."""
     left = sent(sender, receiver.number, comm) - received(receiver, sender.number, comm)
     return {tag for tag, count in left.items() if count > 0}
 
 
 def _wanted(other: Rank, wait: Wait, comm: Comm) -> set[int]:
-    """The tags that a rank waits for from the sender."""
+    """Return the tags of messages that a rank waits for from the sender."""
     receives = [entry for entry in open_messages(other) if is_receive(entry) and entry["comm"] == comm]
     return {entry["tag"] for entry in receives if entry["peer"] == wait.rank and entry["tag"] >= 0}
 
 
 def _of_circle(job: Job, words: Words, found: Sequence[Wait]) -> Iterator[Verdict]:
-    """Ranks that wait for each other."""
+    """Yield a verdict on ranks that wait for each other."""
     circle = _circle(found)
     ranks = tuple(sorted({wait.rank for wait in circle}))
     messages = [wait for wait in circle if wait.kind in ("receive", "send")]
@@ -123,7 +124,7 @@ def _of_circle(job: Job, words: Words, found: Sequence[Wait]) -> Iterator[Verdic
 
 
 def _circle(found: Sequence[Wait]) -> list[Wait]:
-    """The waits of one circle, from any rank that waits along the first wait of each."""
+    """Return the waits of one circle, following the first wait of each rank."""
     after: dict[int, Wait] = {}
     for wait in sorted(found, key=lambda wait: wait.since_ns):
         after.setdefault(wait.rank, wait)
@@ -147,7 +148,7 @@ def _each(job: Job, words: Words, circle: Iterable[Wait]) -> str:
 
 
 def _of_one(job: Job, words: Words) -> Iterator[Verdict]:
-    """Calls that all ranks have made, and that do not end."""
+    """Yield verdicts on calls that all ranks have made, and that do not end."""
     for comm in job.comms:
         members = job.of(comm)
         numbers = {reached(rank, comm) for rank in members}
@@ -157,7 +158,10 @@ def _of_one(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def _replays(words: Words, comm: Comm, members: Sequence[Rank]) -> list[Verdict]:
-    """Numbers of operations on the device that differ, though those of calls are equal."""
+    """Return a verdict if ranks made equal calls, but ran different operations.
+
+    The numbers of operations on the device then differ: a graph was not replayed as often.
+    """
     progress = {rank.number: rank.progress(comm) for rank in members}
     epochs = {number: each["epoch"] for number, each in progress.items() if each is not None}
     if len(epochs) < len(members) or max(epochs.values()) - min(epochs.values()) < 1:
@@ -175,13 +179,13 @@ def _replays(words: Words, comm: Comm, members: Sequence[Rank]) -> list[Verdict]
 
 
 def _launched(rank: Rank, comm: Comm) -> int:
-    """How many kernels its calls have launched on a communicator."""
+    """Return the number of kernels launched by a rank's calls on a communicator."""
     progress = rank.progress(comm)
     return rank.last(comm) - (progress["skipped"] if progress else 0)
 
 
 def _in_call(words: Words, comm: Comm, members: Sequence[Rank]) -> Iterator[Verdict]:
-    """A call that has begun everywhere long ago, and is not over somewhere."""
+    """Yield a verdict on a call that began long ago on all ranks, and has not ended."""
     stuck = []
     for rank in members:
         entry, progress = current(rank, comm), rank.progress(comm)
@@ -200,7 +204,7 @@ def _in_call(words: Words, comm: Comm, members: Sequence[Rank]) -> Iterator[Verd
 
 
 def _lines(job: Job, words: Words, found: Sequence[Wait]) -> tuple[str, ...]:
-    """Each wait."""
+    """Return a sentence for each wait."""
     calls = (words.waits_in(job.ranks[wait.rank], wait.entry) for wait in found)
     return tuple(
         f"rank {wait.rank} waits for rank {wait.awaited} in {call}" for wait, call in zip(found, calls, strict=True)

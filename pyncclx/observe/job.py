@@ -1,4 +1,4 @@
-"""The records of a job's ranks, from their dumps or from the files of their flight recorders."""
+"""Records of a job's ranks, from dumps or files of flight recorders."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from ..recording import folders, reading
 from ..recording.layout import COUNTED, KINDS
 
 Entry = dict[str, Any]
-CALLS = frozenset(KINDS[kind] for kind in COUNTED)  # kinds of entries that all ranks of a communicator have alike
+# Kinds of entries that are equal on all ranks of a communicator.
+CALLS = frozenset(KINDS[kind] for kind in COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """A communicator, or a window: equal on all of its ranks."""
+    """Communicator or window, equal on all of its ranks."""
 
     kind: str
     world: tuple[int, ...]
@@ -28,46 +29,48 @@ class Comm:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Comm:
-        """Return that of the text in a record; an empty one if the text had no room there."""
+        """Return the communicator of a record's text; an empty one without a text."""
         world, remote = tuple(fields.get("world", ())), tuple(fields.get("remote", ()))
         return cls(fields.get("kind", "comm"), world, remote, fields.get("number", -1))
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks of its processes in MPI.COMM_WORLD."""
+        """Ranks of its processes in MPI.COMM_WORLD."""
         return (*self.world, *self.remote)
 
 
 @dataclass(eq=False)
 class Rank:
-    """What is known of one rank.
+    """Record of one rank.
 
     Attributes
     ----------
     record : dict
-        As `reading.Reading.record` and `dump` have it.
+        Record in the form of `reading.Reading.record` and `dump`.
     at_ns : int
-        When it was taken.
+        Time of the record.
     """
 
     record: dict[str, Any]
     at_ns: int
 
     def until(self, ns: int) -> Rank:
-        """Return what was known at a time before."""
+        """Return the record as it was at an earlier time."""
         entries = [
             {**entry, "ended_ns": None} if (entry["ended_ns"] or 0) > ns else entry
             for entry in self.record["entries"]
             if entry["began_ns"] <= ns
         ]
-        went_on = len(entries) < len(self.record["entries"])  # so it had not ended then
+        # A process that has made later calls was running then.
+        went_on = len(entries) < len(self.record["entries"])
         state = "running" if went_on else self.record["state"]
-        condition = self.record.get("condition") or None  # a process that is gone now was there then
+        # A process that is dead now was alive then.
+        condition = self.record.get("condition") or None
         record = {**self._with(entries), "state": state, "condition": condition}
         return Rank(record, min(self.at_ns, ns))
 
     def since(self, handled: Sequence[dict[str, Any]], survived: Container[int]) -> Rank:
-        """Return what is known without failures that the program has handled, and ranks that it has survived."""
+        """Return the record without handled failures and communicators of dead ranks."""
         last_ns = max((failure["time_ns"] for failure in handled), default=0)
         used = {entry["comm"] for entry in self.record["entries"] if entry["began_ns"] > last_ns}
         used -= {place for place, comm in self.comms.items() if any(rank in survived for rank in comm.members)}
@@ -76,29 +79,32 @@ class Rank:
         return Rank({**self._with(entries), "failures": left}, self.at_ns)
 
     def _with(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the record with some of its entries, and the numbers of calls that it had no entries of anyway."""
+        """Return the record with some of its entries.
+
+        The record also has the numbers of calls that had no entries before.
+        """
         listed = {entry["comm"] for entry in self.record["entries"] if entry["kind"] in CALLS and entry["number"]}
         numbers = {place: each for place, each in self.record.get("numbers", {}).items() if int(place) not in listed}
         return {**self.record, "entries": entries, "numbers": numbers}
 
     @cached_property
     def comms(self) -> dict[int, Comm]:
-        """By the references in entries."""
+        """Communicators, by the references in entries."""
         return {int(place): Comm.of(fields) for place, fields in self.record["comms"].items()}
 
     @cached_property
     def names(self) -> dict[Comm, str]:
-        """The names that the program has given to communicators."""
+        """Names that the program has given to communicators."""
         return {self.comms[int(place)]: fields.get("name", "") for place, fields in self.record["comms"].items()}
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """All of them, with their communicators, the oldest first."""
+        """All entries with their communicators, the oldest first."""
         return [{**entry, "comm": self.comms[entry["comm"]]} for entry in self.record["entries"]]
 
     @cached_property
     def calls(self) -> dict[Comm, dict[int, Entry]]:
-        """The collective calls of each communicator, by their numbers."""
+        """Collective calls of each communicator, by number."""
         found: dict[Comm, dict[int, Entry]] = {}
         for entry in self.entries:
             if entry["kind"] in CALLS and entry["number"]:
@@ -107,29 +113,29 @@ class Rank:
 
     @cached_property
     def beginning(self) -> Entry | None:
-        """The collective call that it prepares and that has no number yet."""
+        """Collective call in preparation, which has no number yet."""
         for entry in reversed(self.entries):
             if entry["kind"] in CALLS:
                 return entry if not entry["number"] and entry["ended_ns"] is None else None
         return None
 
     def last(self, comm: Comm) -> int:
-        """The number of its last call on a communicator; 0: it has made none, or that is not known."""
+        """Return the number of the last call on a communicator; 0 if none or unknown."""
         return max(self.calls.get(comm, {}), default=0) or self._numbers.get(comm, 0)
 
     @cached_property
     def _numbers(self) -> dict[Comm, int]:
-        """The numbers of last calls, as a dump has them: no entry may be left of one."""
+        """Numbers of last calls from a dump, which may have no entry of them."""
         return {self.comms[int(place)]: each for place, each in self.record.get("numbers", {}).items()}
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether later entries have the places of its first ones."""
+        """Whether later entries have overwritten the first ones."""
         return bool(self.record["entries"]) and int(self.record["entries"][0]["sequence"]) > 1
 
     @property
     def number(self) -> int:
-        """Its rank in MPI.COMM_WORLD."""
+        """Rank in MPI.COMM_WORLD."""
         return int(self.record["process"]["rank"])
 
     @property
@@ -142,27 +148,30 @@ class Rank:
 
     @property
     def live(self) -> dict[str, Any]:
-        """What it waits for on the host; empty: for nothing."""
+        """What the rank waits for on the host; empty if it does not wait."""
         return self.record.get("live") or {}
 
     @cached_property
     def condition(self) -> str | None:
-        """The letter of /proc for its process, "" if it was gone; None for a dump: then it was there."""
+        """State letter of the process in /proc; "" if it had ended, None for a dump.
+
+        At the time of a dump the process was alive.
+        """
         condition: str | None = self.record.get("condition")
         return condition
 
     @property
     def is_dead(self) -> bool:
-        """Whether its process has gone without an end: killed, perhaps by the launcher, after another one failed."""
+        """Whether the process was killed, perhaps by the launcher after another failure."""
         return self.record["state"] == "running" and self.condition == ""
 
     @property
     def stack(self) -> dict[str, Any]:
-        """Where its main thread was; empty: not known."""
+        """Stack of the main thread; empty if unknown."""
         return next((stack for stack in self.record.get("stacks", ()) if stack["main"]), {})
 
     def progress(self, comm: Comm) -> dict[str, Any] | None:
-        """What its kernels have got to on a communicator."""
+        """Return the progress of the rank's kernels on a communicator."""
         for place, progress in self.record.get("progress", {}).items():
             if self.comms.get(int(place)) == comm:
                 return dict(progress)
@@ -171,14 +180,14 @@ class Rank:
 
 @dataclass(eq=False)
 class Job:
-    """All that is known of a job.
+    """Records of a job.
 
     Attributes
     ----------
     ranks : dict
-        By rank in MPI.COMM_WORLD.
+        Records by rank in MPI.COMM_WORLD.
     where : Path
-        Where it was found.
+        Folder of the records.
     """
 
     ranks: dict[int, Rank]
@@ -196,28 +205,30 @@ class Job:
 
     @cached_property
     def comms(self) -> list[Comm]:
-        """Those that entries refer to, in the order of their first entries."""
+        """Communicators of the entries, in the order of their first entries."""
         return list(dict.fromkeys(entry["comm"] for rank in self for entry in rank.entries if entry["comm"].members))
 
     def until(self, ns: int) -> Job:
-        """Return the job as it was at a time before."""
+        """Return the job as it was at an earlier time."""
         return Job({rank.number: rank.until(ns) for rank in self}, self.where, self.notes)
 
     def __iter__(self) -> Iterator[Rank]:
         return (self.ranks[number] for number in sorted(self.ranks))
 
     def of(self, comm: Comm) -> list[Rank]:
-        """The members of a communicator that have records."""
+        """Return the members of a communicator that have records."""
         return [self.ranks[number] for number in dict.fromkeys(comm.members) if number in self.ranks]
 
 
 def load(folder: Path) -> Job:
-    """Read the dumps in a folder, and the files of flight recorders there; of ranks without a dump also on this host.
+    """Read the dumps and flight recorders' files of a job from a folder.
+
+    For ranks without a dump, the flight recorders on this host are read, too.
 
     Raises
     ------
     FileNotFoundError
-        There is neither in the folder.
+        If the folder has neither dumps nor files of flight recorders.
     """
     job = Job({}, folder)
     records = {path: json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))}
@@ -235,7 +246,10 @@ def load(folder: Path) -> Job:
 
 
 def _is_of(record: dict[str, Any], newest: dict[str, Any]) -> bool:
-    """Whether two dumps are of one job; without a name by the launcher it has another one on each host."""
+    """Return whether two dumps are of one job.
+
+    If the launcher names no job, each host has another name.
+    """
     mine, others = record["process"], newest["process"]
     if record.get("job") == newest.get("job"):
         return bool(mine["size"] == others["size"])

@@ -1,4 +1,7 @@
-"""Ranks that made different calls at the same place of a communicator's order, or with different arguments."""
+"""Ranks whose calls, or arguments of calls, differ at one place.
+
+The place is a number in a communicator's order of calls.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from .job import Comm, Entry, Job
 from .verdict import Verdict
 from .words import Words
 
-#: What must be equal on all ranks where the signature differs: what it is called, and its value in an entry.
+#: Arguments that must be equal on all ranks: name, and value in an entry. One of them differs if signatures do.
 ARGUMENTS: tuple[tuple[str, Callable[[Entry], Any]], ...] = (
     ("type", lambda entry: entry["datatype"]),
     ("operator", lambda entry: entry["operator"]),
@@ -22,14 +25,14 @@ ARGUMENTS: tuple[tuple[str, Callable[[Entry], Any]], ...] = (
 
 
 def different_operation(job: Job, words: Words) -> Iterator[Verdict]:
-    """The first number at which operations differ."""
+    """Yield verdicts on call numbers at which operations differ."""
     for comm, number, entries in _compared(job):
         if len({entry["operation"] for entry in entries.values()}) > 1:
             yield _verdict("different operation", comm, number, entries, words, lambda entry: entry["operation"])
 
 
 def different_argument(job: Job, words: Words) -> Iterator[Verdict]:
-    """The first number at which what must be equal differs."""
+    """Yield verdicts on call numbers at which arguments differ that must be equal."""
     for comm, number, entries in _compared(job):
         signatures = {entry["signature"] for entry in entries.values()}
         if len({entry["operation"] for entry in entries.values()}) == 1 and len(signatures) > 1:
@@ -37,7 +40,7 @@ def different_argument(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def _compared(job: Job) -> Iterator[tuple[Comm, int, dict[int, Entry]]]:
-    """For each number of each communicator: the entries of the ranks that have one."""
+    """Yield each number of each communicator, with the entries of the ranks."""
     for comm in job.comms:
         calls = {rank.number: rank.calls.get(comm, {}) for rank in job.of(comm)}
         for number in sorted({number for each in calls.values() for number in each}):
@@ -82,7 +85,7 @@ def _site(entry: Entry) -> str:
 
 
 def described(entry: Entry) -> str:
-    """A call with its arguments."""
+    """Return a text of a call with its arguments."""
     parts = [entry["operation"]]
     if entry["datatype"]:
         parts.append(f"{entry['elements']} x {entry['datatype']}")

@@ -1,4 +1,4 @@
-"""A picture of what the ranks did last: a row for each, a bar for each call."""
+"""Picture of the ranks' last calls: a row for each rank, a bar for each call."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from .job import Job
 from .words import Words
 
 _MOST_NAMED = 10  # operations in the legend
-_LEAST_WIDTH = 1 / 400  # of a bar, of the whole
-_LEAST_NAMED = 1 / 14  # of a bar that has its operation's name in it, of the whole
+# Least width of a bar, as a part of the whole.
+_LEAST_WIDTH = 1 / 400
+# Least width of a bar that shows its operation's name, as a part of the whole.
+_LEAST_NAMED = 1 / 14
 _PALE = 0.45
 
 
@@ -39,7 +41,8 @@ def write(job: Job, path: Path, seconds: float) -> None:
         left, colour = (begin - first_ns) / 1e6, colours[entry["operation"]]
         alpha = 1.0 if entry["ended_ns"] else _PALE
         bars = axes.barh(row, length, left=left, color=colour, height=0.8, alpha=alpha, edgecolor="white")
-        axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.8)  # where it begins
+        # A mark where the call begins.
+        axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.8)
         if length > _LEAST_NAMED * width:
             axes.bar_label(bars, [entry["operation"]], label_type="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [words.rank(rank.number) for rank in rows])

@@ -1,4 +1,7 @@
-"""Metrics of a job in Prometheus' text format; names and labels are those of NCCL's inspector where it has them."""
+"""Metrics of a job in Prometheus' text format.
+
+Names and labels are those of NCCL's inspector where it has them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _OF_BLOCKS = ("Allgather", "Reduce_scatter_block", "Reduce_scatter", "Alltoall")
 
 
 def write(job: Job, path: Path) -> None:
-    """Write the file whole, or not at all, which the textfile collector relies on."""
+    """Write the file in one step, which the textfile collector relies on."""
     part = path.with_suffix(".part")
     part.write_text(text(job))
     part.replace(path)
@@ -59,7 +62,7 @@ def _samples(job: Job, rank: Rank, words: Words) -> Iterator[tuple[str, dict[str
 
 
 def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """The last call of each operation and size whose end is known."""
+    """Yield metrics of the last call of each operation and size with a known end."""
     last = {}
     for entry in rank.entries:
         if entry["kind"] in CALLS and entry["comm"] == comm and entry["ended_ns"] is not None and entry["nbytes"]:
@@ -73,7 +76,7 @@ def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str,
 
 
 def _factor(operation: str, size: int) -> float:
-    """Of the bytes of a call, those that each link carries, as NCCL's tests count them."""
+    """Return the share of a call's bytes on each link, as NCCL's tests count it."""
     factor = {"Allreduce": 2.0, **dict.fromkeys(_OF_BLOCKS, 1.0)}.get(operation)
     return 1.0 if factor is None else factor * (size - 1) / size
 

@@ -1,4 +1,4 @@
-"""Counts of a program's operations by what they ran as, printed over all ranks."""
+"""Counts of a program's operations by how they ran, printed over all ranks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ _MEANINGS = {
 
 @dataclass(slots=True)
 class Count:
-    """Calls of one operation, and the bytes and seconds of all of them."""
+    """Calls of one operation, with the sums of bytes and seconds."""
 
     calls: int = 0
     nbytes: int = 0
     seconds: float = 0.0
 
 
-Counts = dict[tuple[str, str], Count]  # by operation and what it ran as
+Counts = dict[tuple[str, str], Count]  # key: operation, and how it ran
 
 
 class Recorder:
-    """Counts the operations of all communicators, windows and token shuffles from when it is made.
+    """Counter of operations of all communicators, windows and token shuffles.
+
+    Counting begins when the object is made.
 
     Each start of a persistent operation is a call. The time of nonblocking and persistent operations ends when their
     method returns.
@@ -46,7 +48,7 @@ class Recorder:
         count.seconds += (event.ended - event.began) / event.together
 
     def print(self) -> None:
-        """Print the counts of all ranks on rank 0, the longest time first. Collective."""
+        """Print the counts of all ranks on rank 0, the longest time first (collective)."""
         if MPI.Is_finalized() or not MPI.Is_initialized():
             return
         counts_of_ranks = MPI.COMM_WORLD.gather(self._counts)
@@ -61,7 +63,7 @@ class Recorder:
 
 
 def _total(counts_of_ranks: list[Counts]) -> Counts:
-    """Sum calls and bytes over the ranks; the seconds are the slowest rank's."""
+    """Return the sums of calls and bytes over ranks, and the slowest rank's seconds."""
     total: Counts = defaultdict(Count)
     for counts in counts_of_ranks:
         for key, count in counts.items():

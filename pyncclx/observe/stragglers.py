@@ -1,4 +1,4 @@
-"""A rank that comes late again and again: by the times at which ranks begin the same calls."""
+"""Slow ranks: those that begin calls later than the others, again and again."""
 
 from __future__ import annotations
 
@@ -10,19 +10,28 @@ from .job import Comm, Job
 from .verdict import Verdict
 from .words import Words
 
-Call = tuple[int, float, int]  # that all members have made: who came last, seconds after the first; when that came, ns
+# A call that all members have made: last rank, its delay in seconds, and the time of the first begin in ns.
+Call = tuple[int, float, int]
 
-LAST_CALLS = (50, 500)  # of a communicator, that are looked at: a rank may be slow of late, or a little all the time
-FEWEST_LATE = 5  # of them to which some rank comes late,
-SHARE_LATE = 1 / 3  #   and of those that are looked at,
-SHORTEST_S = 1e-3  # which is this much after the first;
-MOSTLY = 0.7  # of these have the same rank as their last
-OF_TIME = 0.2  # that the others lose by it,
-LEAST_S = 0.25  # and this much: a healthy job on a busy machine had lost 0.06 of 0.19 s
+# Numbers of last calls of a communicator to check: a rank may be slow recently, or slightly all the time.
+LAST_CALLS = (50, 500)
+# Some rank must be late in at least this number of calls, and this share of the calls that are checked.
+FEWEST_LATE = 5
+SHARE_LATE = 1 / 3
+# Least delay in seconds after the first rank that counts as late.
+SHORTEST_S = 1e-3
+# Least share of late calls in which the same rank is last.
+MOSTLY = 0.7
+# Least share of the time, and least seconds, that the others lose. A healthy job on a busy machine lost 0.06 of 0.19 s.
+OF_TIME = 0.2
+LEAST_S = 0.25
 
 
 def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
-    """The rank that comes last to most calls to which any comes late, if the others lose much time by it."""
+    """Yield a verdict on the rank that is last in most late calls.
+
+    The others must lose much time by it.
+    """
     for comm in job.comms:
         calls = list(lateness(job, comm))
         for count in LAST_CALLS:
@@ -33,7 +42,7 @@ def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def slowest(calls: list[Call], comm: Comm, words: Words) -> Verdict | None:
-    """The verdict on the rank that was last to most of some calls; None if none is slow."""
+    """Return the verdict on the rank that is last in most calls; None if none is slow."""
     late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
     if len(late) < max(FEWEST_LATE, SHARE_LATE * len(calls)):
         return None
@@ -52,7 +61,7 @@ def slowest(calls: list[Call], comm: Comm, words: Words) -> Verdict | None:
 
 
 def lateness(job: Job, comm: Comm) -> Iterator[Call]:
-    """The calls that all members have made, in order."""
+    """Yield the calls that all members have made, in order."""
     members = job.of(comm)
     if len(members) < 2 or len(members) < len(set(comm.members)):
         return

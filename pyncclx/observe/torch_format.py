@@ -1,4 +1,4 @@
-"""Dumps as PyTorch's flight recorder writes them, version 2.10, for its analyser `torchfrtrace`."""
+"""Dumps in the form of PyTorch's flight recorder 2.10, for `torchfrtrace`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from .words import Words
 
 VERSION = "2.10"
 PREFIX = "pyncclx_rank_"
-LIBRARY = "nccl"  # its analyser accepts no other name before PyTorch 2.15
+# Before PyTorch 2.15, its analyser accepts no other name.
+LIBRARY = "nccl"
 
-_NAMES = {  # of operations that it has names for; it refuses others, which are left out
+_NAMES = {
+    # PyTorch's names of operations. The analyser rejects other operations, so they are left out.
     "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "_all_gather_base", "Alltoall": "all_to_all",
     "Barrier": "all_reduce_barrier", "Bcast": "broadcast", "Gather": "gather", "Reduce": "reduce",
     "Reduce_scatter_block": "reduce_scatter", "Scatter": "scatter",
-    # Their lengths may differ among ranks, and it compares those of all others.
+    # Lengths of these may differ among ranks, and the analyser compares the lengths of all other operations.
     **dict.fromkeys(("Alltoallv", "Alltoallw", "Gatherv", "Reduce_scatter", "Scatterv"), "all_to_all"),
 }
 _TYPES = {
@@ -35,7 +37,7 @@ def write(job: Job, folder: Path) -> None:
 
 
 def dump(job: Job, rank: Rank) -> dict[str, Any]:
-    """Return what PyTorch would write for a rank."""
+    """Return the dump that PyTorch would write for a rank."""
     comms = [comm for comm in job.comms if comm.kind == "comm"]
     words, listed = Words(job), list(_entries(rank, comms))
     return {
@@ -93,7 +95,10 @@ def _message_name(rank: Rank, entry: Entry) -> str:
 
 
 def _shapes(entry: Entry, name: str) -> dict[str, Any]:
-    """Of an entry that has the length of one block where there is one for each rank."""
+    """Return shapes and types of an entry.
+
+    The entry has the length of one block if there is one for each rank.
+    """
     elements, size = entry["elements"], len(entry["comm"].members)
     sent = elements * size if name == "reduce_scatter" else elements
     received = elements * size if name == "all_gather" else elements

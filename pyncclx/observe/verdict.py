@@ -1,4 +1,4 @@
-"""What is wrong with a job: a sentence, and what it rests on."""
+"""Verdict on a job: a cause, a sentence, and its evidence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Verdict:
     Attributes
     ----------
     cause : str
-        Its name, one of `CAUSES`.
+        Name of the cause, one of `CAUSES`.
     ranks : tuple of int
-        Those that it lies with, in MPI.COMM_WORLD.
+        Ranks in MPI.COMM_WORLD with the cause.
     sentence : str
     evidence : tuple of str
     """
@@ -25,7 +25,7 @@ class Verdict:
     evidence: tuple[str, ...] = field(default=())
 
 
-#: By its name: what a cause is. In the order in which they are looked for: what is found first explains the rest.
+#: Meaning of each cause, by name. Verdicts are in this order: the first explains the rest.
 CAUSES = {
     "GPU error": "a rank's GPU has failed, or CUDA has refused something",
     "dead": "a rank's process died",

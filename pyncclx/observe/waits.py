@@ -1,4 +1,4 @@
-"""Who waits for whom: edges between ranks, from what each has called and the others have not."""
+"""Waits between ranks, from calls that some have made and others have not."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from dataclasses import dataclass
 
 from .job import CALLS, Comm, Entry, Job, Rank
 
-AFTER_FAILURES_S = 0.2  # where a wait has ended in vain, long ones are looked for
-SHORTEST_S = 1.0  # a wait that is shorter is none yet, nor is one of few intervals between calls
+# Least seconds of a wait of a rank that has reported a failure.
+AFTER_FAILURES_S = 0.2
+# Least seconds of a wait, also if there are few intervals between calls.
+SHORTEST_S = 1.0
 INTERVALS = 5
-_OF_LONGEST = 1.5  # of the longest interval so far: the next one may be as long
+# Factor of the longest interval so far, because the next one may be as long.
+_OF_LONGEST = 1.5
 _RECEIVES = ("Recv", "Mrecv", "Sendrecv", "Sendrecv_replace", "recv", "Irecv", "Imrecv", "Isendrecv", "Recv_init")
 _SENDS = ("Send", "Ssend", "Rsend", "Sendrecv", "send", "ssend", "Isend", "Issend", "Send_init", "Ssend_init")
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One rank waits for another.
+    """Wait of one rank for another.
 
     Attributes
     ----------
     rank, awaited : int
-        In MPI.COMM_WORLD.
+        Ranks in MPI.COMM_WORLD.
     kind : str
-        "call": the other has not made a collective call; "receive", "send": of a message; "lock": the other has it;
-        "compilation".
+        "call": the other has not made a collective call. "receive" and "send": the other has not made its part of a
+        message. "lock": the other has the lock. "compilation": the other compiles.
     entry : dict
-        What it waits in.
+        Entry of the call in which it waits.
     since_ns : int
     """
 
@@ -42,12 +45,15 @@ class Wait:
 
 
 def waits(job: Job) -> list[Wait]:
-    """Return all of them; what is shorter than a moment is none."""
+    """Return all waits that last longer than a moment."""
     return [*_in_calls(job), *_in_messages(job), *_for_locks(job), *_for_compilers(job)]
 
 
 def patience_ns(rank: Rank) -> float:
-    """How long a rank must have waited to be stuck: a second, and longer where calls come more seldom, or in bursts."""
+    """Return the time in a call after which a rank is stuck.
+
+    It is a second, or longer if calls are rare or come in bursts.
+    """
     if rank.failures:
         return AFTER_FAILURES_S * 1e9
     begins = [entry["began_ns"] for entry in rank.entries if entry["kind"] in CALLS]
@@ -58,12 +64,15 @@ def patience_ns(rank: Rank) -> float:
 
 
 def is_stuck(rank: Rank, entry: Entry) -> bool:
-    """Whether a rank has been in a call for so long that it is stuck, if the call is not over."""
+    """Return whether a rank has been in a call for so long that it is stuck.
+
+    The caller checks that the call has not ended.
+    """
     return rank.at_ns - int(entry["began_ns"]) >= patience_ns(rank)
 
 
 def current(rank: Rank, comm: Comm) -> Entry | None:
-    """The call that a rank makes on a communicator, or has made last."""
+    """Return the present or last call of a rank on a communicator."""
     beginning = rank.beginning
     if beginning is not None and beginning["comm"] == comm:
         return beginning | {"number": rank.last(comm) + 1}
@@ -71,7 +80,7 @@ def current(rank: Rank, comm: Comm) -> Entry | None:
 
 
 def reached(rank: Rank, comm: Comm) -> int:
-    """The number of that call; 0: none, or it is not known."""
+    """Return the number of a rank's present or last call; 0 if none or unknown."""
     entry = current(rank, comm)
     return int(entry["number"]) if entry is not None else rank.last(comm)
 
@@ -95,7 +104,7 @@ def _may_wait(rank: Rank, entry: Entry) -> bool:
 
 
 def _has_not_come(other: Rank, entry: Entry) -> bool:
-    """Whether the record of the other rank is late enough to show that it has not made a call for long."""
+    """Return whether a rank's record is late enough to show that it has missed a call."""
     return other.is_dead or other.at_ns - int(entry["began_ns"]) >= patience_ns(other) / 2
 
 
@@ -103,14 +112,18 @@ def _has_not_come(other: Rank, entry: Entry) -> bool:
 
 
 def open_messages(rank: Rank) -> list[Entry]:
-    """The messages that a rank has begun and that are not over; nonblocking ones only while it is in the library."""
+    """Return the messages of a rank that have begun and not ended.
+
+    Nonblocking ones count only while the rank is in the library.
+    """
     entries = [entry for entry in rank.entries if entry["kind"] == "message" and entry["ended_ns"] is None]
     waiting = not rank.stack or rank.stack["inside"]
     last = rank.entries[-1] if rank.entries else None
     blocking = [entry for entry in entries if not _is_nonblocking(entry["operation"])]
     if blocking:
         return blocking
-    busy = last is not None and last["kind"] in CALLS  # it has gone on to a collective call
+    # The rank has continued to a collective call.
+    busy = last is not None and last["kind"] in CALLS
     return entries if waiting and not busy else []
 
 
@@ -119,7 +132,10 @@ def _is_nonblocking(operation: str) -> bool:
 
 
 def is_receive(entry: Entry) -> bool:
-    """Whether a message entry is a receive; one of a `Sendrecv` is both, by its peer."""
+    """Return whether a message's entry is a receive.
+
+    An entry of a `Sendrecv` is both, by its peer.
+    """
     return entry["operation"] in _RECEIVES
 
 
@@ -132,12 +148,12 @@ def _in_messages(job: Job) -> Iterator[Wait]:
 
 
 def sent(rank: Rank, to: int, comm: Comm) -> Counter[int]:
-    """How many messages a rank has sent to another, by tag."""
+    """Return how many messages a rank has sent to another, by tag."""
     return _tags(rank, to, comm, _SENDS)
 
 
 def received(rank: Rank, source: int, comm: Comm) -> Counter[int]:
-    """How many it has received."""
+    """Return how many messages a rank has received from another, by tag."""
     entries = [entry for entry in rank.entries if entry["ended_ns"] is not None]
     return _tags(Rank(rank.record, rank.at_ns), source, comm, _RECEIVES, entries)
 
@@ -157,7 +173,7 @@ def _tags(
 
 
 def held_locks(rank: Rank) -> dict[tuple[Comm, int], Entry]:
-    """The locks that a rank has, by window and target."""
+    """Return the locks that a rank has, by window and target."""
     found: dict[tuple[Comm, int], Entry] = {}
     for entry in rank.entries:
         key = entry["comm"], int(entry["peer"])

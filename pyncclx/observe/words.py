@@ -9,7 +9,7 @@ from .job import Comm, Entry, Job, Rank
 
 
 class Words:
-    """Names what is in a job.
+    """Names for the ranks, communicators and calls of a job.
 
     Parameters
     ----------
@@ -21,12 +21,12 @@ class Words:
         self._hosts = {rank.host for rank in job}
 
     def rank(self, number: int) -> str:
-        """As "rank 3 on host b"; without the host if there is one only."""
+        """Return a name such as "rank 3 on host b"; without the host if there is only one."""
         rank = self._job.ranks.get(number)
         return f"rank {number}" + (f" on {rank.host}" if rank is not None and len(self._hosts) > 1 else "")
 
     def ranks(self, numbers: Iterable[int]) -> str:
-        """As "ranks 0, 2 to 5"."""
+        """Return a name such as "ranks 0, 2 to 5"."""
         listed = sorted(set(numbers))
         if len(listed) == 1:
             return self.rank(listed[0])
@@ -40,7 +40,7 @@ class Words:
         return f"ranks {', '.join(parts)}"
 
     def comm(self, comm: Comm) -> str:
-        """As " of 'rows'"; nothing for MPI.COMM_WORLD."""
+        """Return a text such as " of 'rows'"; empty for MPI.COMM_WORLD."""
         name = next((rank.names[comm] for rank in self._job if rank.names.get(comm)), "")
         if name == "MPI_COMM_WORLD" and comm.number == 0:
             return ""
@@ -49,7 +49,10 @@ class Words:
         return f" of {name!r}" if name else f" of {what} {comm.number} of {ranks}"
 
     def call(self, entry: Entry, *, at: bool = False) -> str:
-        """As "Allreduce #412", or "Recv from rank 1 with tag 7", with the line of the program if wanted."""
+        """Return a name such as "Allreduce #412" or "Recv from rank 1 with tag 7".
+
+        With `at`, the line of the program follows.
+        """
         text = str(entry["operation"])
         if entry["kind"] == "message":
             receives = entry["operation"].lower().endswith("recv")
@@ -63,14 +66,14 @@ class Words:
         return text + self.comm(entry["comm"]) + (_at(entry) if at else "")
 
     def waits_in(self, rank: Rank, entry: Entry) -> str:
-        """The call that a rank is in, with the line where it is now, if that is known."""
+        """Return the call that a rank is in, with its present line if that is known."""
         stack = rank.stack
         if stack and stack["inside"] and stack["site"]:
             return f"{self.call(entry)} at {site(stack['site'])}"
         return self.call(entry, at=True)
 
     def place(self, rank: Rank | None) -> str:
-        """Where a rank is, as far as it is known: "in Bcast #411 at train.py:88"."""
+        """Return where a rank is, such as "in Bcast #411 at train.py:88"."""
         if rank is None:
             return "it has left no record"
         last = rank.entries[-1] if rank.entries else None
@@ -91,7 +94,7 @@ class Words:
 
 
 def _at(entry: Entry) -> str:
-    """The line of a call; equal calls have that of the first, which is in their entries."""
+    """Return the line of a call; entries of equal calls have the first one's line."""
     if not entry["site"]:
         return ""
     first = "first made " * ("repeated" in entry["flags"] and "persistent" not in entry["flags"])
@@ -99,6 +102,6 @@ def _at(entry: Entry) -> str:
 
 
 def site(text: str) -> str:
-    """A line of the program, with the last part of its path: "train.py:88 in step"."""
+    """Return a line of the program with its file's name: "train.py:88 in step"."""
     path, _, rest = text.partition(":")
     return f"{PurePath(path).name}:{rest}"
