@@ -1,1 +1,1 @@
-"""python -m pyncclx: the command line."""
+"""Command line: python -m pyncclx."""

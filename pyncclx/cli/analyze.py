@@ -1,8 +1,8 @@
-"""python -m pyncclx analyze: name what is wrong with a job, from what its ranks have left.
+"""python -m pyncclx analyze: name what is wrong with a job, from its records.
 
-The folder is that of the dumps, which their messages name (PYNCCLX_DUMP), or that of a job's flight recorders. Of ranks
-that have dumped nothing, since they were killed, the flight recorder's file is read, if it is on this host. The first
-line is the verdict; what it rests on follows. Exit status: 0 if nothing is wrong, 1 otherwise, 2 if nothing was found.
+The folder is that of the dumps, which their messages name (PYNCCLX_DUMP), or that of a job's flight recorders. Ranks
+that were killed have no dump: their flight recorder's file is read, if it is on this host. The first line is the
+verdict; its evidence follows. Exit status: 0 if nothing is wrong, 1 otherwise, 2 if nothing was found.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(job: Job, verdicts: list[Verdict]) -> str:
-    """The verdict first, then what it rests on, then the others, and where each rank is."""
+    """Return the first verdict and its evidence, the others, and each rank's place."""
     lines = [verdicts[0].sentence if verdicts else HEALTHY]
     for number, verdict in enumerate(verdicts):
         lines += [""] if number == 0 else ["", f"also: {verdict.sentence}"]

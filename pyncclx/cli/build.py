@@ -1,6 +1,7 @@
-"""python -m pyncclx build: compile kernels before a program needs them, for this machine, a cluster or an image.
+"""python -m pyncclx build: compile kernels before a program needs them.
 
-It needs no GPU. Put the folder before the user's own in PYNCCLX_CACHE: /opt/pyncclx-kernels:/home/me/.cache/pyncclx
+The kernels are for this machine, a cluster or an image. This needs no GPU. Put the folder before the user's own in
+PYNCCLX_CACHE: /opt/pyncclx-kernels:/home/me/.cache/pyncclx
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from ..system import cache_folders
 HOST = "host"
 TYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes")
 OPERATORS = ("SUM", "MAX", "MIN", "PROD")
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120", "compute_120")  # the last: PTX, for GPUs that are newer
-_BYTES = "bytes"  # kernels that move bytes, whatever the type
+# The last one is PTX, for newer GPUs.
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120", "compute_120")
+# Kernels that move bytes of any type.
+_BYTES = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,12 @@ class Unit:
         return f"{instantiation(self.kernels[0], *self.template)} for {self.architecture}"
 
     def compile(self) -> None:
-        """Compile them, unless the folder has them."""
+        """Compile the kernels unless the folder has them."""
         if self.architecture == HOST:
             kernels.compile_image(host.Device(), self.file, self.kernels, self.template)
             return
-        nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")  # optional: cuda-bindings
+        # cuda-bindings is optional.
+        nvrtc = importlib.import_module("pyncclx.backends.compilers.nvrtc")
         names = [instantiation(kernel, *self.template) for kernel in self.kernels]
         nvrtc.compile_cached(self.file, names, self.architecture)
 
@@ -64,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compile what the arguments select."""
+    """Compile the kernels that the arguments select."""
     folder = arguments.output or cache_folders.cache_directory()
     cache_folders.use(folder)
     units = list(selected(arguments.arch, arguments.operations, arguments.types, arguments.ops))
@@ -82,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _counted(done: Iterable[Future[None]], total: int) -> Iterable[Future[None]]:
-    """Count on the terminal, if tqdm is installed."""
+    """Count on the terminal if tqdm is installed."""
     try:
         tqdm = importlib.import_module("tqdm").tqdm
     except ImportError:
@@ -94,7 +98,7 @@ def _counted(done: Iterable[Future[None]], total: int) -> Iterable[Future[None]]
 def selected(
     architectures: Sequence[str], operations: Sequence[str], types: Sequence[str], operators: Sequence[str]
 ) -> Iterator[Unit]:
-    """Yield what is compiled together, for names as the command takes them."""
+    """Yield the units to compile, for names as the command takes them."""
     is_wanted = _filter(types, operators)
     for architecture in architectures:
         for file, source in FILES.items():
@@ -105,7 +109,10 @@ def selected(
 
 
 def _filter(types: Sequence[str], operators: Sequence[str]) -> Callable[[Template], bool]:
-    """Return whether a kernel's template arguments, element types and an operator, are all among those wanted."""
+    """Return a function that checks a kernel's template arguments.
+
+    All its element types and operators must be among the given ones.
+    """
     wanted = {datatypes.TABLE[name].cxx for name in types if name != _BYTES}
     wanted |= {ops.TABLE[name].cxx for name in operators}
     known = {row.cxx for row in datatypes.TABLE.values()} | {op.cxx for op in ops.TABLE.values()}

@@ -1,4 +1,4 @@
-"""What keeps pyncclx from working here, and what is worth a change: the first questions of a maintainer."""
+"""Checks of this machine: problems that keep pyncclx from working, and advice."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from ..system import driver, mpi_library, settings
 from ..system.cache_folders import cache_directory
 
 _SHARED_MEMORY = Path("/dev/shm")
-_SHARED_NBYTES_A_RANK = 16 << 20  # what Open MPI and MPICH take of it, roughly
+# Open MPI and MPICH take roughly this much of it.
+_SHARED_NBYTES_A_RANK = 16 << 20
 _MPS_FOLDER = "/tmp/nvidia-mps"
 
 
 class Finding(NamedTuple):
-    """One sentence of advice; a problem keeps programs from running."""
+    """Problem or advice in one sentence; a problem keeps programs from running."""
 
     is_problem: bool
     text: str
@@ -36,12 +37,12 @@ def findings() -> Iterator[Finding]:
 
 
 def problem(text: str) -> Finding:
-    """Return a sentence about what keeps programs from running."""
+    """Return a finding that keeps programs from running."""
     return Finding(True, text)
 
 
 def advice(text: str) -> Finding:
-    """Return a sentence of advice."""
+    """Return a finding that is advice."""
     return Finding(False, text)
 
 
@@ -94,7 +95,8 @@ def _device() -> Iterator[Finding]:
 
 def is_on_cpu() -> bool:
     """Return whether kernels run on the host device, if the setting can be read."""
-    with suppress(ValueError):  # which `_values` reports
+    # `_values` reports the error.
+    with suppress(ValueError):
         return settings.DEVICE.get() == "host"
     return False
 
@@ -141,7 +143,10 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _has_mps() -> bool:
-    """Whether CUDA's Multi-Process Service runs, by which ranks use a GPU at the same time."""
+    """Return whether CUDA's Multi-Process Service runs.
+
+    With it, ranks use a GPU at the same time.
+    """
     return (Path(settings.foreign("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER) / "control").exists()
 
 

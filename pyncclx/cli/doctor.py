@@ -1,9 +1,10 @@
-"""python -m pyncclx doctor: try what programs use, on the ranks of this job, and compare the results with NumPy's.
+"""python -m pyncclx doctor: try what programs use, on the ranks of this job.
 
     mpiexec -n 4 python -m pyncclx doctor
 
-It takes some seconds, more when kernels have to be compiled. Rank 0 prints a line for each trial, with what went wrong
-on which rank. The exit status is 1 if a trial failed, and the job is ended if one does not end.
+Results are compared with NumPy's. It takes some seconds, or more if kernels must be compiled. Rank 0 prints a line for
+each trial, with what went wrong on which rank. The exit status is 1 if a trial failed. If a trial does not end, the job
+is ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the trials, in order, until one fails."""
+    """Run the trials, in order, until one fails."""
     world = MPI.COMM_WORLD
     problems = world.bcast([each.text for each in checks.findings() if each.is_problem])
     if problems:
@@ -44,17 +45,21 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _text_of(trial: Callable[[Job], str], job: Job) -> str:
-    """Make a trial; return its sentence, or why what it tries is not there over several nodes."""
+    """Run a trial; return its sentence, or why it is skipped over several nodes."""
     try:
         return trial(job)
-    except NotSupported as refusal:  # on all ranks alike
+    except NotSupported as refusal:
+        # All ranks raise it alike.
         if job.node_count == 1:
             raise
         return f"skipped: {refusal}"
 
 
 def _succeeds(world: MPI.Intracomm, name: str, trial: Callable[[], str], seconds: float) -> bool:
-    """Make one trial on all ranks; print what came out. A rank that hangs shows its stack, and ends the job."""
+    """Run one trial on all ranks, and print the result.
+
+    A rank that hangs shows its stack, and ends the job.
+    """
     faulthandler.dump_traceback_later(seconds, exit=True)
     began = time.perf_counter()
     try:

@@ -1,4 +1,7 @@
-"""What this machine and this process have, as plain values: `info` prints them, `info --json` as JSON."""
+"""Facts of this machine and this process, as plain values.
+
+`info` prints them; `info --json` prints them as JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from ..nodes import nccl_library
 from ..system import driver, mpi_library, packages, settings
 from ..system.cache_folders import cache_directory
 
-_LAUNCHERS = {  # by a variable that each sets
+# Launchers, by a variable that each sets.
+_LAUNCHERS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
     "PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2",
     "SLURM_STEP_NUM_TASKS": "srun",
@@ -39,9 +43,9 @@ Facts = dict[str, Any]
 
 
 def gather(place: mpi_bootstrap.Topology) -> Facts:
-    """Return all facts, by subject; `place` is this rank's among the nodes of the job.
+    """Return all facts by subject; `place` is this rank's place among the nodes.
 
-    Values are what JSON has: dictionaries, lists, text, numbers, True, False, None.
+    Values are those of JSON: dictionaries, lists, text, numbers, True, False, None.
     """
     return {
         "pyncclx": {"version": packages.version("pyncclx"), "python": platform.python_version()},
@@ -79,7 +83,10 @@ def _between_nodes(place: mpi_bootstrap.Topology) -> Facts:
 
 
 def _engine(refusal: str | None) -> str | None:
-    """What moves data between nodes; None if a setting is wrong, which is a problem of its own."""
+    """Return the engine between nodes; None if a setting is wrong.
+
+    The wrong setting is a problem of its own.
+    """
     try:
         is_mpi = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
     except ValueError:
@@ -122,7 +129,7 @@ def _tables() -> Facts:
 
 
 def _compiler() -> str | None:
-    """The first line of what the compiler prints of itself."""
+    """Return the first line that the compiler prints for --version."""
     compiler = shutil.which("g++")
     if compiler is None:
         return None

@@ -1,6 +1,6 @@
-"""Switches of programs that stage device arrays themselves, unless they find MPI to be GPU-aware.
+"""Switches of programs that stage device arrays unless MPI is GPU-aware.
 
-What they look at is about other MPI libraries, or is turned off; `python -m pyncclx run --gpu-aware` sets it.
+Their own checks are for other MPI libraries, or are turned off. `python -m pyncclx run --gpu-aware` sets the switches.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from typing import Any
 
 from ..system import settings
 
-# What a program reads, and that is set before it begins
+# Environment variables that a program reads; they are set before the program begins.
 VARIABLES = {"PYLOPS_MPI_CUDA_AWARE": "1"}
-# What a module decides by itself, and that is set once it has
+# Attributes that a module sets by itself; they are changed after its import.
 ATTRIBUTES = {"heat.core._config": {"GPU_AWARE_MPI": True}}
 
 
 def switch_on() -> None:
-    """Set the variables, unless the user has, and the attributes of modules that are imported from now on."""
+    """Set the variables, unless the user has, and the attributes of modules.
+
+    Modules change when they are imported.
+    """
     for name, value in VARIABLES.items():
         settings.set_foreign(name, value)
     sys.meta_path.insert(0, _Finder())
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of `ATTRIBUTES` as the finders after it do."""
+    """Finder of the modules in `ATTRIBUTES`, by the finders after it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -42,7 +45,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Switching(importlib.abc.Loader):
-    """Loads a module as another loader does, and changes its attributes then."""
+    """Loader that loads a module by another loader, and then changes its attributes."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

@@ -1,7 +1,7 @@
-"""python -m pyncclx info: print what this machine has, and how to get what is missing.
+"""python -m pyncclx info: print what this machine has and what it lacks.
 
-It needs neither a GPU nor mpiexec. Under mpiexec, rank 0 prints. The exit status is 1 if something keeps programs from
-running.
+It also prints how to get what is missing. It needs neither a GPU nor mpiexec. Under mpiexec, rank 0 prints. The exit
+status is 1 if something keeps programs from running.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _findings(nodes: list[Facts], shared: Facts) -> Iterator[checks.Finding]:
-    """All problems and advice: of this process, of what ranks share, of networks."""
+    """Yield problems and advice of this process, of ranks' sharing, and of networks."""
     yield from map(checks.problem, sharing.problems(shared))
     yield from checks.findings()
     yield from map(checks.advice, [*sharing.advice(shared, on_host=checks.is_on_cpu()), *networks.shared(nodes)])
@@ -104,7 +104,7 @@ def _unusable(fact: Facts) -> str | None:
 
 
 def _setting(setting: Facts) -> str:
-    """One line: the variable, its value, where that comes from, and what it sets."""
+    """Return a line: the variable, its value and source, and what it sets."""
     value = f"cannot be used: {setting['error']}" if setting["error"] else setting["value"]
     shown = f"{value} ({setting['source']})"
     return f"  {setting['name']:17} {shown:49} {setting['text']}"

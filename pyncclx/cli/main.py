@@ -1,7 +1,7 @@
-"""python -m pyncclx: its commands, each of which is a module.
+"""Commands of python -m pyncclx; each is a module.
 
-A module is imported when its command is given: most import `mpi4py.MPI`, which initialises MPI, and `run` leaves that
-to the program that it runs.
+A command's module is imported when the command is given. Most modules import `mpi4py.MPI`, which initializes MPI, while
+`run` leaves that to the program that it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 
 class Command(Protocol):
-    """A module that is a command; its docstring is the description."""
+    """Module of a command; its docstring is the description."""
 
     __doc__: str | None
 
@@ -25,7 +25,7 @@ class Command(Protocol):
         """Run the command."""
 
 
-#: By name: the module in pyncclx, and one line of help.
+#: Module in pyncclx, and one line of help, by command.
 COMMANDS = {
     "run": ("cli.run", "run an mpi4py program on device arrays"),
     "info": ("cli.info", "print what this machine has"),
@@ -43,7 +43,7 @@ COMMANDS = {
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line, without the program's name, and import the module of its command."""
+    """Parse a command line without the program's name; import the command's module."""
     parser = argparse.ArgumentParser(prog="python -m pyncclx", description="GPU collectives for mpi4py programs.")
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, (module, text) in COMMANDS.items():

@@ -1,7 +1,7 @@
-"""The network interfaces of the nodes of a job, and which rails use them: what `info` prints of several nodes.
+"""Network interfaces of a job's nodes, and the rails that use them, for `info`.
 
-Rail k is the link of the ranks with local index k. NCCL gives a rail the interface that is nearest to its GPU, by their
-places on the PCI bus; `assigned` does so, too, as far as /sys shows it. It is a guess: NCCL's log has the truth.
+Rail k is the link of the ranks with local index k. NCCL gives a rail the interface that is nearest to its GPU on the
+PCI bus. `assigned` does the same, as far as /sys shows it. It is a guess; NCCL's log has the truth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import mpi_bootstrap
 from ..system import driver, settings
 
 SYS = Path("/sys")
-_SETTINGS = (  # by which interfaces are chosen
+# Variables that choose interfaces.
+_SETTINGS = (
     *("NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NETDEVS_POLICY", "NCCL_SOCKET_IFNAME"),
     *("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include", "MPICH_NETWORK_IFACE"),
 )
@@ -27,9 +28,10 @@ Facts = dict[str, Any]
 
 
 def gather(place: mpi_bootstrap.Topology) -> list[Facts]:
-    """Return the facts of every node; only rank 0 gets them. Collective over MPI.COMM_WORLD."""
+    """Return the facts of every node on rank 0 (collective over MPI.COMM_WORLD)."""
     world = MPI.COMM_WORLD
-    firsts = world.Split(int(place.local_rank > 0), place.rank)  # the first ranks of the nodes, and the others
+    # One communicator of the nodes' first ranks, and one of the others.
+    firsts = world.Split(int(place.local_rank > 0), place.rank)
     own = of_node(place) if place.local_rank == 0 else None
     found = [each for each in firsts.gather(own) or [] if each is not None]
     firsts.Free()
@@ -51,7 +53,7 @@ def of_node(place: mpi_bootstrap.Topology, sys: Path = SYS) -> Facts:
 
 
 def _adapters(sys: Path) -> Iterator[Facts]:
-    """The InfiniBand and RoCE adapters that NCCL may use."""
+    """Yield the InfiniBand and RoCE adapters that NCCL may use."""
     for folder in sorted(sys.glob("class/infiniband/*")):
         ports = [_text(port / "state") for port in sorted(folder.glob("ports/*"))]
         active = any("ACTIVE" in state for state in ports)
@@ -66,7 +68,7 @@ def _adapters(sys: Path) -> Iterator[Facts]:
 
 
 def _interfaces(sys: Path) -> Iterator[str]:
-    """The network interfaces that are up, without the loop."""
+    """Yield the network interfaces that are up, except the loopback."""
     for folder in sorted(sys.glob("class/net/*")):
         if folder.name != "lo" and _text(folder / "operstate") in ("up", "unknown"):
             yield folder.name
@@ -95,9 +97,9 @@ def is_named(adapter: str, chosen: str) -> bool:
 
 
 def assigned(rails: int, gpus: Sequence[str], adapters: Sequence[Facts], sys: Path = SYS) -> list[str]:
-    """Return the adapter of each rail, by its name: one that is nearest to the rail's GPU; none if there are none.
+    """Return the name of each rail's adapter; none if there are no adapters.
 
-    Of several that are as near, the one that has the fewest rails.
+    It is the adapter nearest to the rail's GPU, and of several equally near ones the one with the fewest rails.
     """
     usable = [each["name"] for each in adapters if each["usable"]]
     chosen: list[str] = []
@@ -113,7 +115,7 @@ def assigned(rails: int, gpus: Sequence[str], adapters: Sequence[Facts], sys: Pa
 
 
 def _bus(device: Path) -> tuple[str, ...]:
-    """The way to a device from the root of the PCI bus."""
+    """Return the path to a device from the root of the PCI bus."""
     return device.resolve().parts if device.exists() else ()
 
 
@@ -127,7 +129,7 @@ def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def lines(nodes: Sequence[Facts]) -> Iterator[tuple[str, str]]:
-    """Yield a line for each node of a job of several, with its name."""
+    """Yield name and line of each node, if there are several."""
     for number, node in enumerate(nodes if len(nodes) > 1 else ()):
         names = [f"{each['name']}{'' if each['active'] else ' (down)'} {each['rate']}" for each in node["adapters"]]
         network = ", ".join(" ".join(name.split()) for name in names) or ", ".join(node["interfaces"]) or "no interface"
@@ -138,7 +140,7 @@ def lines(nodes: Sequence[Facts]) -> Iterator[tuple[str, str]]:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: 0-7, or 0, 2, 4.
+    """Return ranks in short form: 0-7, or 0, 2, 4.
 
     Examples
     --------
@@ -150,7 +152,10 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def shared(nodes: Sequence[Facts]) -> Iterator[str]:
-    """Yield a sentence for each interface of a job of several nodes that two rails use."""
+    """Yield a sentence for each interface that two rails of a node use.
+
+    There is none on a single node.
+    """
     for node in nodes if len(nodes) > 1 else ():
         for name in dict.fromkeys(node["rails"]):
             rails = [str(rail) for rail, each in enumerate(node["rails"]) if each == name]

@@ -1,8 +1,8 @@
-"""python -m pyncclx run: run an unchanged mpi4py program on pyncclx's communicators.
+"""python -m pyncclx run: run an mpi4py program on pyncclx's communicators.
 
-Every `from mpi4py import MPI` in the program imports `pyncclx.MPI`. Calls on device arrays return when they are
-complete, as MPI's do (with PYNCCLX_BLOCKING=stream in the environment: when they are enqueued). MPI is initialised when
-the program imports it, by `mpi4py.rc` as it is then, or by the program itself. If a rank ends by an exception, all
+The program is unchanged: every `from mpi4py import MPI` imports `pyncclx.MPI`. Calls on device arrays return when they
+are complete, as in MPI; with PYNCCLX_BLOCKING=stream in the environment, when they are enqueued. MPI is initialised
+when the program imports it, by `mpi4py.rc` as it is then, or by the program itself. If a rank ends by an exception, all
 ranks end. Processes that the program spawns with Python run under this command, too.
 """
 
@@ -51,7 +51,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
-    """The command line as `python -m mpi4py` takes it; a file's name is absolute, as Python has it in ``__file__``."""
+    """Return the command line for `python -m mpi4py`.
+
+    A file's name is absolute, as in Python's ``__file__``.
+    """
     program = arguments.program
     if arguments.kind is not None:
         return [arguments.kind, program, *arguments.arguments]

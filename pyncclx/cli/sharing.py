@@ -1,8 +1,8 @@
-"""What ranks need of the system to share memory, tried: descriptors sent over sockets, and paths in /proc.
+"""Trials of what ranks need to share memory: descriptors, and paths in /proc.
 
-Every device sends file descriptors over abstract Unix sockets, which takes one network namespace and no privilege. The
-host device also opens memory as /proc/PID/fd/N, for messages and comm.Register: that takes the same user, PID namespace
-and user namespace. Neither needs ptrace. The MPI library may, for its own copies between ranks.
+Every device sends file descriptors over abstract Unix sockets, which needs one network namespace and no privilege. The
+host device also opens memory as /proc/PID/fd/N, for messages and comm.Register. That needs the same user, PID namespace
+and user namespace. Neither needs ptrace. The MPI library may need it for its own copies between ranks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mpi_bootstrap.mailbox import Mailbox, close_all
 PROC = Path("/proc")
 _SECONDS = 10.0
 _OPEN = "import os, sys; os.open(sys.argv[1], os.O_RDWR); print(os.readlink(sys.argv[1]))"
-_TRACE_BY_ADMINISTRATORS = 2  # kernel.yama.ptrace_scope
+_TRACE_BY_ADMINISTRATORS = 2  # value of kernel.yama.ptrace_scope
 
 Facts = dict[str, Any]
 
 
 def gather(place: mpi_bootstrap.Topology) -> Facts:
-    """Return what the ranks have found; only rank 0 gets it. Collective over MPI.COMM_WORLD."""
+    """Return the results of all ranks on rank 0 (collective over MPI.COMM_WORLD)."""
     world = MPI.COMM_WORLD
     node = MPI.Intracomm(world.Split(place.node, place.rank))
     every = world.gather(of_rank(node))
@@ -39,7 +39,7 @@ def gather(place: mpi_bootstrap.Topology) -> Facts:
 
 
 def of_rank(node: MPI.Intracomm) -> Facts:
-    """Return what this rank has found, trying it with the others of its node. Collective."""
+    """Return this rank's results with the others of its node (collective)."""
     name = secrets.token_hex(8)
     fd = os.memfd_create(name)
     try:
@@ -55,7 +55,7 @@ def of_rank(node: MPI.Intracomm) -> Facts:
 
 
 def _descriptors(node: MPI.Intracomm, fd: int) -> str | None:
-    """Why descriptors do not arrive; None if they do."""
+    """Return why descriptors do not arrive; None if they do."""
     try:
         received = mpi_bootstrap.allgather_fds(node, fd, range(node.size), timeout=_SECONDS)
         close_all(received.values())
@@ -77,7 +77,7 @@ def _send_to_itself(fd: int) -> None:
 
 
 def _paths(node: MPI.Intracomm, fd: int, name: str) -> str | None:
-    """Why this rank cannot open the next one's memory; None if it can."""
+    """Return why this rank cannot open the next rank's memory; None if it can."""
     others = node.allgather((f"{PROC}/{os.getpid()}/fd/{fd}", name))
     refusal = in_a_child(*others[0]) if node.size == 1 else opened(*others[(node.rank + 1) % node.size])
     node.Barrier()
@@ -85,7 +85,7 @@ def _paths(node: MPI.Intracomm, fd: int, name: str) -> str | None:
 
 
 def opened(path: str, name: str) -> str | None:
-    """Return why the memory of a name does not open at a path in /proc; None if it does."""
+    """Return why a path in /proc does not open memory with a name; None if it does."""
     try:
         os.close(os.open(path, os.O_RDWR))
         return None if name in os.readlink(path) else f"{path} is another process's"
@@ -94,7 +94,7 @@ def opened(path: str, name: str) -> str | None:
 
 
 def in_a_child(path: str, name: str) -> str | None:
-    """As `opened`, in a process that is no rank."""
+    """Return the result of `opened` in a process that is no rank."""
     child = subprocess.run([sys.executable, "-c", _OPEN, path], capture_output=True, text=True, check=False)
     if child.returncode == 0 and name in child.stdout:
         return None
@@ -102,14 +102,20 @@ def in_a_child(path: str, name: str) -> str | None:
 
 
 def namespace(kind: str) -> int:
-    """Return the number of this process's namespace of a kind, such as "pid"; 0 if /proc does not show it."""
+    """Return the number of this process's namespace of a kind, such as "pid".
+
+    It is 0 if /proc does not show it.
+    """
     with suppress(OSError):
         return os.stat(PROC / "self/ns" / kind).st_ino
     return 0
 
 
 def ptrace_scope(proc: Path = PROC) -> int | None:
-    """Return kernel.yama.ptrace_scope, from 0 (as always in Unix) to 3 (none may); None on systems without Yama."""
+    """Return kernel.yama.ptrace_scope; None on systems without Yama.
+
+    0 is Unix's usual permission; 3 allows no process to trace.
+    """
     try:
         return int((proc / "sys/kernel/yama/ptrace_scope").read_text())
     except (OSError, ValueError):
@@ -117,7 +123,10 @@ def ptrace_scope(proc: Path = PROC) -> int | None:
 
 
 def combined(ranks: list[Facts], nodes: tuple[int, ...]) -> Facts:
-    """Return the facts of the job: the first refusals, the most namespaces on a node, the strictest scope."""
+    """Return the results of the job from those of its ranks.
+
+    They are the first refusals, the most namespaces on a node, and the strictest scope.
+    """
     scopes = [each["ptrace_scope"] for each in ranks if each["ptrace_scope"] is not None]
     return {
         "descriptors_refused": _first_refusal(ranks, "descriptors"),
@@ -146,7 +155,7 @@ def line(facts: Facts) -> str:
 
 
 def problems(facts: Facts) -> Iterator[str]:
-    """Yield a sentence for what keeps programs from running."""
+    """Yield a sentence for each problem that keeps programs from running."""
     descriptors = facts["descriptors_refused"]
     if descriptors:
         yield (
@@ -156,7 +165,7 @@ def problems(facts: Facts) -> Iterator[str]:
 
 
 def advice(facts: Facts, *, on_host: bool) -> Iterator[str]:
-    """Yield a sentence for each setting of the system that costs time, or hides something."""
+    """Yield a sentence for each system setting that costs time or hides something."""
     paths = facts["proc_refused"]
     if paths and on_host:
         yield (

@@ -1,8 +1,8 @@
-"""python -m pyncclx status: show where the ranks of a running job are, from outside, and what is wrong.
+"""python -m pyncclx status: show where the ranks of a running job are.
 
-It reads the flight recorders of the processes on this host, which go on meanwhile. Without a job's name there is one
-running, or all are listed. With --prometheus the file is for the node exporter's textfile collector; names are those of
-NCCL's inspector where there are such.
+It reads the flight recorders of the processes on this host while they run, and names what is wrong. Without a job's
+name, exactly one job must be running; otherwise all are listed. With --prometheus the file is for the node exporter's
+textfile collector, with the names of NCCL's inspector where it has them.
 """
 
 from __future__ import annotations

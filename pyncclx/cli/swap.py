@@ -1,6 +1,6 @@
-"""`pyncclx.MPI` in the place of `mpi4py.MPI`, from the moment when a program imports it.
+"""Swap of `mpi4py.MPI` for `pyncclx.MPI` when a program imports it.
 
-Until then mpi4py.MPI is not loaded, since loading it initialises MPI by `mpi4py.rc`: the program sets that first.
+mpi4py.MPI is not loaded before, because loading initializes MPI by `mpi4py.rc`, which the program sets first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PACKAGE = __package__.partition(".")[0]
 
 
 class Swap:
-    """Finds `mpi4py.MPI`, and ours, at the first import of any of them, and swaps them.
+    """Finder that swaps `mpi4py.MPI` for `pyncclx.MPI` at the first import of either.
 
     Parameters
     ----------
     report : bool
-        Count the operations of the program from then on.
+        Whether to count the operations of the program from then on.
     words : sequence of str
         Options of `run` for processes that the program spawns.
     """
@@ -38,28 +38,32 @@ class Swap:
         self._waits = False
 
     def begin(self) -> None:
-        """Let the next import of `mpi4py.MPI` import `pyncclx.MPI`, here and in processes that the program spawns."""
+        """Make the next import of `mpi4py.MPI` import `pyncclx.MPI`.
+
+        This includes processes that the program spawns.
+        """
         self._waits = True
         sys.meta_path.insert(0, self)
 
     def end(self) -> None:
-        """Print the report. Collective."""
+        """Print the report (collective)."""
         if self._recorder is not None:
             self._recorder.print()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Load everything at the first import of a module that needs MPI, in the order in which it has to be."""
+        """Load all modules, in the necessary order, at the first import that needs MPI."""
         if not self._waits or (name != "mpi4py.MPI" and not name.startswith(f"{_PACKAGE}.")):
             return None
         self._waits = False
         self.swap()
-        module = sys.modules.pop(name, None)  # which importlib puts back
+        # importlib puts it back.
+        module = sys.modules.pop(name, None)
         return None if module is None else importlib.machinery.ModuleSpec(name, _Loaded(module))
 
     def swap(self) -> None:
-        """Load mpi4py's module, then all of ours that import it, and put ours in its place."""
+        """Load mpi4py's module and pyncclx's modules that import it, then swap them."""
         importlib.import_module("mpi4py.MPI")
         importlib.import_module(f"{_PACKAGE}.communicator.public")
         ours: Any = importlib.import_module(f"{_PACKAGE}.MPI")
@@ -72,7 +76,7 @@ class Swap:
 
 
 class _Loaded(importlib.abc.Loader):
-    """The loader of a module that has been loaded already."""
+    """Loader of a module that has been loaded already."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__
@@ -82,17 +86,17 @@ class _Loaded(importlib.abc.Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give it back the spec with which it was loaded, which importlib has replaced."""
+        """Restore the spec with which the module was loaded; importlib has replaced it."""
         module.__spec__ = self._spec
 
 
 def swap_modules() -> None:
-    """Swap them now."""
+    """Swap the modules now."""
     Swap().swap()
 
 
 def _once_initialised(module: Any, function: Callable[[], object]) -> None:
-    """Call a function now, or when the program has initialised MPI."""
+    """Call a function now, or when the program has initialized MPI."""
     if module.Is_initialized():
         function()
         return

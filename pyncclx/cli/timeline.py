@@ -1,7 +1,7 @@
-"""python -m pyncclx timeline: write what the ranks of a job did as a trace that Perfetto reads, and as a picture.
+"""python -m pyncclx timeline: write a job's calls as a trace and as a picture.
 
-The trace is in Chrome's format: https://ui.perfetto.dev opens it. A call that only enqueues has no end in the record:
-it is drawn until the next one of its rank.
+The trace is in Chrome's format, which https://ui.perfetto.dev opens. A call that only enqueues has no end in the
+record: it is drawn until the next call of its rank.
 """
 
 from __future__ import annotations

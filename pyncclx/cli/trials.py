@@ -1,4 +1,7 @@
-"""The trials of `doctor`: each makes calls, compares their results, and returns a sentence; or raises what is wrong."""
+"""Trials of `doctor`: each makes calls, and returns a sentence or raises an error.
+
+The results are compared with the expected ones.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from .. import backends
 from ..communicator.public import Communicator
 from ..windows.win import Win
 
-_COUNTS = (1, 1000, 1 << 18)  # elements: each way that a message can take
+# Numbers of elements, for each way that a message can take.
+_COUNTS = (1, 1000, 1 << 18)
 _REPEATS = 100
 
 
 class Job:
-    """The communicator, and the library of its arrays: CuPy, or NumPy on the host device."""
+    """Communicator, and the library of its arrays: CuPy, or NumPy on the host device."""
 
     comm: Any
     xp: Any
@@ -37,19 +41,19 @@ class Job:
 
     @property
     def node_count(self) -> int:
-        """How many nodes the ranks are on."""
+        """Number of nodes."""
         return int(self.comm.node_topology.node_count)
 
     def array(self, values: np.ndarray) -> Any:
-        """Return a device array."""
+        """Return a device array of values."""
         return self.xp.asarray(values)
 
     def empty(self, count: int, dtype: str = "i4") -> Any:
-        """Return a device array that has no element of a right result."""
+        """Return a device array without a correct element."""
         return self.xp.full(count, -1, dtype)
 
     def compare(self, what: str, array: Any, expected: np.ndarray) -> None:
-        """Raise AssertionError, naming the first wrong element, unless an array has the expected elements."""
+        """Raise AssertionError with the first wrong element, if there is any."""
         self.comm.synchronize()
         values = array if isinstance(array, np.ndarray) else array.get()
         wrong = np.flatnonzero(values.ravel() != expected.ravel())
@@ -60,12 +64,12 @@ class Job:
 
 
 def _labels(rank: int, count: int) -> np.ndarray:
-    """Elements that differ by rank and place."""
+    """Return elements that differ by rank and place."""
     return np.arange(count, dtype="i4") * 64 + rank
 
 
 def _sum(size: int, count: int) -> np.ndarray:
-    """The sum of all ranks' labels."""
+    """Return the sum of all ranks' labels."""
     return size * np.arange(count, dtype="i4") * 64 + size * (size - 1) // 2
 
 
@@ -138,13 +142,14 @@ def _window(job: Job) -> str:
 
 
 def _nonblocking(job: Job) -> str:
-    """Two communicators, in opposite orders on every other rank."""
+    """Run collectives of two communicators, in opposite orders on every other rank."""
     comms = [job.comm.Dup() for _ in range(2)]
     results = [job.empty(100) for _ in comms]
     order = (0, 1) if job.comm.rank % 2 == 0 else (1, 0)
     x = job.array(_labels(job.comm.rank, 100))
     for comm in comms:
-        comm.Allreduce(x, job.empty(100))  # prepares the kernel, on all ranks in one order
+        # The call prepares the kernel, on all ranks in one order.
+        comm.Allreduce(x, job.empty(100))
     requests = [comms[place].Iallreduce(x, results[place]) for place in order]
     for request in requests:
         request.Wait()
