@@ -23,7 +23,7 @@ from .sizes import parse_nbytes
 
 ALGORITHMS = {"kernel": None, "copy engine": copy_engine.COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
-PRODUCTS = 10  # in one measurement
+PRODUCTS = 10  # products in one measurement
 LEAD = 1.3  # time of the collectives over that of the products alone
 COLUMNS = f"{'operation':>10} {'by':>12} {'us':>9} {'GB/s':>6} {'us beside':>10} {'product us':>11} {'slower by':>10}"
 

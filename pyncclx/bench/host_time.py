@@ -95,7 +95,8 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
         yield Timed(f"{nonblocking} and Wait", lambda: begin(*arguments).Wait(), queue)
     persistent = f"{case.method}_init"
     if _method(case, persistent):
-        case.comm.ordered_starts = True  # for Startall
+        # A Startall starts its requests in the same order on all ranks.
+        case.comm.ordered_starts = True
         # Some operations have no kernel.
         with suppress(NotSupported):
             requests = [getattr(case.comm, persistent)(*case.arguments(in_place)) for _ in range(TOGETHER)]

@@ -96,7 +96,7 @@ def is_plain(obj: Any) -> bool:
 def take_apart(obj: Any) -> Contents | None:
     """Return the pickled object; None without device arrays or default pickling.
 
-    MPI.pickle may be set to another pickle by the program.
+    A program may have set `MPI.pickle` to another pickle.
     """
     contents = pickled(obj)
     return contents if contents is not None and contents.arrays else None

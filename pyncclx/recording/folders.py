@@ -66,7 +66,7 @@ def is_agreed(name: str) -> bool:
 
 
 def jobs() -> list[Path]:
-    """Return the folders that this user's jobs left on this node, the newest first."""
+    """Return the folders of this user's jobs on this node, the newest first."""
     with suppress(OSError):
         found = [path for path in base().iterdir() if path.is_dir()]
         return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -120,7 +120,7 @@ def leave(path: Path) -> None:
 
 
 def clean(own: Path) -> None:
-    """Remove the folders of earlier jobs that are old, or more than the limit."""
+    """Remove old folders of earlier jobs, and all but the newest MOST_KEPT."""
     left = [folder for folder in jobs() if folder != own and not _is_running(folder)]
     for number, folder in enumerate(left):
         with suppress(OSError):

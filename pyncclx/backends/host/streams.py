@@ -103,7 +103,8 @@ class HostStreams:
         return None
 
     def is_default(self, stream: object) -> bool:
-        return False  # its current stream waits for nothing
+        # The current stream of the host device waits for no other.
+        return False
 
     def can_be_captured(self, stream: object) -> bool:
         return False
