@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SUMMARY, SENTENCE, CODE, PAGE = 80, 40, 76, 150  # characters, words, characters, lines
+SUMMARY, SENTENCE, CODE, PAGE, CHANGE = 80, 40, 76, 150, 160  # characters, words, characters, lines, characters
 POINTERS = re.compile(r"(Do so|Do the same|Do it|As |The same)")  # a docstring that begins so does not stand alone
 HALVES = re.compile(r"#\s*(of|that|by|which|whose|else)\b")  # a comment that begins so is half a clause
 UNREAD = (
@@ -98,6 +98,17 @@ def test_guides_are_short(page):
     assert len(page.read_text().splitlines()) <= PAGE
 
 
+def faults_of_changes(text: str) -> list[str]:
+    """Entries of the next version that are too long, or do not say at once what kind of change they are."""
+    entries = re.findall(r"^\* (.*(?:\n  .*)*)", text.partition("## Unreleased")[2].partition("\n## ")[0], re.MULTILINE)
+    said = [" ".join(entry.split()) for entry in entries]
+    return [entry for entry in said if len(entry) > CHANGE or not re.match(r"(Added|Changed|Fixed|Removed)\b", entry)]
+
+
+def test_changes_are_a_line_each():
+    assert faults_of_changes((ROOT / "CHANGES.md").read_text()) == []
+
+
 def test_faults_are_found():
     """Each rule finds what breaks it."""
     long = "word " * 41
@@ -108,3 +119,6 @@ def test_faults_are_found():
     assert long_sentences(f"# Page\n\n{long}.\n\n* {long}\n") != []
     assert long_sentences(f"# Page\n\n    {long}\n") == []
     assert wide_lines(f"```python\n{long}\n```\n") != []
+    assert faults_of_changes(f"## Unreleased\n\n* Fixed: {long}\n* It works.\n* Added a line.\n") == [
+        f"Fixed: {long.strip()}", "It works."
+    ]
