@@ -65,7 +65,8 @@ def allgather_fds(
             undo=lambda descriptors: close_all(descriptors.values()),
         )
     finally:
-        mailbox.close()  # Since agree() has returned, all ranks have sent everything.
+        # Since agree() has returned, all ranks have sent everything.
+        mailbox.close()
     return dict(sorted(received.items()))
 
 

@@ -6,7 +6,8 @@ import os
 import socket
 from pathlib import Path
 
-VARIABLE = "PYNCCLX_NODE"  # Makes pretend nodes: processes with different values never share memory.
+# Makes pretend nodes: processes with different values never share memory.
+VARIABLE = "PYNCCLX_NODE"
 IDENTITY_NBYTES = 16
 
 
@@ -39,7 +40,8 @@ def node_identity(*, pretended: bool = True) -> bytes:
 def _running_system() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:  # /proc may be hidden; then only the host name distinguishes systems
+    except OSError:
+        # /proc may be hidden. Then only the host name distinguishes systems.
         return ""
 
 

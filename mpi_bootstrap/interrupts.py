@@ -59,7 +59,8 @@ def interrupts_deferred() -> Iterator[None]:
         _INTERRUPTS.handler = before
         action = _action()
         signal.signal(signal.SIGINT, _receive)
-        if _handler(action) != _handler(_action()):  # It was set in C, and Python's functions do not return it.
+        if _handler(action) != _handler(_action()):
+            # The handler was set in C, and Python's functions do not return it.
             signal.signal(signal.SIGINT, before)
             _LIBRARY.sigaction(int(signal.SIGINT), action, None)
             yield

@@ -51,7 +51,8 @@ class Mailbox:
     """
 
     def __init__(self, fd: int) -> None:
-        os.fstat(fd)  # A descriptor that is not open must fail here, not as a timeout on another rank.
+        # A descriptor that is not open must fail here, not as a timeout on another rank.
+        os.fstat(fd)
         self.fd = fd
         self.strangers = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -59,7 +60,7 @@ class Mailbox:
             self._socket.setblocking(False)
             token = os.urandom(_TOKEN_NBYTES)
             _let_pass(self._socket, token)
-            self._socket.bind(b"")  # Linux picks a free abstract name.
+            self._socket.bind(b"")  # a free abstract name
             self.address = Address(self._socket.getsockname(), token)
         except BaseException:
             self.close()
@@ -122,7 +123,8 @@ def _let_pass(receiver: socket.socket, token: bytes) -> None:
     code += _INSTRUCTION.pack(_RETURN, 0, 0, _WHOLE_LETTER) + _INSTRUCTION.pack(_RETURN, 0, 0, _NOTHING)
     memory = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("@HP", len(code) // _INSTRUCTION.size, ctypes.addressof(memory))
-    with suppress(OSError):  # Sandboxes that imitate Linux may have no filters.
+    # Sandboxes that imitate Linux may have no filters.
+    with suppress(OSError):
         receiver.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 

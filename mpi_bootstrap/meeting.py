@@ -13,7 +13,7 @@ class Meeting:
     """Rendezvous of one communicator's ranks, one after another.
 
     MPI matches no nonblocking collective with a blocking one. So a rank that waits here cannot disturb one that is in a
-    collective of MPI's own, and a late rank completes the rendezvous of those that still wait.
+    collective of MPI's own. A late rank completes the rendezvous of those that still wait.
 
     Examples
     --------

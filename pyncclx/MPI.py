@@ -44,16 +44,19 @@ from .team.state import STAGES_BY_DEFAULT as _STAGES_BY_DEFAULT
 from .windows.win import WIN_NULL as WIN_NULL
 from .windows.win import Win as Win
 
-_STAGES_BY_DEFAULT.set(True)  # A program that imports this module expects every call of MPI to work.
+# A program that imports this module expects every call of MPI to work.
+_STAGES_BY_DEFAULT.set(True)
 globals().update(_op.Op.constants)  # SUM and all the others
 globals().update(_datatype.Datatype.constants)  # INT and all the others
 
-__file__ = _MPI.__file__  # Programs find MPI's functions by ctypes.CDLL(MPI.__file__).
+# Programs find MPI's functions by ctypes.CDLL(MPI.__file__).
+__file__ = _MPI.__file__
 
 __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 
 
-if not TYPE_CHECKING:  # Type checkers must report missing names, which this function would hide.
+# Type checkers must report missing names, which this function would hide.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         # Private names of mpi4py that others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.

@@ -47,7 +47,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-if not TYPE_CHECKING:  # Type checkers must report missing names, which this function would hide.
+# Type checkers must report missing names, which this function would hide.
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in __all__:

@@ -213,8 +213,8 @@ class Collectives(IntraBase):
             many rows of each rank were stored, and where they begin.
         layout : {"packed", "slots", "sender", "placed"}, default "packed"
             "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
-            the rows of rank s begin at recvbuf[s]. "sender": the shape is that of "slots", and each row of rank s has
-            the index in recvbuf[s] that it had in the sendbuf of rank s. "placed": displs of recvbuf are an input,
+            the rows of rank s begin at recvbuf[s]. "sender": the shape is that of "slots". A row of rank s has the
+            same index in recvbuf[s] as in that rank's sendbuf. "placed": displs of recvbuf are an input,
             where each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier
             sendbuf, rows return to their first positions.
         capacity : int, optional

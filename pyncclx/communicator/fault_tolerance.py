@@ -21,8 +21,8 @@ from ..team.base import IntraBase
 from ..team.state import state_of
 from .lifetime import Lifetime
 
-# How long MPI may take to find failures that the detector has found. Processes may still be alive, or they are gone:
-# MPI certainly finds those, but late on a busy machine.
+# How long MPI may take to find failures that the detector has found. MPI may never find processes that are still alive.
+# It certainly finds dead ones, but late on a busy machine.
 _FOR_MPI_S = 1.0
 _FOR_DEAD_S = 30.0
 
@@ -80,7 +80,7 @@ class FaultTolerance(Lifetime):
         return super().Get_failed()
 
     def Ack_failed(self, num_to_ack: int | None = None) -> int:
-        """Acknowledge failed ranks, so that receives from any rank exclude them. Local.
+        """Acknowledge failed ranks, so that receives from any source ignore them. Local.
 
         `num_to_ack` limits how many are acknowledged. Returns the number of acknowledged failures.
         """

@@ -28,8 +28,8 @@ else:
 class Neighbors(_TopoBase):
     """Neighbourhood collectives that have kernels.
 
-    On a Cartesian communicator block 2 * d of a buffer belongs to the lower neighbour in dimension d, block 2 * d + 1
-    to the upper one. The lower neighbour receives a block as from its upper neighbour. Blocks for MPI.PROC_NULL keep
+    On a Cartesian communicator, blocks 2 * d and 2 * d + 1 of a buffer belong to the lower and the upper neighbour in
+    dimension d. The lower neighbour receives a block as from its upper neighbour. Blocks for MPI.PROC_NULL keep
     their values. On a graph there is a block for each edge; edges between the same two ranks are matched in order.
     """
 

@@ -56,7 +56,7 @@ class OverNodes(IntraBase):
         """
         if state_of(self).team is not None or self.is_inter:
             return None
-        if make in NEIGHBORS and edges_of(self) is None:  # some rank has no neighbours and no array
+        if make in NEIGHBORS and edges_of(self) is None:  # Some rank has no neighbours, and so no array.
             return None
         if on_host(*args, *options.values()) and not options.get("device"):
             return None

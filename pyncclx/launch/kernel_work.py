@@ -35,5 +35,6 @@ class KernelWork(Work):
             event.synchronize()
         elif self._state.stream is not None:
             team.order.kept.keep(event, arrays)
-        if self._owner.team is team:  # A freed communicator has drained its work, and has no error record.
+        # A freed communicator has drained its work, and has no error record.
+        if self._owner.team is team:
             team.errors.check()

@@ -51,7 +51,8 @@ class Launched(KernelWork):
         if team is not None and event is not None:
             arrays = self._origins, self._arrays
             self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
-        self._origins, self._arrays = (), None  # not earlier: the kernel may have used them until here
+        # Not earlier: the kernel may have used the arrays until here.
+        self._origins, self._arrays = (), None
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""

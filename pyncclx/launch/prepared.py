@@ -78,7 +78,8 @@ class Prepared(KernelWork, Startable):
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
             self._record = begun.prepared(kernel, beside=call.load is not None)
-        stream_for(device, call.buffers, self._state)  # Waits for producers now; at a start the arrays are ready.
+        # This waits for the arrays' producers now. At a start the arrays must be ready on the current stream.
+        stream_for(device, call.buffers, self._state)
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
         self._user_stream = self.stream

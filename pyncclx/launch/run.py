@@ -100,7 +100,8 @@ def _launch_after_joining(
         else:
             _launch_with(team, plan, parameters, *around, stream)
     except NotSupported:
-        team.device.order(stream, current)  # Without this join the capture could not end.
+        # Without this join the capture could not end.
+        team.device.order(stream, current)
         raise
 
 
@@ -188,7 +189,7 @@ def enqueue(
 ) -> Enqueued:
     """Launch a call's kernel on the current stream, and return the streams used.
 
-    With `aside` the kernel goes to the communicator's own stream, after the current one's present work, and the caller
+    With `aside` the kernel goes to the communicator's own stream, after the current one's present work. The caller then
     compares the call with other ranks' calls. With a `key` the launch is cached, if `call.may_be_known`.
     """
     if begun is None and (calls := state.calls(comm)) is not None:

@@ -5,8 +5,8 @@ The workspace is memory of every rank that all have mapped, with the same layout
     turns, one for each block | packet slots | chunk slots
 
 The block with index b exchanges data only with block b of the other ranks. It counts its *turns*. In a turn every rank
-sends something to every other, as packets or as a chunk and a signal, and waits for something from every other. So a
-rank in turn t has received something of turn t - 1 from each peer, and each peer is done with turn t - 2. Slots
+sends something to every other, as packets or as a chunk and a signal. It also waits for something from every other. So
+a rank in turn t has received something of turn t - 1 from each peer. Hence each peer is done with turn t - 2. Slots
 alternate by the turn's parity: data of turn t replaces data that was read in turn t - 2. Nothing else keeps a slot from
 being overwritten while its owner reads it. The count stays in device memory from kernel to kernel. So no argument
 changes from call to call, and a captured launch can be replayed.

@@ -88,7 +88,8 @@ def _default() -> Path:
 def _problem(folder: Path) -> str | None:
     """Create a folder if needed; return why kernels cannot be kept there, or None."""
     try:
-        if not folder.is_dir():  # On a read-only file system mkdir fails even if the folder exists.
+        # On a read-only file system mkdir fails even if the folder exists.
+        if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:

@@ -56,7 +56,8 @@ def before_finalize(function: Callable[[], None]) -> None:
     """
     _before_finalize.append(function)
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
-    MPI.COMM_SELF.Set_attr(keyval, None)  # MPI.Finalize first deletes the attributes of COMM_SELF.
+    # MPI.Finalize first deletes the attributes of COMM_SELF.
+    MPI.COMM_SELF.Set_attr(keyval, None)
 
 
 _before_finalize: list[Callable[[], None]] = []

@@ -64,7 +64,8 @@ class Worker:
             try:
                 self.given = number = self.given + 1
                 self._queue.put(do)
-            except BaseException:  # After an interrupt `do` may be in the queue or not.
+            except BaseException:
+                # After an interrupt `do` may be in the queue or not.
                 self._queue.put(functools.partial(self._count, self.given))
                 raise
             return number
