@@ -237,7 +237,7 @@ class PeerPresence(_Page):
 
     @property
     def state(self) -> int:
-        """RUNNING, ENDED or RAISED."""
+        """State of the process: RUNNING, ENDED or RAISED."""
         state = self._state.value
         if state == ENDING:
             return ENDED if self._is_marked() else RUNNING

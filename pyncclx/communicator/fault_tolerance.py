@@ -175,7 +175,7 @@ class FaultTolerance(Lifetime):
         return left
 
     def _are_dead(self, ranks: set[int]) -> bool:
-        """Whether the processes of all of these ranks are gone."""
+        """Return whether the processes of all these ranks are gone."""
         worlds = ulfm.world_ranks(self)
         return DETECTOR.made is not None and DETECTOR.made.are_gone([worlds[rank] for rank in ranks])
 

@@ -33,7 +33,7 @@ class Lifetime(Base):
         Raises
         ------
         CapacityExceeded, ValueError, MPI.Exception
-            A kernel of an earlier call has recorded the error, and no call has raised it. The communicator is free.
+            A kernel of an earlier call has recorded the error, and no call has raised it. Raised after the release.
         """
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()  # raises

@@ -1,4 +1,4 @@
-"""A call on device arrays whose arguments are checked."""
+"""`Call`: a checked call on device arrays, with all that its launch needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Barrier, written in Python: the twin of cuda/collectives/barrier.cu."""
+"""Barrier in Python: twin of cuda/collectives/barrier.cu."""
 
 from __future__ import annotations
 
