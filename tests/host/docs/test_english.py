@@ -16,15 +16,11 @@ ROOT = Path(__file__).resolve().parents[3]
 SUMMARY, SENTENCE, CODE, PAGE, CHANGE = 80, 40, 76, 150, 160  # characters, words, characters, lines, characters
 POINTERS = re.compile(r"(Do so|Do the same|Do it|As |The same)")  # a docstring that begins so does not stand alone
 HALVES = re.compile(r"#\s*(of|that|by|which|whose|else)\b")  # a comment that begins so is half a clause
-UNREAD = (
-    "arrays", "backends", "bench", "cli", "collectives", "communicator", "derived", "device", "events",
-    "launch", "memory", "messages", "nodes", "numba_kernels", "objects", "observe", "operators", "recording",
-    "recovery", "requests", "simulation", "staging", "system", "team", "tokens", "tokens_over_nodes",
-    "tuning", "windows",
-)
+UNREAD = ("communicator", "launch", "messages", "requests")
 
 FOLDERS = sorted(path for path in (ROOT / "pyncclx").iterdir() if path.is_dir() and (path / "__init__.py").exists())
-SOURCES = [path for folder in FOLDERS if folder.name not in UNREAD for path in sorted(folder.rglob("*.py"))]
+SOURCES = sorted((ROOT / "mpi_bootstrap").rglob("*.py")) + sorted((ROOT / "pyncclx").glob("*.py"))
+SOURCES += [path for folder in FOLDERS if folder.name not in UNREAD for path in sorted(folder.rglob("*.py"))]
 
 SECTIONS = ("guide", "howto", "reference", "tutorial")
 FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
