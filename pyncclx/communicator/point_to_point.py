@@ -6,9 +6,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.places import on_host
+from .. import events
 from ..messages import calls, exchange, host_receive
-from ..messages.begin import planned, stream_of
+from ..messages.begin import NOTHING, planned, stream_of
 from ..messages.host_memory import gathered
 from ..messages.unsent import going_on
 from .methods import or_staged
@@ -27,6 +27,7 @@ class PointToPoint(PersistentMessages):
     """
 
     @or_staged
+    @calls.sending
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a message to a rank. As mpi4py's `Send`.
 
@@ -40,32 +41,28 @@ class PointToPoint(PersistentMessages):
         TypeError, ValueError, NotSupported, MPI.Exception
             Before anything is sent.
         """
-        if on_host(buf):
-            return super().Send(buf, dest, tag)
-        return calls.send(self, "Send", buf, dest, tag)
+        return super().Send(buf, dest, tag)
 
     @or_staged
+    @calls.sending
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """As `Send`, and return when the message has been matched."""
-        if on_host(buf):
-            return super().Ssend(buf, dest, tag)
-        return calls.send(self, "Ssend", buf, dest, tag)
+        return super().Ssend(buf, dest, tag)
 
     @or_staged
+    @calls.isending
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `Send`, but the stream does not wait; buf may be used again after the request was waited for."""
-        if on_host(buf):
-            return super().Isend(buf, dest, tag)
-        return calls.isend(self, "Isend", buf, dest, tag)
+        return super().Isend(buf, dest, tag)
 
     @or_staged
+    @calls.isending
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """As `Isend`; the request is over when the message has been matched."""
-        if on_host(buf):
-            return super().Issend(buf, dest, tag)
-        return calls.isend(self, "Issend", buf, dest, tag)
+        return super().Issend(buf, dest, tag)
 
     @or_staged
+    @calls.receiving
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
@@ -83,23 +80,20 @@ class PointToPoint(PersistentMessages):
         MPI.Exception
             Of class ERR_TRUNCATE if the message is longer than buf. The message is used up.
         """
-        if on_host(buf):
-            with probed_message(self, source, tag) as found:
-                if found is not None:
-                    return found.Recv(buf, status)
-            return host_receive.receive(self, super().Recv, (buf, source, tag), buf, status)
-        return calls.receive(self, buf, source, tag, status)
+        with probed_message(self, source, tag) as found:
+            if found is not None:
+                return found.Recv(buf, status)
+        return host_receive.receive(self, super().Recv, (buf, source, tag), buf, status)
 
     @or_staged
+    @calls.ireceiving
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """As `Recv`, but neither waits before the request is waited for; then the current stream waits for the data."""
-        if on_host(buf):
-            with probed_message(self, source, tag) as found:
-                if found is not None:
-                    return found.Irecv(buf)
-            begin = super().Irecv
-            return host_receive.ireceive(self, lambda view: begin(view, source, tag), buf)
-        return calls.ireceive(self, buf, source, tag)
+        with probed_message(self, source, tag) as found:
+            if found is not None:
+                return found.Irecv(buf)
+        begin = super().Irecv
+        return host_receive.ireceive(self, lambda view: begin(view, source, tag), buf)
 
     @or_staged
     def Sendrecv(
@@ -113,15 +107,16 @@ class PointToPoint(PersistentMessages):
         status: MPI.Status | None = None,
     ) -> None:
         """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
-        sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or (sends_host and is_probed(self, source, recvtag)):
-            self._check_both("Sendrecv", (sendbuf, dest, sendtag, "buf"), (recvbuf, source, recvtag, "buf"))
+        began = events.now() if events.listeners else None
+        sending = planned(self, "Sendrecv", sendbuf, dest, sendtag, "sendbuf", writable=False)
+        receiving = planned(self, "Sendrecv", recvbuf, source, recvtag, "recvbuf", writable=True)
+        if sending is not None and receiving is not None:
+            return exchange.exchange(self, "Sendrecv", began, (sending, sendbuf), (receiving, recvbuf), status)
+        if sending is not receiving or is_probed(self, source, recvtag):
+            self._check_both("Sendrecv", (sendbuf, dest, sendtag), (recvbuf, source, recvtag))
             return self._receive_beside(self.Isend(sendbuf, dest, sendtag), recvbuf, source, recvtag, status)
-        if sends_host:
-            arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag
-            return host_receive.receive(self, super().Sendrecv, arguments, recvbuf, status)
-        send_side, receive_side = (sendbuf, dest, sendtag, "sendbuf"), (recvbuf, source, recvtag, "recvbuf")
-        return exchange.exchange(self, "Sendrecv", send_side, receive_side, status)
+        arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag
+        return host_receive.receive(self, super().Sendrecv, arguments, recvbuf, status)
 
     @or_staged
     def Isendrecv(
@@ -134,17 +129,17 @@ class PointToPoint(PersistentMessages):
         recvtag: int = MPI.ANY_TAG,
     ) -> MPI.Request:
         """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
-        sends_host, receives_host = on_host(sendbuf), on_host(recvbuf)
-        if sends_host != receives_host or (sends_host and is_probed(self, source, recvtag)):
-            self._check_both("Isendrecv", (sendbuf, dest, sendtag, "buf"), (recvbuf, source, recvtag, "buf"))
-            receiving = self.Irecv(recvbuf, source, recvtag)
-            return exchange.together(receiving, self.Isend(sendbuf, dest, sendtag))
-        if sends_host:
-            begin = super().Isendrecv
-            start = lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag)  # noqa: E731
-            return host_receive.ireceive(self, start, recvbuf)
-        send_side, receive_side = (sendbuf, dest, sendtag, "sendbuf"), (recvbuf, source, recvtag, "recvbuf")
-        return exchange.iexchange(self, "Isendrecv", send_side, receive_side)
+        began = events.now() if events.listeners else None
+        sending = planned(self, "Isendrecv", sendbuf, dest, sendtag, "sendbuf", writable=False)
+        receiving = planned(self, "Isendrecv", recvbuf, source, recvtag, "recvbuf", writable=True)
+        if sending is not None and receiving is not None:
+            return exchange.iexchange(self, "Isendrecv", began, (sending, sendbuf), (receiving, recvbuf))
+        if sending is not receiving or is_probed(self, source, recvtag):
+            self._check_both("Isendrecv", (sendbuf, dest, sendtag), (recvbuf, source, recvtag))
+            request = self.Irecv(recvbuf, source, recvtag)
+            return exchange.together(request, self.Isend(sendbuf, dest, sendtag))
+        begin = super().Isendrecv
+        return host_receive.ireceive(self, lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag), recvbuf)
 
     @or_staged
     def Sendrecv_replace(
@@ -157,40 +152,44 @@ class PointToPoint(PersistentMessages):
         status: MPI.Status | None = None,
     ) -> None:
         """As `Sendrecv`, with one buffer: a copy of it is sent."""
-        if on_host(buf):
-            if is_probed(self, source, recvtag):
-                self._check_both("Sendrecv_replace", (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf"))
-                return self._receive_beside(self._isend_copy(buf, dest, sendtag), buf, source, recvtag, status)
-            arguments = buf, dest, sendtag, source, recvtag
-            return host_receive.receive(self, super().Sendrecv_replace, arguments, buf, status)
-        send_side, receive_side = (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf")
-        return exchange.exchange(self, "Sendrecv_replace", send_side, receive_side, status)
+        began = events.now() if events.listeners else None
+        plan = planned(self, "Sendrecv_replace", buf, source, recvtag, writable=True)
+        if plan is not None:
+            copy = exchange.copied(self, "Sendrecv_replace", buf, dest, sendtag)
+            return exchange.exchange(self, "Sendrecv_replace", began, copy, (plan, buf), status)
+        if is_probed(self, source, recvtag):
+            self._check_both("Sendrecv_replace", (buf, dest, sendtag), (buf, source, recvtag))
+            return self._receive_beside(self._isend_copy(buf, dest, sendtag), buf, source, recvtag, status)
+        arguments = buf, dest, sendtag, source, recvtag
+        return host_receive.receive(self, super().Sendrecv_replace, arguments, buf, status)
 
     @or_staged
     def Isendrecv_replace(
         self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
     ) -> MPI.Request:
         """As `Isendrecv`, with one buffer: a copy of it is sent."""
-        if on_host(buf):
-            if is_probed(self, source, recvtag):
-                self._check_both("Isendrecv_replace", (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf"))
-                sending = self._isend_copy(buf, dest, sendtag)
-                return exchange.together(self.Irecv(buf, source, recvtag), sending)
-            begin = super().Isendrecv_replace
-            return host_receive.ireceive(self, lambda view: begin(view, dest, sendtag, source, recvtag), buf)
-        return exchange.iexchange(self, "Isendrecv_replace", (buf, dest, sendtag, "buf"), (buf, source, recvtag, "buf"))
+        began = events.now() if events.listeners else None
+        plan = planned(self, "Isendrecv_replace", buf, source, recvtag, writable=True)
+        if plan is not None:
+            copy = exchange.copied(self, "Isendrecv_replace", buf, dest, sendtag)
+            return exchange.iexchange(self, "Isendrecv_replace", began, copy, (plan, buf))
+        if is_probed(self, source, recvtag):
+            self._check_both("Isendrecv_replace", (buf, dest, sendtag), (buf, source, recvtag))
+            sending = self._isend_copy(buf, dest, sendtag)
+            return exchange.together(self.Irecv(buf, source, recvtag), sending)
+        begin = super().Isendrecv_replace
+        return host_receive.ireceive(self, lambda view: begin(view, dest, sendtag, source, recvtag), buf)
 
-    def _check_both(self, operation: str, sending: exchange.Side, receiving: exchange.Side) -> None:
+    def _check_both(self, operation: str, sending: tuple[Any, int, int], receiving: tuple[Any, int, int]) -> None:
         """Check all arguments of a send and a receive before either begins."""
-        (_, dest, sendtag, _), (_, source, recvtag, _) = sending, receiving
+        (_, dest, sendtag), (_, source, recvtag) = sending, receiving
         self.endpoint.check_send(operation, dest, sendtag)
         self.endpoint.check_receive(operation, source, recvtag)
         for side, writable, prepare in ((sending, False, MPI.Comm.Send_init), (receiving, True, MPI.Comm.Recv_init)):
-            if on_host(side[0]):
+            plan = planned(self, operation, *side, writable=writable)
+            if plan is None:
                 prepare(MPI.COMM_SELF, side[0], 0, 0).Free()  # raises what mpi4py raises
-                continue
-            plan = planned(self.endpoint, operation, *side, writable=writable)
-            if plan is not None:
+            elif plan is not NOTHING:
                 stream_of(self.endpoint, plan)
 
     def _receive_beside(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -12,10 +12,13 @@ from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
 from .envelope import LETTER, LETTER_NBYTES, Envelope, unpack
 from .mpi_transfer import start_receive
-from .probe import ProbedMessage
+from .probe import HOLDING, ProbedMessage
 from .scratch import KEPT_NBYTES, PINNED_NBYTES
 from .side import Plan
 from .typed import TypedBuffer
+
+if TYPE_CHECKING:
+    from .base import MessageBase
 
 
 class Arrival:
@@ -38,12 +41,12 @@ class Arrival:
     envelope: Envelope | None = None
     _nbytes = 0  # of the message
     _error: Exception | None = None
-    _comm: MPI.Comm | None = None
+    _comm: MessageBase | None = None
     _message: Any = None  # memory that MPI receives into
 
     def __init__(
         self,
-        comm: MPI.Comm | None,
+        comm: MessageBase | None,
         endpoint: Endpoint,
         plan: Plan,
         owner: Any,
@@ -53,7 +56,7 @@ class Arrival:
     ) -> None:
         """Let MPI receive the next message on `comm`, or the `matched` one; without `comm`, `accept` brings it.
 
-        MPI has another source and tag for a message that a probe has found.
+        MPI has another source and tag for a message that a probe has found, which is the next one if it matches.
         """
         postbox = self.postbox = endpoint.postbox
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
@@ -63,6 +66,9 @@ class Arrival:
         scratch = self._scratch = postbox.scratch
         if comm is None:
             return
+        if HOLDING and matched is None:
+            self._probed = comm.probed.take(plan.rank, plan.tag)
+            matched = None if self._probed is None else self._probed.message
         if isinstance(plan.buffer, TypedBuffer):
             plan.buffer.allocate(endpoint.device, stream)
         if plan.nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):

@@ -55,13 +55,13 @@ class _Attachment(Attachment):
 class MessageBase(Base):
     """The base of the classes whose methods send and receive."""
 
-    _known: _Attachment | None = None  # looked up before
+    known: Any = None  # the `_Attachment`, once it has been looked up
 
     @property
     def _messages(self) -> _Attachment:
         attachments = state_of(self).attachments
         own: Any = attachments.get(_NAME) or attachments.setdefault(_NAME, _Attachment())
-        self._known = own
+        self.known = own
         return own  # type: ignore[no-any-return]
 
     @property
@@ -72,7 +72,7 @@ class MessageBase(Base):
     @property
     def endpoint(self) -> Endpoint:
         """This communicator's messages with device arrays, made at the first one. Not collective."""
-        own = self._known
+        own: _Attachment | None = self.known
         if own is not None and own.endpoint is not None:  # None once the communicator has been freed
             return own.endpoint
         own = self._messages

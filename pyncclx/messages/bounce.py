@@ -42,8 +42,8 @@ class BounceMemory:
         By which other processes open it.
     slots, tickets : Places
         For messages that are copied to a slot, and for messages that stay in their buffers.
-    slot_addresses : list of (int, int)
-        Of each slot's ready word and of the slot, by their places.
+    slot_addresses : list of (int, int, int)
+        Of each slot's ready word and of the slot, and where the slot begins in this memory; by their places.
     arrived : ArrivedWords
     headers : Headers
         One for each communicator.
@@ -55,7 +55,8 @@ class BounceMemory:
         self.slots = Places(0, SLOTS, self.done_words)
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
         base = self.address
-        self.slot_addresses = [(words_of(base, place)[0], base + slot_offset(place)) for place in range(SLOTS)]
+        offsets = map(slot_offset, range(SLOTS))
+        self.slot_addresses = [(words_of(base, place)[0], base + at, at) for place, at in enumerate(offsets)]
         self.headers = Headers(device, self.address)
         self.arrived = ArrivedWords(device, self.address + _ARRIVED, self.address + READY)
 

@@ -41,8 +41,8 @@ class StreamWait:
         self._endpoint.check()
 
 
-def wait_if_blocking(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
-    """Wait on the host for messages, if the communicator's calls block.
+def end_call(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
+    """Wait on the host for the messages of a call, if the communicator's calls block.
 
     If they do not and the program has named a stream, arrays may be another stream's: they are kept until their
     messages' kernels have ended.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -10,72 +12,130 @@ from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import copy_status
-from .begin import begin_receive, begin_send, planned, stream_of
-from .call_end import emit, wait_if_blocking
+from .begin import NOTHING, planned, stream_of
+from .call_end import emit, end_call
 from .pending import receive_request, send_request
 from .probe import ProbedMessage
 from .receive import Incoming
+from .send import Outgoing
 
 if TYPE_CHECKING:
     from .base import MessageBase
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
-def send(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> None:
-    """Send and Ssend."""
-    began = events.begin(operation, comm) if events.listeners else None
-    endpoint, outgoing = comm.endpoint, None
-    plan = planned(endpoint, operation, buf, dest, tag, writable=False)
-    if plan is not None:
-        outgoing = begin_send(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-        if not OPEN_RECEIVES:
-            outgoing.signal_ready_and_wait()
-        else:
+
+def sending(of_host: _Method) -> _Method:
+    """Let Send or Ssend send device arrays; the method itself is for host arrays."""
+    operation = of_host.__name__
+
+    @functools.wraps(of_host)
+    def send(comm: MessageBase, buf: Any, dest: int, tag: int = 0) -> Any:
+        began = events.now() if events.listeners else None
+        plan = planned(comm, operation, buf, dest, tag, writable=False)
+        if plan is None:
+            return of_host(comm, buf, dest, tag)
+        if began is not None:
+            events.start(operation, began, comm)
+        outgoing = None
+        if plan is not NOTHING:
+            endpoint = comm.known.endpoint
+            outgoing = Outgoing(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+            if OPEN_RECEIVES:
+                outgoing.signal_ready()
+                outgoing.finish(outgoing.stream)
+            else:
+                outgoing.signal_ready(wait=True)
+            if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
+                end_call(endpoint, outgoing)
+        if began is not None:
+            emit(comm, operation, began, outgoing)
+        return None
+
+    return cast(_Method, send)
+
+
+def isending(of_host: _Method) -> _Method:
+    """Let Isend or Issend send device arrays; the method itself is for host arrays."""
+    operation = of_host.__name__
+
+    @functools.wraps(of_host)
+    def isend(comm: MessageBase, buf: Any, dest: int, tag: int = 0) -> Any:
+        began = events.now() if events.listeners else None
+        plan = planned(comm, operation, buf, dest, tag, writable=False)
+        if plan is None:
+            return of_host(comm, buf, dest, tag)
+        if began is not None:
+            events.start(operation, began, comm)
+        outgoing = None
+        if plan is not NOTHING:
+            endpoint = comm.known.endpoint
+            outgoing = Outgoing(comm, endpoint, plan, buf, stream_of(endpoint, plan))
             outgoing.signal_ready()
-            outgoing.finish(outgoing.stream)
-        wait_if_blocking(endpoint, outgoing)
-    if began is not None:
-        emit(comm, operation, began, outgoing)
+        request = send_request(outgoing)
+        if began is not None:
+            emit(comm, operation, began, outgoing)
+        return request
+
+    return cast(_Method, isend)
 
 
-def isend(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Request:
-    """Isend and Issend."""
-    began = events.begin(operation, comm) if events.listeners else None
-    endpoint, outgoing = comm.endpoint, None
-    plan = planned(endpoint, operation, buf, dest, tag, writable=False)
-    if plan is not None:
-        outgoing = begin_send(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-        outgoing.signal_ready()
-    request = send_request(outgoing)
-    if began is not None:
-        emit(comm, operation, began, outgoing)
-    return request
+def receiving(of_host: _Method) -> _Method:
+    """Let Recv receive device arrays; the method itself is for host arrays."""
+
+    @functools.wraps(of_host)
+    def receive(
+        comm: MessageBase,
+        buf: Any,
+        source: int = MPI.ANY_SOURCE,
+        tag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        began = events.now() if events.listeners else None
+        plan = planned(comm, "Recv", buf, source, tag, writable=True)
+        if plan is None:
+            return of_host(comm, buf, source, tag, status)
+        if began is not None:
+            events.start("Recv", began, comm)
+        incoming = None
+        if plan is NOTHING:
+            MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
+        else:
+            endpoint = comm.known.endpoint
+            incoming = Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+            incoming.finish(incoming.stream)
+            if status is not None:
+                copy_status(status, incoming.status)
+            if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
+                end_call(endpoint, incoming)
+        if began is not None:
+            emit(comm, "Recv", began, incoming)
+        return None
+
+    return cast(_Method, receive)
 
 
-def receive(comm: MessageBase, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
-    """Recv."""
-    began = events.begin("Recv", comm) if events.listeners else None
-    endpoint, incoming = comm.endpoint, None
-    plan = planned(endpoint, "Recv", buf, source, tag, writable=True)
-    if plan is None:
-        MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
-    else:
-        incoming = begin_receive(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-        _finish(incoming, status)
-    if began is not None:
-        emit(comm, "Recv", began, incoming)
+def ireceiving(of_host: _Method) -> _Method:
+    """Let Irecv receive device arrays; the method itself is for host arrays."""
 
+    @functools.wraps(of_host)
+    def ireceive(comm: MessageBase, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
+        began = events.now() if events.listeners else None
+        plan = planned(comm, "Irecv", buf, source, tag, writable=True)
+        if plan is None:
+            return of_host(comm, buf, source, tag)
+        if began is not None:
+            events.start("Irecv", began, comm)
+        incoming = None
+        if plan is not NOTHING:
+            endpoint = comm.known.endpoint
+            incoming = Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+        request = receive_request(incoming)
+        if began is not None:
+            emit(comm, "Irecv", began, incoming)
+        return request
 
-def ireceive(comm: MessageBase, buf: Any, source: int, tag: int) -> Request:
-    """Irecv."""
-    began = events.begin("Irecv", comm) if events.listeners else None
-    endpoint, incoming = comm.endpoint, None
-    plan = planned(endpoint, "Irecv", buf, source, tag, writable=True)
-    if plan is not None:
-        incoming = begin_receive(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-    request = receive_request(incoming)
-    if began is not None:
-        emit(comm, "Irecv", began, incoming)
-    return request
+    return cast(_Method, ireceive)
 
 
 def receive_matched(
@@ -84,7 +144,10 @@ def receive_matched(
     """Mrecv."""
     began = events.begin("Recv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Recv", message, buf, probed)
-    _finish(incoming, status)
+    incoming.finish(incoming.stream)
+    if status is not None:
+        copy_status(status, incoming.status)
+    end_call(incoming.endpoint, incoming)
     if began is not None:
         emit(comm, "Recv", began, incoming)
 
@@ -103,14 +166,6 @@ def _begin_matched(
     comm: MessageBase, operation: str, message: MPI.Message, buf: Any, probed: ProbedMessage | None
 ) -> Incoming:
     """Begin to receive a message that a probe has matched."""
-    endpoint = comm.endpoint
-    plan = planned(endpoint, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True)
+    plan, endpoint = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True), comm.endpoint
     assert plan is not None
     return Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)
-
-
-def _finish(incoming: Incoming, status: MPI.Status | None) -> None:
-    incoming.finish(incoming.stream)
-    if status is not None:
-        copy_status(status, incoming.status)
-    wait_if_blocking(incoming.endpoint, incoming)

@@ -33,7 +33,7 @@ from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from ..team.used_streams import UsedStreams
 from .arguments import teams_of
-from .envelope import Sender, inline_nbytes
+from .envelope import Sender
 from .headers import Used
 from .letters import highest_tag, letter_tag
 from .partitioned_ends import PartitionedEnds
@@ -102,6 +102,7 @@ class Endpoint:
     ) -> None:
         self.serial = next(_serials)
         self.device, self.postbox = device, POSTBOX.get()
+        self.watcher = self.postbox.receives.watcher
         self.world_ranks = ulfm.world_ranks(comm)
         self.highest_tag, self._letter_tag = highest_tag(), letter_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
@@ -149,11 +150,11 @@ class Endpoint:
 
     def plan(self, operation: str, buffer: Buffer, peer: int, tag: int) -> Plan:
         """Make the plan of a side that has been checked."""
-        nbytes, facts = buffer.nbytes, b""
+        facts = b""
         if self.calls is not None:
-            datatype, kind = buffer.datatype.name, record_layout.MESSAGE
+            nbytes, datatype, kind = buffer.nbytes, buffer.datatype.name, record_layout.MESSAGE
             facts = self.calls.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
-        return Plan(operation, buffer, peer, tag, nbytes, inline_nbytes(nbytes), facts)
+        return Plan(operation, buffer, peer, tag, facts)
 
     def drain(self) -> None:
         """Wait on the host for everything launched so far, and check it."""
@@ -169,7 +170,7 @@ class Endpoint:
 
         What has ended the thread that looks for open receives is raised, too, by one call.
         """
-        if self.postbox.receives.watcher.failure is not None:
+        if self.watcher.failure is not None:
             self.postbox.receives.check()
         if self.failure is not None:
             raise noted(self.failure)

@@ -11,26 +11,27 @@ from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
-from .begin import begin_receive, begin_send, planned, stream_of
-from .call_end import emit, wait_if_blocking
+from .begin import NOTHING, planned, stream_of
+from .call_end import emit, end_call
 from .pending import exchange_request
 from .receive import Incoming
 from .send import Outgoing
+from .side import Plan
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
-Side = tuple[Any, int, int, str]  # an array or buffer spec, a rank, a tag, and the name of the argument
-IN_PLACE = ("Sendrecv_replace", "Isendrecv_replace")  # with one buffer, of which a copy is sent
+Side = tuple[Plan, Any]  # with the array or buffer spec
 
 
-def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, status: MPI.Status | None) -> None:
+def exchange(
+    comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side, status: MPI.Status | None
+) -> None:
     """Sendrecv and Sendrecv_replace."""
-    began = events.begin(operation, comm) if events.listeners else None
-    endpoint = comm.endpoint
-    incoming, outgoing = _begin(comm, endpoint, operation, sending, receiving, at_once=True)
+    endpoint: Endpoint = comm.known.endpoint
+    incoming, outgoing = _begin(comm, endpoint, operation, began, sending, receiving, at_once=True)
     try:
         if incoming is not None:
             incoming.finish(incoming.stream)
@@ -39,15 +40,15 @@ def exchange(comm: MessageBase, operation: str, sending: Side, receiving: Side, 
             outgoing.finish(outgoing.stream)
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
-    wait_if_blocking(endpoint, incoming, outgoing)
+    if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
+        end_call(endpoint, incoming, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
 
 
-def iexchange(comm: MessageBase, operation: str, sending: Side, receiving: Side) -> Request:
+def iexchange(comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side) -> Request:
     """Isendrecv and Isendrecv_replace."""
-    began = events.begin(operation, comm) if events.listeners else None
-    incoming, outgoing = _begin(comm, comm.endpoint, operation, sending, receiving)
+    incoming, outgoing = _begin(comm, comm.known.endpoint, operation, began, sending, receiving)
     request = exchange_request(incoming, outgoing)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
@@ -63,6 +64,7 @@ def _begin(
     comm: MessageBase,
     endpoint: Endpoint,
     operation: str,
+    began: float | None,
     sending: Side,
     receiving: Side,
     *,
@@ -72,21 +74,18 @@ def _begin(
 
     With `at_once` the receive is waited for next: a message that arrives soon is taken by the kernel that copies ours.
     """
-    if operation in IN_PLACE:
-        sending = _copied(endpoint, operation, sending)
-    # Both are checked before the receive is begun, which cannot be taken back.
-    send_plan = planned(endpoint, operation, *sending, writable=False)
-    send_stream = None if send_plan is None else stream_of(endpoint, send_plan)
-    plan = planned(endpoint, operation, *receiving, writable=True)
-    incoming, outgoing = None, None
-    if plan is not None:
+    if began is not None:
+        events.start(operation, began, comm)
+    (send_plan, sent), (plan, received), incoming, outgoing = sending, receiving, None, None
+    send_stream = None if send_plan is NOTHING else stream_of(endpoint, send_plan)
+    if plan is not NOTHING:
         # Neither array names a stream: waiting once for the current stream is enough for both.
-        has_waited = send_plan is not None and plan.of_current is not None and plan.of_current == send_plan.of_current
+        has_waited = plan.of_current is not None and plan.of_current == send_plan.of_current
         stream = send_stream if has_waited else stream_of(endpoint, plan)
-        incoming = begin_receive(comm, endpoint, plan, receiving[0], stream)
+        incoming = Incoming(comm, endpoint, plan, received, stream)
     try:
-        if send_plan is not None:
-            outgoing = begin_send(comm, endpoint, send_plan, sending[0], send_stream)
+        if send_plan is not NOTHING:
+            outgoing = Outgoing(comm, endpoint, send_plan, sent, send_stream)
             if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
                 incoming.launch_soon(outgoing)
             outgoing.signal_ready()
@@ -98,10 +97,16 @@ def _begin(
     return incoming, outgoing
 
 
-def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
-    """The side with a copy to send: what arrives may not overwrite what the receiver of ours has still to read."""
-    buf, rank, tag, name = side
-    plan = planned(endpoint, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, name, writable=True)
+def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Side:
+    """Return the side that sends a copy of a buffer.
+
+    What arrives may not overwrite what the receiver of ours has still to read.
+    """
+    endpoint = comm.endpoint
+    dest, tag = endpoint.check_send(operation, dest, tag)
+    if dest == MPI.PROC_NULL:
+        return NOTHING, None
+    plan = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True)
     assert plan is not None
     buffer, stream = plan.buffer, stream_of(endpoint, plan)
     if isinstance(buffer, TypedBuffer):
@@ -112,7 +117,7 @@ def _copied(endpoint: Endpoint, operation: str, side: Side) -> Side:
         address = copy.address
         endpoint.device.copy(address, buffer.address, buffer.nbytes, stream)
     own = Buffer(address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, copy)
-    return own, rank, tag, name
+    return endpoint.plan(operation, own, dest, tag), copy
 
 
 class _Exchange(Work):

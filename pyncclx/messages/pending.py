@@ -23,7 +23,8 @@ def send_request(outgoing: Outgoing | None) -> Request:
     """Post a send and make its request; None: to MPI.PROC_NULL."""
     if outgoing is None:
         return request_of(MessageWork(()))
-    outgoing.post()
+    if not outgoing.plan.is_free_at_once:
+        outgoing.post()
     return request_of(MessageWork((outgoing,)))
 
 

@@ -10,7 +10,6 @@ from ..backends import Event
 from ..errors import NotSupported
 from ..requests.status import status_of_no_source
 from .batch import Message
-from .begin import begin_receive
 from .channels import Inlet, inlet_of, key_of, unmatched
 from .persistent import PersistentMessage
 from .receive import Incoming
@@ -35,7 +34,7 @@ class PersistentReceive(PersistentMessage):
         return self.endpoint.check_receive(self.name, side.rank, side.tag)
 
     def begin(self, stream: Any, batch: list[Message] | None) -> None:
-        incoming = begin_receive(self.comm, self.endpoint, self._plan, None, stream)
+        incoming = Incoming(self.comm, self.endpoint, self._plan, None, stream)
         self.messages, self.status = (incoming,), incoming.status
         incoming.postbox.receives.post(incoming)
 

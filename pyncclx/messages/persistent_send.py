@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import NotSupported
 from .batch import Message
-from .begin import begin_send
 from .channels import Outlet, outlet_of, unmatched
 from .persistent import PersistentMessage
+from .send import Outgoing
 from .side import Side
 from .typed import TypedBuffer
 
@@ -36,7 +36,7 @@ class PersistentSend(PersistentMessage):
             if isinstance(self.buffer, TypedBuffer):
                 self.buffer.allocate(self.endpoint.device, stream)
             self._outlet = outlet_of(self.endpoint, self.buffer.address, self.buffer.nbytes)
-        message = begin_send(self.comm, self.endpoint, self._plan, None, stream, self._outlet)
+        message = Outgoing(self.comm, self.endpoint, self._plan, None, stream, self._outlet)
         self.messages = (message,)
         if batch is None:
             message.signal_ready()

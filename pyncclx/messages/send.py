@@ -28,6 +28,11 @@ class Outgoing(Departure):
 
     _is_open = False  # the watcher lets MPI go on for it
 
+    @property
+    def nbytes(self) -> int:
+        """Length of the data."""
+        return self.plan.nbytes
+
     # What MPI has to do whatever this process waits for
 
     def post(self) -> None:
@@ -35,9 +40,8 @@ class Outgoing(Departure):
         unsent = self.postbox.receives.unsent
         if unsent.dropped:
             unsent.take_dropped()
-        if self._is_free_at_once:
-            self._leave_to_mpi()
-        elif not self._request.Get_status():  # which leaves an error to the call that waits
+        # Get_status leaves an error to the call that waits.
+        if not (self.plan.is_free_at_once or self._request.Get_status()):
             self._is_open = True
             unsent.add(self)
 
@@ -48,36 +52,34 @@ class Outgoing(Departure):
 
     # What the stream has to do
 
-    def signal_ready(self) -> None:
-        """Let the receiver read what the stream has put into the buffer so far."""
-        if self.put:
-            self._launch_put()
-        if self._offered is not None:
-            self._launch_offer(self.stream, ready=True, wait=False)
+    def signal_ready(self, *, wait: bool = False) -> None:
+        """Let the receiver read what the stream has put into the buffer so far.
 
-    def signal_ready_and_wait(self) -> None:
-        """Do so, and make the stream wait until it was read. No receive may be open: the receiver could wait for it."""
+        With `wait` the stream waits until it has been read. No receive may be open: the receiver could wait for it.
+        """
+        endpoint, plan = self.endpoint, self.plan
         if self.put:
-            self._launch_put()
-        self._leave_to_mpi()  # first: MPI may need this rank to bring the envelope, for which the receiver waits
+            threads = min(-(-plan.nbytes // (_THREAD_NBYTES * 32)) * 32, endpoint.device.threads)
+            endpoint.launch(plan.operation, "put_eager", 1, threads, self.put, self.stream)
+            self.put = b""
+        if plan.is_free_at_once:
+            self.postbox.receives.unsent.keep(self._request, self.message)
+        elif wait:
+            self._leave_to_mpi()  # first: MPI may need this rank to bring the envelope, for which the receiver waits
         if self._offered is not None:
-            self._launch_offer(self.stream, ready=True, wait=True)
-            self._offered = None
+            self._launch_offer(self.stream, ready=True, wait=wait)
 
     def signal_ready_by(self, batch: list[Message]) -> None:
         """Do what `signal_ready` does by the launch of a batch."""
         if self.put:
             data, slot, ready, nbytes, clock = PUT.unpack(self.put)
-            batch.append((PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, self.peer, self.tag))
+            batch.append((PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, self.peer, self.plan.tag))
             self.put = b""
+        if self.plan.is_free_at_once:
+            self.postbox.receives.unsent.keep(self._request, self.message)
         if self._offered is not None:
             ready, _ = words_of(self.postbox.bounce.address, self._offered)
-            batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, self.peer, self.tag))
-
-    def _launch_put(self) -> None:
-        threads = min(-(-self.nbytes // (_THREAD_NBYTES * 32)) * 32, self.endpoint.device.threads)
-        self.endpoint.launch(self.operation, "put_eager", 1, threads, self.put, self.stream)
-        self.put = b""
+            batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, self.peer, self.plan.tag))
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
@@ -87,9 +89,11 @@ class Outgoing(Departure):
             done=done_word if wait else 0,
             clock=self.clock,
             peer=self.peer,
-            tag=self.tag,
+            tag=self.plan.tag,
         )
-        self.endpoint.launch(self.operation, "offer", 1, 1, arguments, stream)
+        self.endpoint.launch(self.plan.operation, "offer", 1, 1, arguments, stream)
+        if wait:
+            self._offered = None
 
     # The end
 
@@ -102,7 +106,7 @@ class Outgoing(Departure):
         """
         if self.is_copied and stream is not self.stream:
             self.endpoint.device.order(self.stream, stream)
-        if self._is_free_at_once and self._message is None:
+        if self.plan.is_free_at_once:
             return
         receives = self.postbox.receives
         while not (self._offered is None or receives.idle or self.is_over()):
@@ -111,39 +115,34 @@ class Outgoing(Departure):
         self._leave_to_mpi()  # first, as above
         if self._offered is not None:
             self._launch_offer(stream, ready=False, wait=True)
-            self._offered = None
 
     def _leave_to_mpi(self) -> None:
-        """Wait until MPI has the message; what is free at once is kept instead."""
+        """Wait until MPI has the message."""
+        endpoint, operation = self.endpoint, self.plan.operation
         if self._is_open:
             self._close()
-        if self._is_free_at_once:
-            message, self._message = self._message, None
-            if message is not None:
-                self.postbox.receives.unsent.keep(self._request, message)
-            return
         try:
             self.postbox.receives.wait(self._request, self._hopeless)
         except Exception as error:
-            self.postbox.receives.unsent.keep(self._request, self._message)  # MPI may still read it
+            self.postbox.receives.unsent.keep(self._request, self.message)  # MPI may still read it
             if not isinstance(error, MPI.Exception) or isinstance(error, MPIError):
                 raise
-            raise self.endpoint.explained(error, self.operation) from error
-        self.endpoint.check_peer(self.operation, self.peer)
-        if self.endpoint.ring is not None:
-            self.endpoint.ring.end(self._entry)
+            raise endpoint.explained(error, operation) from error
+        endpoint.check_peer(operation, self.peer)
+        if endpoint.ring is not None:
+            endpoint.ring.end(self._entry)
 
     def _hopeless(self, waited_s: float) -> Exception | None:
         """Return why the receiver will not come, after a wait for it in MPI."""
         if waited_s <= self.endpoint.timeout_s:
-            return self.endpoint.failure_of(self.peer, self.operation)
-        operation = f"{self.operation} with tag {self.tag}"
+            return self.endpoint.failure_of(self.peer, self.plan.operation)
+        operation = f"{self.plan.operation} with tag {self.plan.tag}"
         failure = self.endpoint.failure = noted(SendTimeout(operation, self.endpoint.rank, self.peer))
         return failure
 
     def is_over(self) -> bool:
         """Whether `finish` would return at once: the buffer may be written again, by the host too."""
-        return self._is_free_at_once or self.has_ended()
+        return self.plan.is_free_at_once or self.has_ended()
 
     def has_ended(self) -> bool:
         """Whether nothing uses the buffer any more: its receiver has read it, and MPI has sent what it was given."""
@@ -152,7 +151,7 @@ class Outgoing(Departure):
         try:
             is_over = self._offered is None and bool(self._request.Test())
         except MPI.Exception as error:
-            raise self.endpoint.explained(error, self.operation) from error
+            raise self.endpoint.explained(error, self.plan.operation) from error
         if is_over and self._is_open:
             self._close()
         return is_over

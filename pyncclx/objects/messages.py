@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 MOST_KEPT_NBYTES = 4 << 30
 # Operation names in errors and events, for all methods.
 _SEND, _RECEIVE = "send", "recv"
-_NOTHING = MPI.Request()
 # Endpoint for objects that are unpickled outside of pyncclx's methods.
 _ALONE = PerProcess(lambda: Endpoint(MPI.COMM_SELF, backends.select()))
 
@@ -81,18 +80,10 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
     data = None if cargo.is_short else _copy(endpoint, cargo)
     if data is None:
         return Short.of(comm, contents, cargo, _SEND)
-    messages: list[Any] = []
-
-    def start(message: Any) -> MPI.Request:
-        # mpi4py sends the message in the object.
-        messages.append(message)
-        return _NOTHING
-
-    plan = endpoint.plan(_SEND, data, dest, tag)
-    outgoing = Outgoing(endpoint, plan, None, cargo.stream, start, needs_envelope=True)
-    sealed = Sealed(
-        outgoing, (contents.stream, contents.buffers, cargo.forms, _without_gap(messages[0]), endpoint.rank, tag)
-    )
+    outgoing = Outgoing(None, endpoint, endpoint.plan(_SEND, data, dest, tag), None, cargo.stream)
+    # mpi4py sends the envelope in the object.
+    envelope = _without_gap(outgoing.message)
+    sealed = Sealed(outgoing, (contents.stream, contents.buffers, cargo.forms, envelope, endpoint.rank, tag))
     try:
         outgoing.signal_ready()
         if comm.blocking == "host":

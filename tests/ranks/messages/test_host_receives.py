@@ -269,8 +269,7 @@ def test_a_receive_that_kernels_refuse_on_one_rank_alone(comm, name, monkeypatch
 
     map_peers(comm)
     right, left = ring(comm)
-    monkeypatch.setattr(calls, "receive", refuse)
-    monkeypatch.setattr(calls, "ireceive", refuse)
+    monkeypatch.setattr(calls, "Incoming", refuse)
     comm.staging, found, status = True, np.full(400, -1, "i8"), MPI.Status()
     sending = comm.Isend(put(data_of(comm.rank, 3, 0, 300)), right, 3)
     RECEIVES[name](comm, found, left, status)

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import Request
-from pyncclx.messages import begin, bounce
+from pyncclx.messages import bounce, departure
 from pyncclx.messages.send import Outgoing
 from pyncclx.requests.open_receives import OPEN_RECEIVES
 from support.arrays import Output, get, put, xp
@@ -368,7 +368,7 @@ def test_a_send_that_mpi_refuses_gives_its_place_back(comm, ring, monkeypatch, c
         raise MPI.Exception(MPI.ERR_OTHER)
 
     with monkeypatch.context() as patched, raises_everywhere(comm, MPI.Exception):
-        patched.setattr(begin, "start_send", refuse)
+        patched.setitem(departure.STARTS, False, refuse)
         for _ in range(bounce.PLACES):
             with pytest.raises(MPI.Exception):
                 comm.Isend(put(np.ones(count, "i8")), above)

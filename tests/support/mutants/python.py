@@ -140,8 +140,8 @@ PYTHON = {
     ),
     "the plan of a message keeps what a failed rank was": Mutant(
         "pyncclx/messages/begin.py",
-        "                    endpoint.check_peer(operation, rank)\n",
-        "                    pass\n",
+        "            endpoint.check_peer(operation, rank)\n",
+        "            pass\n",
         "ranks/messages/test_plans.py",
     ),
     "memory of a message is used again before it has been copied": Mutant(
