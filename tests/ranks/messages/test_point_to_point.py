@@ -308,6 +308,32 @@ def test_bad_arguments(comm):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.one_node
+@pytest.mark.parametrize("kind", ["send", "receive"])
+def test_a_persistent_request_starts_no_more_after_a_wait_in_vain(monkeypatch, kind):
+    """Otherwise the data of all its later messages would be wrong, and no call would say so."""
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
+    comm = pyncclx.Communicator().Dup()
+    map_peers(comm)
+    dest = comm.size - 1
+    x, y = xp.zeros(LARGE, "i8"), xp.zeros(9, "i8")
+    if comm.rank == 0:
+        kinds = {"send": lambda: comm.Send_init(y, dest, 12), "receive": lambda: comm.Recv_init(y, dest, 12)}
+        request = kinds[kind]()
+        comm.Send(x, dest, 11)
+        synchronize()
+        for start in (request.Start, lambda: pyncclx.Prequest.Startall([request])):
+            with pytest.raises(PeerTimeout, match=f"Send with tag 11: rank 0 waited in vain for rank {dest}"):
+                start()
+        assert not request.is_active
+        request.Free()
+    MPI.Comm.Barrier(comm)
+    if comm.rank == dest:
+        MPI.Comm.Recv(comm, bytearray(inline_nbytes(LARGE * 8)), 0, 11)  # nothing is left behind
+    comm.Free()
+
+
+@pytest.mark.ranks(2)
 def test_nobody_receives(monkeypatch):
     """A long send gives up after the timeout; the error names who waited for whom, and others go on.
 
