@@ -64,11 +64,14 @@ class Kernels(Protocol):
         than a kernel. False: each kernel is compiled when it is needed.
     loads_beside_kernels
         Whether loading a kernel does not wait for work of the process on the device.
+    launches_at_once
+        Whether a launch on any stream returns before its kernel has ended; otherwise not on the stream None.
     """
 
     architecture: str
     compiles_together: bool
     loads_beside_kernels: bool
+    launches_at_once: bool
 
     def compile(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -29,6 +30,7 @@ class OpenArrival(Arrival):
 
     launched = is_posted = is_awaited = is_abandoned = False
     _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
+    _held_since = 0.0
 
     def leave_stream(self) -> None:
         """Let its kernel come after what its stream has by now, and on another stream before what follows there."""
@@ -57,13 +59,45 @@ class OpenArrival(Arrival):
 
     @property
     def is_held_back(self) -> bool:
-        """Whether its kernel would make the program's stream wait for its sender, though no call waits for it."""
-        return self.is_abandoned and not self._can_read()
+        """Whether its launch would make the program's stream wait for its sender, though no call waits for it.
+
+        On the host device, whether the launch itself would wait: a launch there may return only when its kernel has
+        ended, and the lock is held meanwhile, which the sender's other threads may need for what the kernel waits for.
+        """
+        if self.endpoint.device.launches_at_once:
+            return self.is_abandoned and not self._can_read()
+        if not self.is_awaited:
+            self.leave_stream()
+        start = self._start_event
+        if start is None and self.stream is not None and not self.is_abandoned:
+            return False  # the stream's thread waits
+        if self._can_read() and (start is None or self._is_copied or start.is_over()):
+            return False
+        return not self._is_late()
 
     def _can_read(self) -> bool:
         """Whether its kernel would wait for nothing of the sender's."""
-        envelope = self.envelope
-        return envelope is None or envelope.transport in (EMPTY, INLINE) or can_read(self.endpoint, envelope)
+        return self._is_copied or self.envelope is None or can_read(self.endpoint, self.envelope)
+
+    @property
+    def _is_copied(self) -> bool:
+        """Whether MPI has brought the data, which is then copied on the receive's own stream."""
+        return self.envelope is None or self.envelope.transport in (EMPTY, INLINE)
+
+    def _is_late(self) -> bool:
+        """Whether the sender has failed, or not come as far as its data within PYNCCLX_TIMEOUT since first asked."""
+        now, endpoint = time.monotonic(), self.endpoint
+        self._held_since = self._held_since or now
+        return now - self._held_since > endpoint.timeout_s or self._sender_failure() is not None
+
+    def _sender_failure(self) -> Exception | None:
+        return self.endpoint.failure_of(self.status.source, self.plan.operation)
+
+    def _is_lost(self) -> bool:
+        """Whether the sender has failed before its data could be read; this error is kept, unless there is one."""
+        failure = None if self._can_read() else self._sender_failure()
+        self._error = self._error or failure
+        return failure is not None
 
     def _unpack(self) -> Any:
         """Copy what was received into an array with gaps, on the receive's own stream, which is returned."""

@@ -36,6 +36,7 @@ class ReceiveProgress:
 
     def __init__(self, device: Device) -> None:
         self.device, self._turn = device, 0
+        self._holds_all = not device.launches_at_once
         # Taken out to be launched. A request that is dropped meanwhile must not post its receive again.
         self._leaving: list[OpenReceive] = []
         self.watcher = Watcher(self)
@@ -108,7 +109,7 @@ class ReceiveProgress:
     def _launch(self, arrived: list[OpenReceive]) -> None:
         """Launch receives whose messages have arrived, but those that are held back."""
         for receive in arrived[:]:
-            if not receive.is_awaited and receive.is_held_back:
+            if (self._holds_all or not receive.is_awaited) and receive.is_held_back:
                 arrived.remove(receive)
         if not arrived:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -115,7 +116,7 @@ class Incoming(OpenArrival):
         if envelope is None or envelope.transport == INLINE:
             self._copy(0 if envelope is None else ENVELOPE_NBYTES)
             return None
-        if envelope.transport == EMPTY:
+        if envelope.transport == EMPTY or (self.endpoint.loss is not None and self._is_lost()):
             return None
         endpoint, postbox, sender, place = self.endpoint, self.postbox, envelope.sender, envelope.place
         bounce, source, clock = postbox.opened.bounces.get(sender.uid), self.status.source, envelope.clock
@@ -173,13 +174,12 @@ class Incoming(OpenArrival):
             self._error = error
         return 0
 
-    def _sender_failure(self) -> Exception | None:
-        return self.endpoint.failure_of(self.status.source, self.plan.operation)
-
     def _release(self, envelope: Envelope) -> None:
-        if self.endpoint.device.exports_are_copies:  # of which this is closed now
-            self.endpoint.device.synchronize(self._kernel_stream)
-        self.postbox.opened.release(envelope)
+        device, release = self.endpoint.device, self.postbox.opened.release
+        if device.exports_are_copies:  # of which this is closed when the kernel has ended
+            device.call_between(self._kernel_stream, partial(release, envelope))
+        else:
+            release(envelope)
 
     def _leave(self) -> None:
         """Note the end of a kernel beside the stream, and close what was opened for it; it may have failed to start."""

@@ -26,6 +26,7 @@ class GpuKernels(GpuProperties):
     compiles_together = False
     # The driver waits for all work of the process before it loads a module (docs/design_notes.md).
     loads_beside_kernels = False
+    launches_at_once = True
 
     def __init__(self) -> None:
         super().__init__()

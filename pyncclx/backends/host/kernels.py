@@ -94,6 +94,7 @@ class HostKernels:
     architecture = "host"
     compiles_together = True
     loads_beside_kernels = True
+    launches_at_once = False
 
     def __init__(self, seed: int | None, hostile: bool | None, watchdog_s: float) -> None:
         self.seed = settings.SEED.get() if seed is None else seed

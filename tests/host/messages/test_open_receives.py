@@ -31,7 +31,7 @@ class Device:
     """Keeps a list of the calls."""
 
     max_channels = threads = 8
-    exports_are_copies = False
+    exports_are_copies, launches_at_once = False, True
 
     def __init__(self):
         self.done, self.word, self.over, self.free = [], 0, True, True
@@ -83,8 +83,9 @@ def endpoint(device):
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
-    nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set()}
-    return SimpleNamespace(device=device, postbox=postbox, launch=launch, **nothing)
+    nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set(), "loss": None}
+    lives = {"timeout_s": 60.0, "failure_of": lambda rank, operation: None}
+    return SimpleNamespace(device=device, postbox=postbox, launch=launch, **lives, **nothing)
 
 
 class Typed(TypedBuffer):
@@ -130,6 +131,44 @@ def test_a_receive_that_no_call_waits_for_leaves_its_stream(monkeypatch, endpoin
     receives.launch_arrived()
     assert receives.idle
     assert device.done == ([("pull", OWN)] if is_awaited else ASIDE)
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+@pytest.mark.parametrize("until", ["data", "failure", "timeout"])
+def test_a_launch_that_waits_is_held_back(monkeypatch, endpoint, device, is_awaited, until):
+    """Where a launch returns when its kernel has ended, and locks are held meanwhile, as on the host device."""
+    device.launches_at_once = False
+    receive, receives = receive_of(endpoint), progress.ReceiveProgress(device)
+    monkeypatch.setattr(progress, "OPEN_RECEIVES", [receive])
+    receive.stream, receive.is_awaited = None, is_awaited
+    receives.launch_arrived()
+    assert not receive.launched
+    if until == "data":
+        device.word = 5
+    elif until == "failure":
+        failure = RuntimeError("the sender has failed")
+        endpoint.loss, endpoint.failure_of = "a loss", lambda rank, operation: failure
+    else:
+        endpoint.timeout_s = 0.0
+    receives.launch_arrived()
+    assert receive.launched
+    pulls = [each for each in device.done if each[0] == "pull"]
+    assert len(pulls) == (until != "failure")
+    if until == "failure":
+        with pytest.raises(RuntimeError, match="has failed"):
+            receive.finish(CURRENT)
+
+
+def test_a_launch_waits_for_no_stream_either(monkeypatch, endpoint, device):
+    """Of a receive that has left its stream, on the host device."""
+    device.launches_at_once, device.word, device.over = False, 5, False
+    receive, receives = receive_of(endpoint), progress.ReceiveProgress(device)
+    monkeypatch.setattr(progress, "OPEN_RECEIVES", [receive])
+    receives.launch_arrived()
+    assert not receive.launched
+    device.over = True
+    receives.launch_arrived()
+    assert receive.launched
 
 
 @pytest.mark.parametrize("kind", ["of two endpoints", "of letters"])
