@@ -29,7 +29,7 @@ from ..system.notes import called_if_long, note, reported_if_long
 from ..system.process import held
 from ..team.options import Options
 from ..team.team import Team
-from .sources import FILES, LIKELY, RECORD_KERNELS, RECORDS, Template, file_of, instantiation
+from .sources import AT_ANY_TIME, FILES, LIKELY, RECORD_KERNELS, RECORDS, Template, file_of, instantiation
 
 LONGEST_COMPILATION_S = 600.0  # time for another rank's compiler, added to PYNCCLX_TIMEOUT, which may be short
 
@@ -224,6 +224,13 @@ def load_alone(device: Device, file: str) -> dict[str, Function]:
     """
     loaded = _alone(device, _parts(device, file, FILES[file].kernels, ()))
     return {kernel: loaded[instantiation(kernel)] for kernel in FILES[file].kernels}
+
+
+def load_for_any_time(device: Device) -> None:
+    """Load what a program may need while kernels of it wait for peers, unless kernels are loaded beside those."""
+    if not device.loads_beside_kernels:
+        for file in AT_ANY_TIME:
+            load_alone(device, file)
 
 
 def load_template(device: Device, file: str, kernel: str, *template: str) -> Function:

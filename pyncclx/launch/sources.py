@@ -119,6 +119,9 @@ REDUCTIONS = tuple(
 # Kernels for short messages of operations that move bytes: a program that calls one operation probably calls these too.
 LIKELY = ("bcast_direct", "allgather", "alltoall", "gather", "scatter")
 
+# What messages need, in whatever order the ranks' other calls have begun.
+AT_ANY_TIME = ("messages/point_to_point.cu", "messages/partitioned.cu", "derived/packing.cu")
+
 RECORDS = "collectives/records.cu"
 # For each kernel, its counterpart in RECORDS for elements that do not fill 16 bytes evenly. The pipelines there take
 # messages of any length, also of medium length, for which other files have separate kernels.

@@ -10,6 +10,7 @@ import mpi_bootstrap
 
 from .. import backends
 from ..backends import Device
+from ..launch import kernels
 from ..team.base import Base
 from ..team.state import Attachment, state_of
 from ..team.team import Team
@@ -97,4 +98,7 @@ class MessageBase(Base):
 
     def _device_of_team(self) -> Device:
         PROGRESS.get()  # kernels that wait come next: MPI goes on meanwhile
-        return super()._device_of_team()
+        device = super()._device_of_team()
+        if self.size > 1:
+            kernels.load_for_any_time(device)
+        return device

@@ -58,6 +58,7 @@ class Postbox:
 
     def __init__(self, device: Device) -> None:
         self.receives = PROGRESS.get()
+        kernels.load_for_any_time(device)
         self.functions = kernels.load_alone(device, "messages/point_to_point.cu")
         self.bounce = BounceMemory(device)
         uid, self.readers = uuid.uuid4().bytes, Readers()
