@@ -1,4 +1,4 @@
-"""When kernels are loaded: on GPUs not while a kernel of the process waits for a peer, since the driver waits for it."""
+"""When kernels are loaded: on GPUs not while one waits for a peer, for the driver waits for it."""
 
 import pytest
 from mpi4py import MPI
