@@ -202,7 +202,20 @@ class Epochs(Separate):
         self._wait_for_device()
         if not assertion & MPI.MODE_NOSTORE:
             self._give()
-        super().Post(group, assertion)
+        super().Post(group, self._checked(assertion))
+
+    @recorded
+    def Start(self, group: MPI.Group, assertion: int = 0) -> None:
+        """Begin an epoch of operations with the ranks of a group. As mpi4py's Start."""
+        super().Start(group, self._checked(assertion))
+
+    def _checked(self, assertion: int) -> int:
+        """Return an assertion without MODE_NOCHECK, if MPI has a window of its own beside one of device memory.
+
+        Without that check Open MPI (5.0) adds the ranks that complete an epoch to those of the epoch before, and `Wait`
+        never ends.
+        """
+        return assertion if self._reach is None else assertion & ~MPI.MODE_NOCHECK
 
     @recorded
     def Complete(self) -> None:

@@ -60,6 +60,29 @@ def completed(win, group, put_it):
 
 @on_one
 @pytest.mark.ranks(2)
+def test_epochs_whose_ranks_are_not_checked(comm, memory, impatient):
+    """Each rank has posted before the other starts, so MODE_NOCHECK is right, and later epochs are as the first one."""
+    group, last = comm.Get_group(), comm.size - 1
+    others, target = group.Excl([last]), group.Incl([last])
+    for number, assertion in enumerate((0, MPI.MODE_NOCHECK, MPI.MODE_NOCHECK, 0)):
+        sent = put(labels(comm.rank, COUNT, number))
+        if comm.rank == last:
+            memory.win.Post(others, assertion)
+            MPI.Comm.Barrier(comm)
+            memory.win.Wait()
+        else:
+            MPI.Comm.Barrier(comm)
+            memory.win.Start(target, assertion)
+            memory.win.Put(sent, last, comm.rank * COUNT)
+            memory.win.Complete()
+        MPI.Comm.Barrier(comm)
+        expected = np.concatenate([labels(rank, COUNT, number) for rank in range(last)])
+        is_right = comm.rank != last or np.array_equal(memory.read()[: last * COUNT], expected)
+        assert_everywhere(comm, is_right, f"puts of epoch {number}")
+
+
+@on_one
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("epoch", [unlocked, unlocked_all, completed])
 def test_an_epoch_ends_though_a_collective_goes_on(comm, memory, epoch):
     """The last rank begins its part of the collective only when it has heard that the others' epochs have ended."""
