@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -141,3 +141,13 @@ class Views(Epochs):
         """Base address, length in bytes, and displacement unit."""
         base, size, unit = (self.Get_attr(key) for key in (MPI.WIN_BASE, MPI.WIN_SIZE, MPI.WIN_DISP_UNIT))
         return base, size, unit
+
+    @property
+    def flavor(self) -> int:  # type: ignore[override]
+        """How the window was made."""
+        return cast(int, self.Get_attr(MPI.WIN_CREATE_FLAVOR))
+
+    @property
+    def model(self) -> int:  # type: ignore[override]
+        """Memory model: unified, or separate where MPI exposes copies."""
+        return cast(int, self.Get_attr(MPI.WIN_MODEL))

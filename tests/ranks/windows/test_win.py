@@ -22,6 +22,7 @@ def test_what_it_is(comm, memory):
     _, size, unit = win.attrs
     assert (size, unit) == (memory.array.nbytes, 8)
     assert win.Get_attr(MPI.WIN_SIZE) == size
+    assert (win.flavor, win.model) == (MPI.WIN_FLAVOR_CREATE, MPI.WIN_UNIFIED)
     assert win.group_size == comm.size
     for rank in range(comm.size):
         assert win.remote(rank).nbytes == (COUNT * comm.size + rank + 4) * 8

@@ -76,9 +76,10 @@ def test_what_it_is(side):
     memory, win = side.window(np.zeros(COUNT + side.rank))
     address = memory.__cuda_array_interface__["data"][0]
     attributes, kind, model = win.attrs, win.Get_attr(MPI.WIN_CREATE_FLAVOR), win.Get_attr(MPI.WIN_MODEL)
+    properties = win.flavor, win.model
     win.Free()
     assert attributes == (address, 8 * (COUNT + side.rank), 8)
-    assert (kind, model) == (MPI.WIN_FLAVOR_CREATE, MPI.WIN_SEPARATE)
+    assert (kind, model) == properties == (MPI.WIN_FLAVOR_CREATE, MPI.WIN_SEPARATE)
 
 
 def test_only_what_has_changed_goes_to_the_device(side, gpu):
