@@ -9,22 +9,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
 from numpy import ndarray
 
-from .. import events
+from .. import events  # noqa: F401  in `_SOURCE`, as those below
 from ..arrays import places, pointers
-from ..errors import NotSupported
-from ..messages import host_receive
-from ..messages.envelope import ENVELOPE_NBYTES
-from ..messages.probe import HOLDING
-from ..messages.unsent import going_on, note_buffered
+from ..errors import NotSupported  # noqa: F401
+from ..messages import host_receive, unsent  # noqa: F401
+from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
+from ..messages.probe import HOLDING  # noqa: F401
+from ..messages.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
-from ..recovery.meetings import raise_explained
-from ..staging.operations import OPERATIONS, is_nonblocking
+from ..recovery.meetings import raise_explained  # noqa: F401
+from ..staging.operations import OPERATIONS, is_nonblocking, is_persistent
 from ..system import settings
 from ..system.process import cached
 
@@ -64,181 +63,92 @@ def parameters(name: str) -> tuple[str, ...]:
     return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
-    """The ways of a method for what is not plain.
-
-    Attributes
-    ----------
-    general : callable
-        Takes all calls.
-    native : callable
-        Takes calls of objects whose classes are in `kinds`; raises NotSupported for what it leaves to MPI.
-    kinds : set of type
-    may_stage : callable
-        Returns whether an object leaves such a call with such keywords to `staged`.
-    staged : callable
-    """
-
-    general: _Method
-    native: _Method
-    kinds: set[type]
-    may_stage: Callable[[Any, dict[str, Any]], bool]
-    staged: _Method
-
-
-def host_first(name: str, ways: Ways) -> _Method:
-    """The method of a name: mpi4py's for plain arrays, else by `ways`."""
-    names = frozenset(parameters(name))
-    if name in RECEIVES:
-        return RECEIVES[name](ways)
-    if "buf" in names:
-        return _of_one(name, names, ways)
-    return _of_two(name, names, ways) if "sendbuf" in names else ways.general
-
-
-def _of_one(name: str, names: frozenset[str], ways: Ways) -> _Method:
-    original: _Method = getattr(MPI.Cartcomm, name)
-    kinds, native, nonblocking, buffered = ways.kinds, ways.native, is_nonblocking(name), name == "Bsend"
-
-    @functools.wraps(ways.general)
-    def method(self: Any, buf: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
-        if plain and not events.listeners and kwargs.keys() <= names:
-            try:
-                done = original(self, buf, *args, **kwargs)
-                if buffered:
-                    note_buffered()
-                return going_on(done) if nonblocking else done
+#: The source of all methods. Each has the parameters of mpi4py's: `*args` would cost a call with host arrays 0.3 µs.
+_SOURCE = """
+def made(original, native, family, staged, kinds, default):
+    def {name}({parameters}, **options):
+        if {plain} and not events.listeners and not options:
+            {by_mpi}
+        if type(self) not in kinds:
+            if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
+                return getattr(type(self), "{name}")({arguments}, **options)
+            kinds.add(type(self))
+        try:
+            return native({arguments}, **options) if options else native({arguments})
+        except NotSupported:
+            if staged is None or options or not self.staging:  # MPI cannot do what an option asks for
+                raise
+        return staged({arguments})
+    return {name}
+"""
+_BY_MPI = """try:
+                done = original({arguments})
             except MPI.Exception as error:
-                raise_explained(self, error, name)
-        if type(self) not in kinds:
-            return ways.general(self, buf, *args, **kwargs)
-        try:
-            return native(self, buf, *args, **kwargs)
-        except NotSupported:
-            if not ways.may_stage(self, kwargs):
-                raise
-        return ways.staged(self, buf, *args, **kwargs)
-
-    return method
-
-
-def _of_two(name: str, names: frozenset[str], ways: Ways) -> _Method:
-    original: _Method = getattr(MPI.Cartcomm, name)
-    kinds, native, nonblocking = ways.kinds, ways.native, is_nonblocking(name)
-
-    @functools.wraps(ways.general)
-    def method(self: Any, sendbuf: Any, recvbuf: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
-        if plain and not events.listeners and kwargs.keys() <= names:
+                raise_explained(self, error, "{name}")
+            return {done}"""
+_RECEIVE = """status = MPI.Status() if status is None else status
             try:
-                done = original(self, sendbuf, recvbuf, *args, **kwargs)
-                return going_on(done) if nonblocking else done
+                original({{arguments}})
             except MPI.Exception as error:
-                raise_explained(self, error, name)
-        if type(self) not in kinds:
-            return ways.general(self, sendbuf, recvbuf, *args, **kwargs)
-        try:
-            return native(self, sendbuf, recvbuf, *args, **kwargs)
-        except NotSupported:
-            if not ways.may_stage(self, kwargs):
-                raise
-        return ways.staged(self, sendbuf, recvbuf, *args, **kwargs)
-
-    return method
-
-
-# Receives look at what has arrived: it may be the envelope of a device array. While a probe holds messages, the general
-# way looks for them there.
-
-
-def _recv(ways: Ways) -> _Method:
-    kinds, native = ways.kinds, ways.native
-    original = MPI.Comm.Recv
-
-    @functools.wraps(ways.general)
-    def Recv(
-        self: Any,
-        buf: Any,
-        source: int = MPI.ANY_SOURCE,
-        tag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        plain = type(buf) in _CLASSES and not looks_closely() and is_plain(buf)
-        if plain and not HOLDING and not events.listeners:
-            return host_receive.receive(self, original, (self, buf, source, tag), buf, status)
-        if type(self) not in kinds:
-            return ways.general(self, buf, source, tag, status)
-        try:
-            return native(self, buf, source, tag, status)
-        except NotSupported:
-            if not ways.may_stage(self, {}):
-                raise
-        return ways.staged(self, buf, source, tag, status)
-
-    return Recv
-
-
-def _irecv(ways: Ways) -> _Method:
-    kinds, native = ways.kinds, ways.native
-    original = MPI.Comm.Irecv
-
-    @functools.wraps(ways.general)
-    def Irecv(self: Any, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
-        if type(buf) is ndarray and not looks_closely() and is_plain(buf) and not HOLDING and not events.listeners:
-            if buf.nbytes < ENVELOPE_NBYTES:
-                return going_on(original(self, buf, source, tag))
-            return host_receive.ireceive_plain(self, original, buf, source, tag)
-        if type(self) not in kinds:
-            return ways.general(self, buf, source, tag)
-        try:
-            return native(self, buf, source, tag)
-        except NotSupported:
-            if not ways.may_stage(self, {}):
-                raise
-        return ways.staged(self, buf, source, tag)
-
-    return Irecv
-
-
-def _sendrecv(ways: Ways) -> _Method:
-    kinds, native = ways.kinds, ways.native
-    original = MPI.Comm.Sendrecv
-
-    @functools.wraps(ways.general)
-    def Sendrecv(
-        self: Any,
-        sendbuf: Any,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Any = None,
-        source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG,
-        status: MPI.Status | None = None,
-    ) -> Any:
-        plain = type(recvbuf) in _CLASSES and not looks_closely() and is_plain(recvbuf) and is_plain(sendbuf)
-        if plain and not HOLDING and not events.listeners:
-            arguments = self, sendbuf, dest, sendtag, recvbuf, source, recvtag
-            return host_receive.receive(self, original, arguments, recvbuf, status)
-        if type(self) not in kinds:
-            return ways.general(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        try:
-            return native(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-        except NotSupported:
-            if not ways.may_stage(self, {}):
-                raise
-        return ways.staged(self, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-
-    return Sendrecv
-
-
-RECEIVES: dict[str, Callable[[Ways], _Method]] = {
-    "Recv": _recv,
-    "Irecv": _irecv,
-    "Sendrecv": _sendrecv,
-    **dict.fromkeys(("Isendrecv", "Sendrecv_replace", "Isendrecv_replace"), lambda ways: ways.general),
+                host_receive.raise_refused(self, error, "{{name}}")
+            if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
+                host_receive.examine(self, original, ({{but_status}}), {buffer}, status)
+            return None"""
+#: What MPI's receives do with host arrays: they look at what has arrived, which may be the envelope of a device array.
+#: While a probe holds messages, the general way looks for them there.
+_RECEIVES = {
+    "Recv": _RECEIVE.format(buffer="buf"),
+    "Irecv": """if buf.nbytes < ENVELOPE_NBYTES:
+                done = original(self, buf, source, tag)
+                return going_on(done) if unsent.OF_PROCESS else done
+            return host_receive.ireceive_plain(self, original, buf, source, tag)""",
+    "Sendrecv": _RECEIVE.format(buffer="recvbuf"),
 }
+RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
+
+
+def host_first(name: str, native: _Method, family: type = object, staged: _Method | None = None) -> _Method:
+    """Return the method of a name for all calls.
+
+    Parameters
+    ----------
+    name : str
+    native : callable
+        Takes the calls with arrays that are not plain, or raises NotSupported. It may have more keywords than mpi4py's.
+    family : type
+        The class that gets the method; mpi4py's communicators have methods of their own.
+    staged : callable, optional
+        Takes what `native` does not support, if the communicator stages.
+    """
+    original: _Method = getattr(MPI.Cartcomm, name)
+    known = list(inspect.signature(original).parameters.values())[1:]
+    arguments = ["self", *(each.name for each in known)]
+    defaults = {each.name: each.default for each in known if each.default is not each.empty}
+    texts = {
+        "name": name,
+        "arguments": ", ".join(arguments),
+        "but_status": ", ".join(arguments[:-1]),
+        "parameters": ", ".join(f'{each}=default["{each}"]' if each in defaults else each for each in arguments),
+        "plain": _plain(name),
+        "done": "going_on(done) if unsent.OF_PROCESS else done" if is_nonblocking(name) else "done",
+    }
+    if name == "Bsend":
+        texts["done"] = "note_buffered()"
+    namespace: dict[str, Any] = {}
+    source = _SOURCE.format(by_mpi=_RECEIVES.get(name, _BY_MPI).format(**texts), **texts)
+    exec(compile(source, f"{__file__}:{name}", "exec"), globals(), namespace)
+    return functools.wraps(native)(namespace["made"](original, native, family, staged, set(), defaults))
+
+
+def _plain(name: str) -> str:
+    """Return the source of the question whether mpi4py takes a call at once."""
+    buffers = [each.name for each in OPERATIONS.get(name, ())]
+    if not buffers or is_persistent(name) or (name in RECEIVES and name not in _RECEIVES):
+        return "False"
+    kinds = "(ndarray,)" if name == "Irecv" else "_CLASSES"
+    first = f"type({buffers[-1]}) in {kinds} and not looks_closely()"
+    are_plain = [f"((type({each}) is ndarray and {each}.base is None) or is_plain({each}))" for each in buffers]
+    return " and ".join([first, *are_plain, *(["not HOLDING"] if name in _RECEIVES else [])])
 
 
 def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -25,11 +25,10 @@ from ..nodes.spanning import Spanning, spanning_of
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..requests.work import Startable
-from ..staging.operations import is_persistent
 from ..team.state import state_of
 from ..team.tracks import tracks_of
 from . import mixed
-from .host_first import RECEIVES, Ways, host_first, parameters, receive_by_mpi
+from .host_first import RECEIVES, host_first, parameters, receive_by_mpi
 
 _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
@@ -168,12 +167,6 @@ def _form(native: _Function, family: type, name: str, doc: str) -> _Function:
 
 
 def _or_staged(native: _Function, family: type, name: str) -> _Function:
-    kinds: set[type] = set()  # subclasses of `family`
-
-    def may_stage(self: Any, kwargs: dict[str, Any]) -> bool:
-        # MPI cannot do what an argument asks for that mpi4py does not have.
-        return self.staging and set(kwargs) <= set(parameters(name))
-
     def staged(self: Any, *args: Any, **kwargs: Any) -> Any:
         which = mixed.host_buffer(name, args, kwargs)
         if which is not None and not self.is_inter:
@@ -184,18 +177,4 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
             return receive_by_mpi(self, name, by_mpi, args, kwargs)
         return by_mpi(*args, **kwargs)
 
-    @functools.wraps(native)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(self) not in kinds:
-            if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
-                return getattr(type(self), name)(self, *args, **kwargs)
-            kinds.add(type(self))
-        try:
-            return native(self, *args, **kwargs)
-        except NotSupported:
-            if not may_stage(self, kwargs):
-                raise
-        return staged(self, *args, **kwargs)
-
-    ways = Ways(general=method, native=native, kinds=kinds, may_stage=may_stage, staged=staged)
-    return method if is_persistent(name) else host_first(name, ways)
+    return host_first(name, native, family, staged)

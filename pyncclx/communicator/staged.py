@@ -20,7 +20,7 @@ from ..staging.operations import OPERATIONS, device_buffers, is_nonblocking, is_
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from .host_first import RECEIVES, Ways, host_first, receive_by_mpi
+from .host_first import RECEIVES, host_first, receive_by_mpi
 
 _Class = TypeVar("_Class", bound=type)
 _Method = Callable[..., Any]
@@ -74,8 +74,7 @@ def _staged(operation: str, original: _Method) -> _Method:
         # Of a receive the program has a copy, which is followed.
         return going_on(result) if nonblocking and operation not in RECEIVES else result
 
-    ways = Ways(general=method, native=method, kinds=set(), may_stage=lambda *_: False, staged=method)
-    return method if is_persistent(operation) else host_first(operation, ways)
+    return host_first(operation, method)
 
 
 def _checking(comm: Base, operation: str, original: _Method) -> _Method:

@@ -36,7 +36,7 @@ def exchange(
         if incoming is not None:
             incoming.finish(incoming.stream)
     finally:
-        if outgoing is not None:
+        if outgoing is not None and not outgoing.plan.is_free_at_once:
             outgoing.finish(outgoing.stream)
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from mpi4py import MPI
 
@@ -48,15 +48,26 @@ def receive(
 
     `recvbuf` is the array among the arguments.
     """
-    if status is None:
-        status = MPI.Status()
+    status = MPI.Status() if status is None else status
     try:
         call(*arguments, status)
     except MPI.Exception as error:
-        if error.Get_error_class() != MPI.ERR_TRUNCATE:
-            raise_explained(comm, error, call.__name__)
-        text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
-        raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
+        raise_refused(comm, error, call.__name__)
+    examine(comm, call, arguments, recvbuf, status)
+
+
+def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> NoReturn:
+    """Raise what a receive of a host array is to raise for MPI's exception."""
+    if error.Get_error_class() != MPI.ERR_TRUNCATE:
+        raise_explained(comm, error, operation)
+    text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
+    raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
+
+
+def examine(
+    comm: MessageBase, call: Callable[..., None], arguments: tuple[Any, ...], recvbuf: Any, status: MPI.Status
+) -> None:
+    """Bring the data if mpi4py's call has received the envelope of a device array's message."""
     # A communicator of mpi4py's comes here by MPI.Comm.Recv(comm, array).
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
         memory = memory_of(recvbuf)
