@@ -47,10 +47,14 @@ def end_call(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
     If they do not and the program has named a stream, arrays may be another stream's: they are kept until their
     messages' kernels have ended.
     """
-    caller = endpoint.caller
+    caller, waited = endpoint.caller, list[Any]()
     if caller.blocking == "host":
-        for wait in dict.fromkeys(StreamWait(endpoint, message.stream) for message in messages if message is not None):
-            wait()
+        for message in messages:
+            # `stream_of` has refused streams that are captured.
+            if message is not None and message.stream not in waited:
+                endpoint.device.synchronize(message.stream)
+                waited.append(message.stream)
+        endpoint.check()
     elif caller.stream is not None:
         for message in messages:
             if message is not None:

@@ -155,9 +155,13 @@ def _beside(device: Device, caller: Caller, stream: Any) -> Any:
 def _after_producers(
     device: Any, buffers: Iterable[Buffer | Producer], current: Any, stream: Any, of_current: bool | None
 ) -> Any:
-    buffers = tuple(buffers)
-    named = {torch_stream(device.ordinal) if each.of_torch else each.stream for each in buffers if each.stream}
-    producers = [device.external_stream(number) for number in named]
+    buffers, producers, named = tuple(buffers), [], set[int]()
+    for each in buffers:
+        if each.stream:
+            number = torch_stream(device.ordinal) if each.of_torch else each.stream
+            if number not in named:
+                named.add(number)
+                producers.append(device.external_stream(number))
     if is_of_current(buffers) if of_current is None else of_current:
         producers.append(current)
     for producer in producers:

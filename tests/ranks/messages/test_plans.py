@@ -8,6 +8,8 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.errors import SendTimeout
+from pyncclx.memory import error_words
 from support.arrays import POISON, Output, put, xp
 from support.labelled_messages import LARGE, data_of
 from support.reference import comparing
@@ -161,3 +163,93 @@ def test_a_rank_that_has_failed_since(comm, operation, monkeypatch):
     call()
     with comparing() as compare:
         compare(output, data_of(left, TAG, 0, COUNT), "after it")
+
+
+@ONE_COMMUNICATOR
+@pytest.mark.parametrize("operation", ["Send", "Isend", "Recv", "Irecv", "Sendrecv"])
+@pytest.mark.parametrize("what", ["a wait in MPI", "the thread", "a kernel"])
+def test_a_failure_since(comm, operation, what, monkeypatch):
+    """A call that came before raises what has failed meanwhile, and begins nothing."""
+    right, left = ring(comm)
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    arguments = {
+        "Recv": (output.array, left, TAG),
+        "Irecv": (output.array, left, TAG),
+        "Sendrecv": (array, right, TAG, output.array, left, TAG),
+    }.get(operation, (array, right, TAG))
+    endpoint = comm.endpoint
+    exchange(comm, array, output.array)
+    pyncclx.Request.Waitall([comm.Irecv(output.array, left, TAG), comm.Isend(array, right, TAG)])
+    comm.Sendrecv(array, right, TAG, output.array, left, TAG)
+    request = comm.Irecv(output.array, left, TAG)
+    comm.Send(array, right, TAG)
+    request.Wait()
+    comm.Barrier()
+    expected = {"a wait in MPI": SendTimeout, "the thread": OSError, "a kernel": pyncclx.Aborted}[what]
+
+    def refuse():
+        raise OSError("no device")
+
+    with monkeypatch.context() as patch:
+        if what == "a wait in MPI":
+            patch.setattr(endpoint, "failure", SendTimeout("Send with tag 1", comm.rank, right))
+        elif what == "the thread":
+            patch.setattr(endpoint, "watcher", SimpleNamespace(failure=OSError()))
+            patch.setattr(endpoint.postbox.receives, "check", refuse)
+        else:
+            endpoint.watch.array[error_words.FAILURE] = error_words.ABORTED
+        try:
+            with pytest.raises(expected):
+                getattr(comm, operation)(*arguments)
+        finally:
+            endpoint.watch.array[error_words.FAILURE] = 0
+    comm.Barrier()
+    output.poison()
+    exchange(comm, array, output.array)
+    with comparing() as compare:
+        compare(output, data_of(left, TAG, 0, COUNT), "after it")
+
+
+@ONE_COMMUNICATOR
+@pytest.mark.parametrize("operation", ["Send", "Recv", "Sendrecv"])
+def test_options_that_change(comm, operation, monkeypatch):
+    """A call that came before goes by what the program has set since: whether it blocks, and on which stream."""
+    right, left = ring(comm)
+    array, output = put(data_of(comm.rank, TAG, 0, COUNT)), Output(COUNT, "i8")
+    device, waited, used = comm.endpoint.device, [], []
+    own = device.new_stream()
+    synchronize, launch = device.synchronize, comm.endpoint.launch
+    monkeypatch.setattr(device, "synchronize", lambda *stream: (waited.append(stream), synchronize(*stream)))
+    monkeypatch.setattr(comm.endpoint, "launch", lambda *rest: (used.append(rest[-1]), launch(*rest)))
+
+    def call():
+        if operation == "Sendrecv":
+            comm.Sendrecv(array, right, TAG, output.array, left, TAG)
+        elif operation == "Send":
+            comm.Send(array, right, TAG)
+        else:
+            comm.Recv(output.array, left, TAG)
+
+    def other():
+        if operation == "Send":
+            comm.Recv(output.array, left, TAG)
+        elif operation == "Recv":
+            comm.Send(array, right, TAG)
+
+    with comparing() as compare:
+        for blocking, stream in (("stream", None), ("host", None), ("stream", own), ("host", own), ("stream", None)):
+            comm.blocking, comm.stream = blocking, stream
+            if operation == "Recv":
+                other()
+            waited.clear(), used.clear()
+            call()
+            expected = [[(stream,)] if blocking == "host" else []], True
+            compare_of = [waited[:]], all(each is stream for each in used)
+            comm.blocking, comm.stream = "stream", None
+            if operation == "Send":
+                other()
+            comm.synchronize()
+            device.synchronize(own)
+            compare(np.array([compare_of == expected]), np.array([True]), f"{blocking}, {stream}: {waited} {used}")
+            compare(output, data_of(left, TAG, 0, COUNT), f"{blocking}, {stream}")
+            output.poison()

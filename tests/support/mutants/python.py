@@ -144,6 +144,24 @@ PYTHON = {
         "            pass\n",
         "ranks/messages/test_plans.py",
     ),
+    "the plan of a message does not look for failures": Mutant(
+        "pyncclx/messages/begin.py",
+        "        if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:\n",
+        "        if False:\n",
+        "ranks/messages/test_plans.py",
+    ),
+    "the plan of a message keeps the stream that the program had": Mutant(
+        "pyncclx/messages/begin.py",
+        'plan.of_current is None or caller.stream is not None or caller.blocking == "host"',
+        "plan.of_current is None",
+        "ranks/messages/test_plans.py",
+    ),
+    "a message of a communicator that blocks does not wait": Mutant(
+        "pyncclx/messages/call_end.py",
+        '    if caller.blocking == "host":\n',
+        "    if False:\n",
+        "ranks/messages/test_plans.py",
+    ),
     "memory of a message is used again before it has been copied": Mutant(
         "pyncclx/messages/scratch.py",
         "        if copied is not None:",
