@@ -2,11 +2,12 @@
 
 The way of `comm.Recv(array, source, tag)`:
 
-1. `communicator/point_to_point.py`: `Recv` leaves host arrays to mpi4py. `host_receive.py` finds envelopes in what
-   arrives (`host_memory.py`), and `host_fetch.py` brings their data; `host_persistent.py` is for `Recv_init`.
-2. `calls.py`: `receive` asks `begin.py` for the `Plan` of the arguments (`side.py`): the one of an equal call before,
+1. `calls.py`: `receive` asks `begin.py` for the `Plan` of the arguments (`side.py`): the one of an equal call before,
    or a new one, for which source and tag are checked (`endpoint.py`) and the array is resolved (`typed.py`).
-3. `arrival.py`: `Incoming.start` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
+2. An array on the host has none: `Recv` of `communicator/point_to_point.py` leaves it to mpi4py. `host_receive.py`
+   finds envelopes in what arrives (`host_memory.py`), and `host_fetch.py` brings their data. `Recv_init` is in
+   `host_persistent.py`.
+3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
    `mpi_transfer.py`).
 4. `Incoming.finish` waits for it, in MPI if no other receive is open, else by `progress.py`, which launches receives in
    the order of their clocks (`clock.py`).
@@ -16,7 +17,7 @@ The way of `comm.Recv(array, source, tag)`:
    has set the ready word (`bounce.py`), copies the data, and sets the done word.
 7. Back in `calls.py`: the current stream comes after the kernel, the status is set, and the call ends (`call_end.py`).
 
-The way of `Send` is the same as far as step 2. Then `departure.py` chooses a transport by what is known of the receiver
+The way of `Send` is the same up to step 2. Then `departure.py` chooses a transport by what is known of the receiver
 (`peers.py`) and gives MPI the envelope; `send.py`, `Outgoing`, launches `put_eager` or `offer`. Nonblocking calls
 return requests of `pending.py`, and post their receive: `watcher.py` moves it on while the program does not.
 `postbox.py` holds what the process has once, and `base.py` what each communicator has.
