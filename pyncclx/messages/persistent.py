@@ -7,7 +7,7 @@ started together takes one launch, in which each meets the request that it met b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -17,7 +17,7 @@ from ..backends import Event
 from ..requests.open_receives import let_receives_leave
 from ..requests.work import Startable
 from ..system.process import held
-from ..team.streams import current_stream, stream_for
+from ..team.streams import current_stream, is_of_current, stream_for
 from .batch import Message, launch
 from .endpoint import Endpoint
 from .pending import MessageWork
@@ -34,20 +34,17 @@ class _Group:
     """Persistent messages of one endpoint that start on one stream."""
 
     def __init__(self, endpoint: Endpoint, stream: Any) -> None:
-        self._endpoint, self.stream = endpoint, stream
+        self.endpoint, self.stream = endpoint, stream
         self.is_captured = endpoint.device.is_capturing(stream)
         self.batch: list[Message] = []
         self.captured: list[PersistentMessage] = []
 
-    def launch(self) -> None:
-        """Launch the batch of the messages that have begun, or end their capture."""
-        if not self.is_captured:
-            launch(self._endpoint, "Startall", self.batch, self.stream)
-            return
-        order = self._endpoint.order
+    def launch_captured(self) -> None:
+        """Launch what is captured, and end its capture."""
+        order = self.endpoint.order
         stream = order.aside(self.stream)
         with order.following(stream):
-            launch(self._endpoint, "Startall", self.batch, stream)
+            launch(self.endpoint, "Startall", self.batch, stream)
         event = order.mark(stream)
         for work in self.captured:
             work.capture_end(event, self.stream)
@@ -55,40 +52,41 @@ class _Group:
 
 def start_several(works: Sequence[PersistentMessage]) -> None:
     """Start some in their order; those of one communicator and stream by one launch."""
-    groups = _groups_of(works)
+    groups: dict[Hashable, _Group] = {}
     for work in works:
-        if work.peer != MPI.PROC_NULL and groups[work.producer].is_captured:
-            work.check_capture()
-    is_alone = len(works) == 1
+        if work.peer != MPI.PROC_NULL:
+            group = groups.get(work.producer)
+            if group is None:
+                group = groups[work.producer] = _group_of(work, groups.values())
+            if group.is_captured:
+                work.check_capture()
+    batched = len(works) > 1
     try:
         for work in works:
-            group = None if work.peer == MPI.PROC_NULL else groups[work.producer]
-            if group is not None and group.is_captured:
-                work.capture(group.stream, group.batch)
-                group.captured.append(work)
-                continue
-            if group is not None:
-                work.begin(group.stream, None if is_alone else group.batch)
+            if work.peer != MPI.PROC_NULL:
+                group = groups[work.producer]
+                if group.is_captured:
+                    work.capture(group.stream, group.batch)
+                    group.captured.append(work)
+                    continue
+                work.begin(group.stream, group.batch if batched else None)
             work.active = True
     finally:  # the receivers have the envelopes of those that have begun
         for group in dict.fromkeys(groups.values()):
-            group.launch()
+            if group.captured:
+                group.launch_captured()
+            elif group.batch:
+                launch(group.endpoint, "Startall", group.batch, group.stream)
 
 
-def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:
-    """Return the group of each work that sends or receives anything, by its `producer`."""
-    buffers: dict[Hashable, list[Any]] = {}
-    for work in works:
-        if work.peer != MPI.PROC_NULL:
-            buffers.setdefault(work.producer, [work.endpoint]).append(work.buffer)
-    groups, by_stream = {}, {}
-    for producer, (endpoint, *some) in buffers.items():
-        stream = stream_for(endpoint.device, some, endpoint.caller)
-        key = endpoint.serial, getattr(stream, "ptr", 0)
-        if key not in by_stream:
-            by_stream[key] = _Group(endpoint, stream)
-        groups[producer] = by_stream[key]
-    return groups
+def _group_of(work: PersistentMessage, groups: Iterable[_Group]) -> _Group:
+    """Return the group of a work, one of some if there is one for its endpoint and stream."""
+    endpoint = work.endpoint
+    stream = stream_for(endpoint.device, (work.buffer,), endpoint.caller, work.of_current)
+    for group in groups:
+        if group.endpoint is endpoint and getattr(group.stream, "ptr", 0) == getattr(stream, "ptr", 0):
+            return group
+    return _Group(endpoint, stream)
 
 
 class PersistentMessage(MessageWork, Startable):
@@ -102,6 +100,8 @@ class PersistentMessage(MessageWork, Startable):
         Unless the peer is MPI.PROC_NULL.
     producer : hashable
         Equal for those that start on one stream: of one endpoint, whose arrays name the same stream, or none.
+    of_current : bool
+        Whether the current stream may still be making the buffer.
     """
 
     starter = staticmethod(start_several)
@@ -111,13 +111,15 @@ class PersistentMessage(MessageWork, Startable):
     def __init__(self, comm: MessageBase, operation: str, side: Side, *, writable: bool) -> None:
         super().__init__(())
         self.active, self.comm, self.name = False, comm, operation
-        self.endpoint, self._state = comm.endpoint, comm.state
+        self.owner = self.endpoint = comm.endpoint
+        self.check_errors, self._state = self.endpoint.check, comm.state
         self.peer, self.tag = self._check(side)
         if self.peer != MPI.PROC_NULL:
             self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=writable)
             self._plan = self.endpoint.plan(operation, self.buffer, self.peer, self.tag)
             self.places = places_of((self.buffer.owner,))
-            self.producer = self.endpoint.serial, self.buffer.stream, self.buffer.of_torch
+            self.of_current = is_of_current((self.buffer,))
+            self.producer = self.endpoint.serial, self.buffer.stream, self.buffer.of_torch, self.of_current
 
     def _check(self, side: Side) -> tuple[int, int]:
         raise NotImplementedError

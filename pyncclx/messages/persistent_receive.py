@@ -10,7 +10,7 @@ from ..backends import Event
 from ..errors import NotSupported
 from ..requests.status import status_of_no_source
 from .batch import Message
-from .channels import Inlet, inlet_of, key_of, unmatched
+from .channels import Inlet, inlet_of, unmatched
 from .persistent import PersistentMessage
 from .receive import Incoming
 from .side import Side
@@ -41,7 +41,7 @@ class PersistentReceive(PersistentMessage):
     def met(self, message: Incoming) -> None:
         """Remember the channel of a message, for graphs."""
         envelope, inlet = message.envelope, self._inlet
-        if inlet is not None and envelope is not None and inlet.key == key_of(envelope):
+        if inlet is not None and envelope is not None and inlet.key == (envelope.sender.uid, envelope.channel):
             return
         self._inlet = None
         if envelope is not None and envelope.channel and envelope.nbytes <= self.buffer.nbytes:

@@ -166,28 +166,12 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
 def start_all(requests: Sequence[Any]) -> None:
     """Start requests of ours and of mpi4py's in the order of the list, without events."""
-    are_ours = True
-    for request in requests:
-        are_ours = are_ours and isinstance(request, Prequest)
-    if are_ours:
-        _start_ours(requests)
-        return
-    for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
-        some = list(together)
-        if is_own:
-            _start_ours(some)
-            continue
-        for request in some:
-            if isinstance(request, EmitsStarts):
-                request.prepare()
-        MPI.Prequest.Startall(some)
-
-
-def _start_ours(requests: Sequence[Prequest]) -> None:
-    """Start several; those of a kind that follow each other may take one launch."""
     works: list[Startable] = []
     groups: list[tuple[Starter, list[Startable]]] = []
     for request in requests:
+        if not isinstance(request, Prequest):
+            _start_mixed(requests)
+            return
         work = request._work
         if request._is_freed:
             raise MPIError(MPI.ERR_REQUEST, "Startall: a request has been freed")
@@ -199,7 +183,20 @@ def _start_ours(requests: Sequence[Prequest]) -> None:
     if len(set(map(id, works))) < len(works):
         raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
     try:
-        for starter, together in groups:
+        for starter, together in groups:  # those of a kind that follow each other may take one launch
             starter(together)
     finally:  # of those that have been started, if another one cannot be
         show(requests)
+
+
+def _start_mixed(requests: Sequence[Any]) -> None:
+    """Start ours that follow each other together, and so MPI's."""
+    for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
+        some = list(together)
+        if is_own:
+            start_all(some)
+            continue
+        for request in some:
+            if isinstance(request, EmitsStarts):
+                request.prepare()
+        MPI.Prequest.Startall(some)

@@ -128,6 +128,8 @@ class Startable(Work):
         Starts several that have the same one, in their order; all have been checked.
     places : sequence of (callable, int)
         What reads the address of each array that may get other memory, and the address when the request was made.
+    owner : object or None
+        What answers `is_freed` and `check_errors`: of several works in a row with the same one, the first is asked.
     check_errors : callable or None
         Raises what kernels or other ranks have recorded.
     """
@@ -136,6 +138,7 @@ class Startable(Work):
     name: str
     starter: Starter
     places: Sequence[tuple[Callable[[], int], int]] = ()
+    owner: object = None
     check_errors: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -149,14 +152,17 @@ class Startable(Work):
 
 def check(works: Iterable[Startable]) -> None:
     """Raise if some cannot be started."""
+    owner: object = None
     for work in works:
         if work.active or work.is_asked:
             raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request has been started; Wait for it first")
-        if work.is_freed():
-            raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request's communicator has been freed")
         for read, first in work.places:
             if read() != first:
                 text = "an array has other memory than when the request was made; make a new request"
                 raise MPIError(MPI.ERR_BUFFER, f"{work.name}: {text}")
-        if work.check_errors is not None:
-            work.check_errors()
+        if work.owner is None or work.owner is not owner:
+            owner = work.owner
+            if work.is_freed():
+                raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request's communicator has been freed")
+            if work.check_errors is not None:
+                work.check_errors()
