@@ -121,7 +121,8 @@ class Arrival:
             return False
         else:
             nbytes, self.clock, postbox = envelope.nbytes, envelope.clock, self.postbox
-            postbox.clock.observe(envelope.clock)
+            if envelope.clock > postbox.clock.now:
+                postbox.clock.observe(envelope.clock)
             if envelope.sender.node != postbox.sender.node:
                 self.endpoint.peers.far.add(self.status.source)
             if envelope.answer and postbox.opened.bounce_address(envelope.sender) is not None:

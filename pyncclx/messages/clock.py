@@ -10,19 +10,23 @@ class LamportClock:
 
     Kernels that receive are launched in the order of these numbers, so that streams never wait for each other in a
     circle: data that was sent can only wait, on its sender's stream, for messages of smaller clock.
+
+    Attributes
+    ----------
+    now : int
+        The highest so far; it never goes back.
     """
 
     def __init__(self) -> None:
-        self._now = 0
+        self.now = 0
 
     def next(self) -> int:
         """Return the clock of a message that is sent now."""
         with LOCK:
-            self._now += 1
-            return self._now
+            self.now += 1
+            return self.now
 
     def observe(self, clock: int) -> None:
         """A message with this clock has arrived: what is sent from now on may follow from it."""
-        if clock > self._now:  # else it is above already, and never goes back
-            with LOCK:
-                self._now = max(self._now, clock)
+        with LOCK:
+            self.now = max(self.now, clock)

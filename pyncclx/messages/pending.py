@@ -73,27 +73,26 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
         raise
 
 
-def _finish(
-    begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits: dict[Wait, None]
-) -> None:
+def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits: dict[Wait, None]) -> None:
     """Make the current stream wait for messages, each whatever the others raise."""
-    endpoint = stream = None
+    endpoint = waited = None
     for index, work, message in begun:
         try:
             if message.endpoint is not endpoint:
-                endpoint = message.endpoint
-                current = current_stream(endpoint.device, (), endpoint.caller)
+                endpoint = waited = message.endpoint
+                caller, current = endpoint.caller, current_stream(endpoint.device, (), endpoint.caller)
             stream = current if message.buffer.stream is None else work.stream_of(message)
             message.finish(stream)
             if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
                 endpoint.device.order(stream, message.stream)  # where its packed copy is used again
             if work.met is not None:
                 work.met(message)
-            if endpoint.caller.blocking == "host":
+            if caller.blocking == "host":
                 if message.stream is not stream:
                     endpoint.device.order(message.stream, stream)
-                waits[StreamWait(endpoint, stream)] = None
-            elif endpoint.caller.stream is not None:
+                if stream is not waited:
+                    waits[StreamWait(endpoint, stream)], waited = None, stream
+            elif caller.stream is not None:
                 message.keep_memory()
         except Exception as error:
             failures.add(error, index)

@@ -58,6 +58,8 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
             group = groups.get(work.producer)
             if group is None:
                 group = groups[work.producer] = _group_of(work, groups.values())
+            if work.endpoint.loss is not None and not work.receives:
+                work.endpoint.check_peer(work.name, work.peer)
             if group.is_captured:
                 work.check_capture()
     batched = len(works) > 1
@@ -95,6 +97,7 @@ class PersistentMessage(MessageWork, Startable):
     Attributes
     ----------
     endpoint : Endpoint
+    receives : bool
     peer, tag : int
     buffer : Buffer
         Unless the peer is MPI.PROC_NULL.
@@ -108,14 +111,15 @@ class PersistentMessage(MessageWork, Startable):
     _event: Event | None = None  # at the end of what a graph has of it
     _began_on: Any = None  # the stream that this follows
 
-    def __init__(self, comm: MessageBase, operation: str, side: Side, *, writable: bool) -> None:
+    def __init__(self, comm: MessageBase, operation: str, side: Side, *, receives: bool) -> None:
         super().__init__(())
+        self.receives = receives
         self.active, self.comm, self.name = False, comm, operation
         self.owner = self.endpoint = comm.endpoint
         self.check_errors, self._state = self.endpoint.check, comm.state
         self.peer, self.tag = self._check(side)
         if self.peer != MPI.PROC_NULL:
-            self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=writable)
+            self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=receives)
             self._plan = self.endpoint.plan(operation, self.buffer, self.peer, self.tag)
             self.places = places_of((self.buffer.owner,))
             self.of_current = is_of_current((self.buffer,))

@@ -27,7 +27,7 @@ class PersistentReceive(PersistentMessage):
     _inlet: Inlet | None = None  # of the request that it met last
 
     def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
-        super().__init__(comm, operation, side, writable=True)
+        super().__init__(comm, operation, side, receives=True)
         self.status = status_of_no_source() if self.peer == MPI.PROC_NULL else MPI.Status()
 
     def _check(self, side: Side) -> tuple[int, int]:

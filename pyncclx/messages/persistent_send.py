@@ -26,7 +26,7 @@ class PersistentSend(PersistentMessage):
     _outlet: Outlet | None = None
 
     def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
-        super().__init__(comm, operation, side, writable=False)
+        super().__init__(comm, operation, side, receives=False)
 
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_send(self.name, side.rank, side.tag)

@@ -3,6 +3,7 @@
 import gc
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -238,6 +239,43 @@ def test_what_is_refused(comm):
     receive.Free()
     with pytest.raises(MPI.Exception, match="freed"):
         receive.Start()
+
+
+def test_a_start_looks_for_errors_of_each_communicator(comm):
+    """Before anything begins: nothing is sent of what the list has of the others."""
+    first, second = comm.Dup(), comm.Dup()
+    right, left = ring(comm)
+    recv = Output(9, "i8")
+    mine = [first.Recv_init(recv.array, left, TAG), first.Send_init(put(data_of(comm.rank, TAG, 0, 9)), right, TAG)]
+    array = xp.zeros(9, "i8")
+    both = [*mine, second.Recv_init(array, left, TAG), second.Send_init(xp.zeros(9, "i8"), right, TAG)]
+    second.endpoint.failure = pyncclx.Aborted("stopped by the test")
+    with raises_everywhere(comm, pyncclx.Aborted, match="stopped by the test"):
+        Prequest.Startall(both)
+    second.endpoint.failure = None
+    second.Free()
+    with raises_everywhere(comm, MPI.Exception, match="communicator has been freed"):
+        Prequest.Startall(both)
+    assert_everywhere(comm, not any(request.is_active for request in both))
+    Prequest.Startall(mine)
+    Request.Waitall(mine)
+    with comparing() as compare:
+        compare(recv, data_of(left, TAG, 0, 9), "what was sent first")
+    first.Free()
+
+
+def test_a_start_does_not_send_to_a_rank_that_has_failed(comm):
+    dead = SimpleNamespace(ranks=(comm.rank,), note=None, exception=lambda _: pyncclx.RankFailed((0,), (0,), "killed"))
+    array = xp.zeros(9, "i8")
+    receive, send = comm.Recv_init(array, comm.rank, TAG), comm.Send_init(put(np.arange(9)), comm.rank, TAG)
+    comm.endpoint.loss = dead
+    with raises_everywhere(comm, pyncclx.RankFailed, match="killed"):
+        Prequest.Startall([receive, send])
+    comm.endpoint.loss = None
+    assert_everywhere(comm, not (receive.is_active or send.is_active))
+    Prequest.Startall([receive, send])
+    Request.Waitall([receive, send])
+    assert_everywhere(comm, get(array).tolist() == list(range(9)))
 
 
 @pytest.mark.parametrize("count", [9, LARGE])
