@@ -56,19 +56,19 @@ class Arrival:
     ) -> None:
         """Let MPI receive the next message on `comm`, or the `matched` one; without `comm`, `accept` brings it.
 
-        MPI has another source and tag for a message that a probe has found, which is the next one if it matches.
+        A message that a probe has found comes first; MPI has another source and tag for it.
         """
         postbox = self.postbox = endpoint.postbox
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
         self.stream = self._kernel_stream = stream
         self.owner = owner[0] if type(owner) is list else owner  # the program may take the array out of its list
-        self.status, self._probed = MPI.Status(), probed
-        scratch = self._scratch = postbox.scratch
+        self.status, scratch = MPI.Status(), postbox.scratch
+        self._probed, self._scratch = probed, scratch
         if comm is None:
             return
         if HOLDING and matched is None:
-            self._probed = comm.probed.take(plan.rank, plan.tag)
-            matched = None if self._probed is None else self._probed.message
+            probed = self._probed = comm.probed.take(plan.rank, plan.tag)
+            matched = None if probed is None else probed.message
         if isinstance(plan.buffer, TypedBuffer):
             plan.buffer.allocate(endpoint.device, stream)
         if plan.nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):

@@ -11,10 +11,10 @@ from mpi4py import MPI
 from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
-from ..requests.status import copy_status
+from ..requests.status import copy_status, status_of_no_source
 from .begin import NOTHING, planned, stream_of
 from .call_end import emit, end_call
-from .pending import receive_request, send_request
+from .pending import message_request
 from .probe import ProbedMessage
 from .receive import Incoming
 from .send import Outgoing
@@ -72,7 +72,7 @@ def isending(of_host: _Method) -> _Method:
             endpoint = comm.known.endpoint
             outgoing = Outgoing(comm, endpoint, plan, buf, stream_of(endpoint, plan))
             outgoing.signal_ready()
-        request = send_request(outgoing)
+        request = message_request() if outgoing is None else message_request(outgoing)
         if began is not None:
             emit(comm, operation, began, outgoing)
         return request
@@ -127,10 +127,12 @@ def ireceiving(of_host: _Method) -> _Method:
         if began is not None:
             events.start("Irecv", began, comm)
         incoming = None
-        if plan is not NOTHING:
+        if plan is NOTHING:
+            request = message_request(status=status_of_no_source())
+        else:
             endpoint = comm.known.endpoint
             incoming = Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-        request = receive_request(incoming)
+            request = message_request(incoming, status=incoming.status)
         if began is not None:
             emit(comm, "Irecv", began, incoming)
         return request
@@ -156,7 +158,7 @@ def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: 
     """Imrecv."""
     began = events.begin("Irecv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Irecv", message, buf, probed)
-    request = receive_request(incoming)
+    request = message_request(incoming, status=incoming.status)
     if began is not None:
         emit(comm, "Irecv", began, incoming)
     return request

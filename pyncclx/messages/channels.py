@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from dataclasses import replace
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -64,16 +63,14 @@ class Outlet:
         self._words = _Words.at(memory.address(place))
         self._slots = memory.take_slots(nbytes) if 0 < nbytes <= SLOT_NBYTES else None
         weakref.finalize(self, memory.give_back, place, self._slots).atexit = False
-        envelope = Envelope(endpoint.postbox.sender, EAGER, 0, nbytes)
-        self.describe(envelope)
-        self.located = envelope.located
+        self.located = self.described(Envelope(endpoint.postbox.sender, EAGER, 0, nbytes)).of_channel
 
-    def describe(self, envelope: Envelope) -> None:
-        """Let an envelope describe the channel."""
-        envelope.channel, envelope.channel_place = self.number, self._place
-        if self._slots is not None:
-            envelope.locate(self._slots.memory)
-            envelope.channel_offset, envelope.channel_stride = self._slots.offset, self._slots.stride
+    def described(self, envelope: Envelope) -> Envelope:
+        """Return an envelope that describes the channel, too."""
+        slots, envelope = self._slots, envelope._replace(channel=self.number, channel_place=self._place)
+        if slots is None:
+            return envelope
+        return envelope.located(slots.memory)._replace(channel_offset=slots.offset, channel_stride=slots.stride)
 
     @property
     def is_answered(self) -> bool:
@@ -148,7 +145,7 @@ def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -
     if not envelope.channel_stride and not envelope.allocation_nbytes:
         assert endpoint.team is not None  # windows are made by all ranks
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
-    located = replace(envelope, offset=envelope.channel_offset) if envelope.channel_stride else envelope
+    located = envelope._replace(offset=envelope.channel_offset) if envelope.channel_stride else envelope
     opened = endpoint.postbox.opened
     address = opened.data_address(located)
     weakref.finalize(inlet, opened.unused.append, located).atexit = False

@@ -102,9 +102,7 @@ class Departure:
 
     def _envelope(self, transport: int) -> Envelope:
         envelope = Envelope(self.postbox.sender, transport, self.clock, self.plan.nbytes, source=self.endpoint.rank)
-        if self._channel is not None:
-            self._channel.describe(envelope)
-        return envelope
+        return envelope if self._channel is None else self._channel.described(envelope)
 
     def _offer(self) -> bytes | None:
         """The receiver reads the buffer."""
@@ -118,36 +116,31 @@ class Departure:
             if exported is not None:
                 exported.close()
             return None
-        self._offered = self._place = envelope.place = place
-        return envelope.pack()
+        self._offered = self._place = place
+        return envelope._replace(place=place).pack()
 
     def _located(self) -> tuple[Envelope, Exported | None] | None:
         """The buffer, as a receiver finds it; None if its memory cannot be shared."""
         address, team = self.buffer.address, self.endpoint.team
         window = team.windows.at(address) if team else None
         if window is not None:
-            envelope = self._envelope(WINDOW)
-            envelope.locate_in_window(window.number, address - window.memory.address)
-            return envelope, None
+            return self._envelope(WINDOW).located_in_window(window.number, address - window.memory.address), None
         device = self.endpoint.device
         if device.exports_are_copies:  # made now, of what the stream has still to put there
             device.synchronize(self.stream)
         exported = device.export(address, self.plan.nbytes)
         if exported is None:
             return None
-        envelope = self._envelope(OFFERED)
-        envelope.locate(exported)
-        return envelope, exported
+        return self._envelope(OFFERED).located(exported), exported
 
     def _inline(self, answer: int = 0) -> Any:
         """MPI transfers the data; with `answer`, the receiver is to answer if it can read the bounce memory."""
         self.is_inline = True
         self.endpoint.peers.introduce(self.peer)
-        envelope = self._envelope(INLINE)
-        envelope.answer = answer
+        envelope = self._envelope(INLINE)._replace(answer=answer)
         located = self._located() if envelope.channel and self.plan.nbytes > SLOT_NBYTES else None
         if located is not None:  # for the channel alone
-            envelope.locate_as(located[0])
+            envelope = envelope.located_as(located[0])
         message = np.empty(inline_nbytes(self.plan.nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
         device, address = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES

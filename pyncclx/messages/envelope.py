@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
-from dataclasses import astuple, dataclass, fields
-from operator import attrgetter
-from typing import Any
+from dataclasses import astuple, dataclass
+from typing import Any, NamedTuple
 
 from ..backends import Exported
 from ..requests.host_receive import ENVELOPE_MAGIC
@@ -61,8 +60,7 @@ class Sender:
         return _SENDER.pack(*astuple(self))
 
 
-@dataclass(slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """Description of one message.
 
     Attributes
@@ -113,35 +111,36 @@ class Envelope:
     channel_offset: int = 0
     channel_stride: int = 0
 
-    def locate(self, exported: Exported) -> None:
-        """Describe where the data is: in memory that other processes can open."""
-        self.allocation, self.offset, self.handle = exported.address, exported.offset, exported.handle
-        self.identity, self.allocation_nbytes = exported.identity, exported.nbytes
-        self._no_slots()
+    def located(self, exported: Exported) -> Envelope:
+        """Return one that says where the data is: in memory that other processes can open."""
+        return self._without_slots()._replace(
+            offset=exported.offset,
+            allocation=exported.address,
+            identity=exported.identity,
+            allocation_nbytes=exported.nbytes,
+            handle=exported.handle,
+        )
 
-    def locate_in_window(self, number: int, offset: int) -> None:
-        """Describe where the data is: in a window."""
-        self.allocation, self.offset = number, offset
-        self._no_slots()
+    def located_in_window(self, number: int, offset: int) -> Envelope:
+        """Return one that says where the data is: in a window."""
+        return self._without_slots()._replace(allocation=number, offset=offset)
 
-    def locate_as(self, other: Envelope) -> None:
-        """Describe the same place as another envelope does."""
-        self.allocation, self.offset, self.handle = other.allocation, other.offset, other.handle
-        self.identity, self.allocation_nbytes = other.identity, other.allocation_nbytes
+    def located_as(self, other: Envelope) -> Envelope:
+        """Return one that describes the same place as another envelope does."""
+        return Envelope(*self[:7], *other[7:12], *self[12:])
 
-    def _no_slots(self) -> None:
+    def _without_slots(self) -> Envelope:
         """Leave out a channel whose slots the same fields would describe."""
-        if self.channel_stride:
-            self.channel = self.channel_stride = 0
+        return self._replace(channel=0, channel_stride=0) if self.channel_stride else self
 
     @property
-    def located(self) -> Channel:
+    def of_channel(self) -> Channel:
         """The fields from `allocation` on."""
-        return _after_sender(self)[7:]
+        return self[8:]
 
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""
-        packed = _FIELDS.pack(*_after_sender(self), self.sender.packed)
+        packed = _FIELDS.pack(*self[1:], self.sender.packed)
         return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
@@ -157,7 +156,6 @@ def eager(
 #: The fields of an envelope from `allocation` on.
 Channel = tuple[int, int, int, bytes, int, int, int, int]
 _NO_CHANNEL: Channel = (0, 0, 0, b"", 0, 0, 0, 0)
-_after_sender = attrgetter(*[field.name for field in fields(Envelope)][1:])
 
 
 def unpack(message: Any, nbytes: int) -> Envelope | None:
@@ -168,7 +166,7 @@ def unpack(message: Any, nbytes: int) -> Envelope | None:
     if magic != ENVELOPE_MAGIC or checksum != zlib.crc32(message[_HEAD.size : ENVELOPE_NBYTES]):
         return None
     *fields, sender = _FIELDS.unpack_from(message, _HEAD.size)
-    return Envelope(_unpack_sender(sender), *fields)
+    return tuple.__new__(Envelope, (_unpack_sender(sender), *fields))  # quicker than a call of the class
 
 
 @functools.lru_cache  # the same few processes send again and again

@@ -13,7 +13,7 @@ from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
 from .begin import NOTHING, planned, stream_of
 from .call_end import emit, end_call
-from .pending import exchange_request
+from .pending import message_request
 from .receive import Incoming
 from .send import Outgoing
 from .side import Plan
@@ -49,7 +49,8 @@ def exchange(
 def iexchange(comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side) -> Request:
     """Isendrecv and Isendrecv_replace."""
     incoming, outgoing = _begin(comm, comm.known.endpoint, operation, began, sending, receiving)
-    request = exchange_request(incoming, outgoing)
+    status = status_of_no_source() if incoming is None else incoming.status
+    request = message_request(*(each for each in (incoming, outgoing) if each is not None), status=status)
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
     return request

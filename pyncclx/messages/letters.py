@@ -99,8 +99,8 @@ class Letters:
         return Key(LOCATION, rank, tag, number), Key(ANSWER, rank, tag, number)
 
     def send(self, key: Key, head: Envelope, body: bytes) -> None:
-        """Send a letter to the key's rank; the head's transport, answer and channel are set."""
-        head.transport, head.answer, head.channel, head.channel_place = LETTER, key.kind, key.number, key.tag
+        """Send a letter to the key's rank, with the key in its head."""
+        head = head._replace(transport=LETTER, answer=key.kind, channel=key.number, channel_place=key.tag)
         letter = head.pack() + body[:_BODY_NBYTES].ljust(_BODY_NBYTES, b"\0")
         sending = MPI.Comm.Isend(self._comm(), [letter, MPI.BYTE], key.rank, letter_tag())
         POSTBOX.get().receives.unsent.keep(sending, letter)

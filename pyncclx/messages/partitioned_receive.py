@@ -75,14 +75,10 @@ class PartitionedReceive(PartitionedMessage):
         if not self.nbytes:
             return self._envelope(EMPTY)
         if window is not None:
-            envelope = self._envelope(WINDOW)
-            envelope.locate_in_window(window.number, address - window.memory.address)
-            return envelope
+            return self._envelope(WINDOW).located_in_window(window.number, address - window.memory.address)
         allocation = self.endpoint.device.allocation(address)
         if allocation is not None and allocation.handle:
-            envelope = self._envelope(OFFERED)
-            envelope.locate(allocation)
-            return envelope
+            return self._envelope(OFFERED).located(allocation)
         self._landing = self.pieces.take(self.nbytes)
         return _located(self._envelope(OFFERED), self._landing)
 
@@ -206,5 +202,4 @@ class PartitionedReceive(PartitionedMessage):
 
 def _located(envelope: Envelope, piece: Piece) -> Envelope:
     memory = piece.memory
-    envelope.locate(Exported(memory.address, memory.nbytes, memory.handle, memory.identity, piece.offset))
-    return envelope
+    return envelope.located(Exported(memory.address, memory.nbytes, memory.handle, memory.identity, piece.offset))

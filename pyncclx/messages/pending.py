@@ -9,39 +9,27 @@ from typing import Any
 from mpi4py import MPI
 
 from ..requests.failures import Failures
-from ..requests.request import Request, request_of
-from ..requests.status import copy_status, fill_empty, status_of_no_source
+from ..requests.request import Request
+from ..requests.shown import show
+from ..requests.status import copy_status, fill_empty
 from ..requests.work import Wait, Work, together
 from ..team.streams import current_stream
 from .call_end import StreamWait
 from .receive import Incoming
-from .send import Outgoing
 from .typed import TypedBuffer
 
 
-def send_request(outgoing: Outgoing | None) -> Request:
-    """Post a send and make its request; None: to MPI.PROC_NULL."""
-    if outgoing is None:
-        return request_of(MessageWork(()))
-    if not outgoing.plan.is_free_at_once:
-        outgoing.post()
-    return request_of(MessageWork((outgoing,)))
-
-
-def receive_request(incoming: Incoming | None) -> Request:
-    """Post a receive and make its request; None: from MPI.PROC_NULL."""
-    if incoming is None:
-        return request_of(MessageWork((), status_of_no_source()))
-    incoming.postbox.receives.post(incoming)
-    return request_of(MessageWork((incoming,), incoming.status))
-
-
-def exchange_request(incoming: Incoming | None, outgoing: Outgoing | None) -> Request:
-    """Post a receive and a send, and make the request of both, whose status is the receive's."""
-    messages = tuple(message for message in (incoming, outgoing) if message is not None)
+def message_request(*messages: Any, status: MPI.Status | None = None) -> Request:
+    """Post what is under way, and make its request; there is nothing to and from MPI.PROC_NULL."""
     for message in messages:
-        message.post()
-    return request_of(MessageWork(messages, status_of_no_source() if incoming is None else incoming.status))
+        if isinstance(message, Incoming):
+            message.postbox.receives.post(message)
+        else:
+            message.post()
+    request, work = Request(), MessageWork()
+    work.messages, work.status, request._work = messages, status, work
+    show((request,))
+    return request
 
 
 def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: dict[Wait, None]) -> None:
@@ -82,7 +70,8 @@ def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits
                 endpoint = waited = message.endpoint
                 caller, current = endpoint.caller, current_stream(endpoint.device, (), endpoint.caller)
             stream = current if message.buffer.stream is None else work.stream_of(message)
-            message.finish(stream)
+            if isinstance(message, Incoming) or stream is not message.stream or not message.plan.is_free_at_once:
+                message.finish(stream)
             if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
                 endpoint.device.order(stream, message.stream)  # where its packed copy is used again
             if work.met is not None:
@@ -113,10 +102,9 @@ class MessageWork(Work):
 
     finisher = staticmethod(finish_messages)
     met: Callable[[Any], None] | None = None
+    messages: tuple[Any, ...] = ()
+    status: MPI.Status | None = None
     _abandoned: tuple[weakref.ref[Any], ...] = ()
-
-    def __init__(self, messages: tuple[Any, ...], status: MPI.Status | None = None) -> None:
-        self.messages, self.status = messages, status
 
     def finish(self) -> Wait | None:
         failures, waits = Failures(), dict[Wait, None]()
@@ -166,8 +154,8 @@ class MessageWork(Work):
 
     def left(self) -> MessageWork:
         """Return what a copy of the handle completes once this has been abandoned; it keeps nothing."""
-        work = MessageWork((), self.status)
-        work._abandoned = self._abandoned
+        work = MessageWork()
+        work.status, work._abandoned = self.status, self._abandoned
         return work
 
     def taken_back(self) -> tuple[Any, ...]:

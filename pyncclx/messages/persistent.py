@@ -112,7 +112,6 @@ class PersistentMessage(MessageWork, Startable):
     _began_on: Any = None  # the stream that this follows
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, *, receives: bool) -> None:
-        super().__init__(())
         self.receives = receives
         self.active, self.comm, self.name = False, comm, operation
         self.owner = self.endpoint = comm.endpoint

@@ -30,14 +30,17 @@ def message_on(ptr, endpoint):
     """A message that is over, of an array on a stream of its own."""
     stream = SimpleNamespace(ptr=ptr)
     buffer = SimpleNamespace(stream=stream, of_torch=True)
-    return SimpleNamespace(endpoint=endpoint, stream=stream, buffer=buffer, finish=lambda stream: None)
+    plan = SimpleNamespace(is_free_at_once=False)
+    return SimpleNamespace(endpoint=endpoint, stream=stream, buffer=buffer, plan=plan, finish=lambda stream: None)
 
 
 def request_on(streams, failing=()):
     device = Device(failing)
     caller = SimpleNamespace(blocking="host", stream=SimpleNamespace(ptr=9))
     endpoint = SimpleNamespace(device=device, caller=caller, serial=1, check=lambda: None)
-    return device, request_of(MessageWork(tuple(message_on(each, endpoint) for each in streams)))
+    work = MessageWork()
+    work.messages = tuple(message_on(each, endpoint) for each in streams)
+    return device, request_of(work)
 
 
 @pytest.mark.parametrize("streams", [(), (1,), (1, 2), (3, 3)])
