@@ -62,20 +62,20 @@ PYTHON = {
     ),
     "a message that is too long is not refused": Mutant(
         "pyncclx/messages/arrival.py",
-        "if self._nbytes > self._capacity_nbytes:",
+        "if nbytes > capacity_nbytes:",
         "if False:",
         "ranks/messages/test_point_to_point.py",
     ),
     "the status has the length of the buffer": Mutant(
         "pyncclx/messages/arrival.py",
-        "min(self._nbytes, self._capacity_nbytes)",
-        "self._capacity_nbytes",
+        "min(nbytes, capacity_nbytes)",
+        "capacity_nbytes",
         "ranks/messages/test_point_to_point.py",
     ),
     "an exception of a receive is swallowed": Mutant(
         "pyncclx/messages/receive.py",
-        "self._error = self._error or error\n        finally",
-        "pass\n        finally",
+        "            self._error = self._error or error\n        if message",
+        "            pass\n        if message",
         "ranks/messages",
     ),
     "a probe finds its message in the place of the source's": Mutant(
@@ -179,6 +179,18 @@ PYTHON = {
         "        if work.active or work.is_asked:\n            raise",
         "        if False:\n            raise",
         "ranks/communicator/test_persistent.py",
+    ),
+    "only the first communicator of a list of starts is asked for failures": Mutant(
+        "pyncclx/requests/work.py",
+        "work.owner is None or work.owner is not owner:",
+        "work.owner is None or owner is None:",
+        "ranks/messages/test_persistent_messages.py",
+    ),
+    "a start sends to a rank that has failed": Mutant(
+        "pyncclx/messages/persistent.py",
+        "if work.endpoint.loss is not None and not work.receives:",
+        "if False:",
+        "ranks/messages/test_persistent_messages.py",
     ),
     "leases overlap": Mutant(
         "pyncclx/memory/heap.py",
