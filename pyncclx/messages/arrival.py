@@ -30,6 +30,8 @@ class Arrival:
         Of the message, once it has arrived.
     clock : int
         Of the message, once it has arrived; 0 of a host array.
+    has_come : bool
+        Whether MPI has received it already, in a wait.
     has_arrived : bool
         Whether its message has arrived.
     envelope : Envelope or None
@@ -37,7 +39,7 @@ class Arrival:
     """
 
     clock = _entry = 0
-    has_arrived = _is_cancelling = False
+    has_come = has_arrived = _is_cancelling = False
     envelope: Envelope | None = None
     _nbytes = 0  # of the message
     _error: Exception | None = None
@@ -95,49 +97,46 @@ class Arrival:
                 self._request.Cancel()
 
     def poll(self) -> bool:
-        """Look whether the message has arrived; True once."""
+        """Look whether the message has arrived, and read it; True once."""
+        status, capacity_nbytes, postbox = self.status, self.plan.nbytes, self.postbox
         try:
-            if not (self._request.Test(self.status) and self._read()):
+            if not (self.has_come or self._request.Test(status)):
                 return False
+            is_cancelled = self._is_cancelling and status.Is_cancelled()
+            nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)  # of a host array, without an envelope
+            if self._probed is not None and not is_cancelled:
+                self._probed.set_origin(status)
+            envelope = self.envelope = unpack(self._message, nbytes)
+            if envelope is not None:
+                if envelope.transport == LETTER:
+                    self._take_letter()
+                    return False
+                nbytes, self.clock = envelope.nbytes, envelope.clock
+                if envelope.clock > postbox.clock.now:
+                    postbox.clock.observe(envelope.clock)
+                if envelope.answer or envelope.sender.node != postbox.sender.node:
+                    self._meet(envelope)
+            self._nbytes = nbytes
+            status.Set_elements(MPI.BYTE, min(nbytes, capacity_nbytes))
+            if nbytes > capacity_nbytes:
+                self._error = self._truncated(f"{nbytes}")
         except Exception as error:  # belongs to the call that waits for this receive
             self._refuse(error)
         self.has_arrived = True
         return True
 
-    def _read(self) -> bool:
-        """Read what has arrived; False if it is no message of the program's, whose message is still to come."""
-        if self._is_cancelling and self.status.Is_cancelled():
-            self.status.Set_elements(MPI.BYTE, 0)
-            return True
-        received_nbytes = self.status.Get_elements(MPI.BYTE)
-        if self._probed is not None:
-            self._probed.set_origin(self.status)
-        envelope = self.envelope = unpack(self._message, received_nbytes)
-        capacity_nbytes = self.plan.nbytes
-        if envelope is None:
-            nbytes = received_nbytes  # of a host array
-        elif envelope.transport == LETTER:
-            self._take_letter()
-            return False
-        else:
-            nbytes, self.clock, postbox = envelope.nbytes, envelope.clock, self.postbox
-            if envelope.clock > postbox.clock.now:
-                postbox.clock.observe(envelope.clock)
-            if envelope.sender.node != postbox.sender.node:
-                self.endpoint.peers.far.add(self.status.source)
-            if envelope.answer and postbox.opened.bounce_address(envelope.sender) is not None:
-                postbox.readers.answer(envelope.sender, envelope.answer - 1)
-        self._nbytes = nbytes
-        self.status.Set_elements(MPI.BYTE, min(nbytes, capacity_nbytes))
-        if nbytes > capacity_nbytes:
-            self._error = self._truncated(f"{nbytes}")
-        return True
+    def _meet(self, envelope: Envelope) -> None:
+        """Note a rank of another node; answer one that wants to know whether its memory can be opened here."""
+        if envelope.sender.node != self.postbox.sender.node:
+            self.endpoint.peers.far.add(self.status.source)
+        if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
+            self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
 
     def _take_letter(self) -> None:
         """Hand over the letter that has come to a receive of any tag, and receive the next message instead."""
         assert self._comm is not None
         self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
-        self.envelope = None
+        self.envelope, self.has_come = None, False
         self._request = start_receive(self._comm, self.plan.rank, self.plan.tag, self._message)
 
     def _truncated(self, sent: str) -> MPIError:

@@ -24,7 +24,7 @@ def message_request(*messages: Any, status: MPI.Status | None = None) -> Request
     for message in messages:
         if isinstance(message, Incoming):
             message.postbox.receives.post(message)
-        else:
+        elif not message.plan.is_free_at_once:
             message.post()
     request, work = Request(), MessageWork()
     work.messages, work.status, request._work = messages, status, work

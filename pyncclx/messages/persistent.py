@@ -7,7 +7,7 @@ started together takes one launch, in which each meets the request that it met b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -19,7 +19,6 @@ from ..requests.work import Startable
 from ..system.process import held
 from ..team.streams import current_stream, is_of_current, stream_for
 from .batch import Message, launch
-from .endpoint import Endpoint
 from .pending import MessageWork
 from .side import Side
 from .typed import buffer_of
@@ -31,16 +30,27 @@ _IN_GRAPHS: list[PersistentMessage] = held([])  # freed while under way: the gra
 
 
 class _Group:
-    """Persistent messages of one endpoint that start on one stream."""
+    """Persistent messages of one endpoint that start on one stream: those of the producer of the first, and maybe more.
 
-    def __init__(self, endpoint: Endpoint, stream: Any) -> None:
-        self.endpoint, self.stream = endpoint, stream
-        self.is_captured = endpoint.device.is_capturing(stream)
+    Attributes
+    ----------
+    key : hashable
+        Equal for groups of one endpoint and stream.
+    """
+
+    def __init__(self, first: PersistentMessage) -> None:
+        self.endpoint = endpoint = first.endpoint
+        self.stream = stream_for(endpoint.device, (first.buffer,), endpoint.caller, first.of_current)
+        self.key = endpoint.serial, getattr(self.stream, "ptr", 0)
+        self.is_captured = endpoint.device.is_capturing(self.stream)
         self.batch: list[Message] = []
         self.captured: list[PersistentMessage] = []
 
-    def launch_captured(self) -> None:
-        """Launch what is captured, and end its capture."""
+    def launch(self) -> None:
+        """Launch what has begun, or is captured; end the capture."""
+        if not self.is_captured:
+            launch(self.endpoint, "Startall", self.batch, self.stream)
+            return
         order = self.endpoint.order
         stream = order.aside(self.stream)
         with order.following(stream):
@@ -53,16 +63,17 @@ class _Group:
 def start_several(works: Sequence[PersistentMessage]) -> None:
     """Start some in their order; those of one communicator and stream by one launch."""
     groups: dict[Hashable, _Group] = {}
+    by_stream: dict[Hashable, _Group] = {}
     for work in works:
         if work.peer != MPI.PROC_NULL:
             group = groups.get(work.producer)
             if group is None:
-                group = groups[work.producer] = _group_of(work, groups.values())
+                group = _Group(work)
+                group = groups[work.producer] = by_stream.setdefault(group.key, group)
             if work.endpoint.loss is not None and not work.receives:
                 work.endpoint.check_peer(work.name, work.peer)
             if group.is_captured:
                 work.check_capture()
-    batched = len(works) > 1
     try:
         for work in works:
             if work.peer != MPI.PROC_NULL:
@@ -71,24 +82,12 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
                     work.capture(group.stream, group.batch)
                     group.captured.append(work)
                     continue
-                work.begin(group.stream, group.batch if batched else None)
+                work.begin(group.stream, None if len(works) == 1 else group.batch)
             work.active = True
     finally:  # the receivers have the envelopes of those that have begun
-        for group in dict.fromkeys(groups.values()):
-            if group.captured:
-                group.launch_captured()
-            elif group.batch:
-                launch(group.endpoint, "Startall", group.batch, group.stream)
-
-
-def _group_of(work: PersistentMessage, groups: Iterable[_Group]) -> _Group:
-    """Return the group of a work, one of some if there is one for its endpoint and stream."""
-    endpoint = work.endpoint
-    stream = stream_for(endpoint.device, (work.buffer,), endpoint.caller, work.of_current)
-    for group in groups:
-        if group.endpoint is endpoint and getattr(group.stream, "ptr", 0) == getattr(stream, "ptr", 0):
-            return group
-    return _Group(endpoint, stream)
+        for group in by_stream.values():
+            if group.batch or group.captured:
+                group.launch()
 
 
 class PersistentMessage(MessageWork, Startable):

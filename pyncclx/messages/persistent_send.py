@@ -42,7 +42,8 @@ class PersistentSend(PersistentMessage):
             message.signal_ready()
         else:
             message.signal_ready_by(batch)
-        message.post()
+        if not message.plan.is_free_at_once:
+            message.post()
 
     def check_capture(self) -> None:
         if self._outlet is None:

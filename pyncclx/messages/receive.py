@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from functools import partial
 from threading import get_ident
@@ -23,6 +24,7 @@ from .sender_memory import address_of
 from .typed import TypedBuffer
 
 # Not measured
+_ENTRY = operator.attrgetter("_entry")
 POLLS = 8  # for a message before the host does something else
 
 
@@ -37,8 +39,8 @@ class Incoming(OpenArrival):
 
     def accept(self, message: Any, status: MPI.Status) -> None:
         """Take a message that MPI has already received, and launch its kernel."""
-        self._message, self.status = message, status
-        self._read()
+        self._message, self.status, self.has_come = message, status, True
+        self.poll()
         self.launch()
 
     def launch_soon(self, outgoing: Outgoing) -> None:
@@ -57,12 +59,13 @@ class Incoming(OpenArrival):
             if (OPEN_RECEIVES or self.is_posted) and not receives.claim(self):
                 receives.wait_until(lambda: self.launched)
                 return
-            try:
-                while not self.has_arrived:
-                    self._request.Wait(self.status)
-                    self.has_arrived = self._read()
-            except MPI.Exception as error:
-                self._refuse(error)
+            while not self.has_arrived:
+                try:
+                    self.has_come = self._request.Wait(self.status)
+                except MPI.Exception as error:
+                    self._refuse(error)
+                    break
+                self.poll()
             self.launch()
         except BaseException:  # of a signal handler, say: no later message may come into this call's buffer
             self.cancel()
@@ -90,7 +93,7 @@ class Incoming(OpenArrival):
             self._error = self._error or error
         if message is not None and (self._start_event is not None or self._has_opened):
             self._leave()
-        self._end_launch()
+        _end_launch((self,))
 
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
         """Launch this one, which is at `first`, with those after it of its endpoint and stream; return their end."""
@@ -133,24 +136,6 @@ class Incoming(OpenArrival):
         endpoint.senders[source] = sender
         words = ready, ready + TO_DONE, clock
         return PULL_MESSAGE, data, self.buffer.address, nbytes, *words, 0, 0, 0, source, self.status.tag
-
-    def _end_launch(self) -> None:
-        plan, calls = self.plan, self.endpoint.calls
-        if calls is not None:
-            is_wild = plan.rank == MPI.ANY_SOURCE or plan.tag == MPI.ANY_TAG
-            if is_wild and not (self._is_cancelling and self.status.Is_cancelled()):
-                calls.match(self._entry, self.status.source, self.status.tag)
-            calls.ring.end(self._entry)
-        message, scratch, self._message = self._message, self._scratch, None
-        if self._comm is None:  # it has been accepted
-            scratch.drop(message, self._copied)
-        elif self._copied is None and len(message) == KEPT_NBYTES:
-            scratch.free.append(message)
-        else:
-            scratch.give_back(message, self._copied)
-        if self.is_abandoned:
-            self._finish_alone()
-        self.launched = True  # last: another thread may wait for it
 
     def _copy(self, begin: int) -> None:
         """Enqueue the copy of what MPI has received from a place of its message on."""
@@ -259,5 +244,26 @@ def _launch_together(receives: Sequence[Incoming]) -> None:
     for each in fetched:
         if each._start_event is not None or each._has_opened:
             each._leave()
+    _end_launch(receives)
+
+
+def _end_launch(receives: Sequence[Incoming]) -> None:
+    """Note the end of receives of one endpoint, and give back the memory into which MPI has received."""
+    calls = receives[0].endpoint.calls
+    if calls is not None:
+        for each in receives:
+            is_wild = each.plan.rank == MPI.ANY_SOURCE or each.plan.tag == MPI.ANY_TAG
+            if is_wild and not (each._is_cancelling and each.status.Is_cancelled()):
+                calls.match(each._entry, each.status.source, each.status.tag)
+        calls.ring.end(*map(_ENTRY, receives))
     for each in receives:
-        each._end_launch()
+        message, scratch, each._message = each._message, each._scratch, None
+        if each._comm is None:  # it has been accepted
+            scratch.drop(message, each._copied)
+        elif each._copied is None and len(message) == KEPT_NBYTES:
+            scratch.free.append(message)
+        else:
+            scratch.give_back(message, each._copied)
+        if each.is_abandoned:
+            each._finish_alone()
+        each.launched = True  # last: another thread may wait for it

@@ -71,15 +71,16 @@ class Outgoing(Departure):
 
     def signal_ready_by(self, batch: list[Message]) -> None:
         """Do what `signal_ready` does by the launch of a batch."""
+        plan = self.plan
         if self.put:
             data, slot, ready, nbytes, clock = PUT.unpack(self.put)
-            batch.append((PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, self.peer, self.plan.tag))
+            batch.append((PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, plan.rank, plan.tag))
             self.put = b""
-        if self.plan.is_free_at_once:
+        if plan.is_free_at_once:
             self.postbox.receives.unsent.keep(self._request, self.message)
         if self._offered is not None:
             ready, _ = words_of(self.postbox.bounce.address, self._offered)
-            batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, self.peer, self.plan.tag))
+            batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, plan.rank, plan.tag))
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
