@@ -77,7 +77,8 @@ class OpenArrival(Arrival):
 
     def _can_read(self) -> bool:
         """Whether its kernel would wait for nothing of the sender's."""
-        return self._is_copied or self.envelope is None or can_read(self.endpoint, self.envelope)
+        envelope = self.envelope
+        return envelope is None or envelope.transport in (EMPTY, INLINE) or can_read(self.endpoint, envelope)
 
     @property
     def _is_copied(self) -> bool:

@@ -130,10 +130,6 @@ class PersistentMessage(MessageWork, Startable):
         """Whether the communicator has been freed."""
         return not self._state.current or self.endpoint.comm is None
 
-    def check_errors(self) -> None:
-        """Raise what kernels have recorded."""
-        self.endpoint.check()
-
     @property
     def nbytes(self) -> int:
         """Of the buffer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .bounce import CLOCK, words_of
+from .bounce import CLOCK, READY
 from .endpoint import Endpoint
 from .envelope import OFFERED, WINDOW, Envelope
 
@@ -26,8 +26,9 @@ def can_read(endpoint: Endpoint, envelope: Envelope) -> bool:
         team = endpoint.team
         if team is None or envelope.allocation not in team.windows.by_number:  # it is being made
             return False
-    bounce = endpoint.postbox.opened.bounce_address(envelope.sender)
+    opened, sender = endpoint.postbox.opened, envelope.sender
+    bounce = opened.bounces.get(sender.uid) or opened.bounce_address(sender)
     if bounce is None:
         return False
-    ready, _ = words_of(bounce, envelope.place)
+    ready = bounce + READY + CLOCK.size * envelope.place
     return endpoint.device.peek(ready, CLOCK.size) == CLOCK.pack(envelope.clock)

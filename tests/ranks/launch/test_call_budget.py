@@ -21,7 +21,7 @@ BUDGETS = {
     "Sendrecv": (30, None),
     "Irecv, Isend, Waitall": (45, None),
     "halo of 4": (100, None),
-    "Startall, Waitall of 4": (50, 76),
+    "Startall, Waitall of 4": (50, 80),
     "Put": (13, None),
     "Get": (13, None),
     "Alltoallv": (14, None),
