@@ -66,7 +66,8 @@ class Departure:
         self._channel, postbox, ring = channel, endpoint.postbox, endpoint.ring
         self.postbox, self.clock = postbox, postbox.clock.next()
         if ring is not None and plan.is_free_at_once:
-            ring.add_over(plan.facts)
+            record = plan.record = plan.record or ring.writer_of_ended(plan.facts)
+            record()
         elif ring is not None:
             self._entry = ring.add_packed(0, plan.facts)
         place, start = None, STARTS[plan.is_synchronous]

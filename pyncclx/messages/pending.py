@@ -112,7 +112,7 @@ class MessageWork(Work):
         error = failures.of_call or failures.of_requests.get(0)
         if error is not None:
             raise error
-        return together(waits)
+        return together(waits) if waits else None
 
     def stream_of(self, message: Any) -> Any:
         """Return the stream that waits for a message whose array names one; with PyTorch's tensors, theirs."""

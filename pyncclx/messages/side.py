@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,8 @@ class Plan:
         Of the message's entry in the flight recorder.
     of_current : bool or None
         Whether the current stream may still be making the buffer; None: not known.
+    record : callable or None
+        Writes the entry of a send that is free at once; made at the first one.
     nbytes : int
     room_nbytes : int
         As long as the message of MPI's may be, with an envelope.
@@ -63,6 +66,7 @@ class Plan:
     tag: int
     facts: bytes
     of_current: bool | None = None
+    record: Callable[[], None] | None = None
     nbytes: int = field(init=False)
     room_nbytes: int = field(init=False)
     is_short: bool = field(init=False)

@@ -158,8 +158,9 @@ class Unsent:
             return
         with LOCK:
             if not has_ended:
-                self._kept.appendleft(_Sent(request, memory))
-                self._watcher.wake()
+                self._kept.appendleft(tuple.__new__(_Sent, (request, memory, 0)))
+                if self._watcher.asleep:
+                    self._watcher.wake()
             if len(self._kept) > 1 or self.dropped:
                 self.sweep(_FOR_ONE)
 

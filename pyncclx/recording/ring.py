@@ -7,6 +7,7 @@ import itertools
 import json
 import mmap
 import os
+import struct
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ from .layout import CAPACITY, ENTRY, FACTS, Facts, Header, Live
 now = time.monotonic_ns
 _ROUND = 64
 _ENDED_NBYTES = 8  # bytes of `Facts.ended_ns`, the last field
+_ENDED_ENTRY = struct.Struct(f"<QQ{FACTS.size - _ENDED_NBYTES}sQQ")  # `ENTRY`, with `Facts.ended_ns` apart
+_TIMES, _same = iter(now, None), itertools.repeat
 # Offsets of entries, by sequence numbers from 1.
 _OFFSETS = [layout.HEADER_NBYTES + (sequence % CAPACITY) * ENTRY.size for sequence in range(1, CAPACITY + 1)]
 
@@ -166,13 +169,6 @@ class Ring:
         ENTRY.pack_into(self.memory, offset, now(), number, facts, sequence)
         return sequence
 
-    def add_over(self, facts: bytes) -> None:
-        """Write the entry of a call that has no number and ends at once."""
-        offset, sequence = self._next()
-        at = now()
-        facts = facts[:-_ENDED_NBYTES] + at.to_bytes(_ENDED_NBYTES, "little")
-        ENTRY.pack_into(self.memory, offset, at, 0, facts, sequence)
-
     def number(self, sequence: int, number: int) -> None:
         """Set the number of an entry, unless a later entry has its place."""
         offset = self._offset_of(sequence)
@@ -212,10 +208,14 @@ class Ring:
 
         It is for cached calls. It runs no Python code: `map` takes the arguments from iterators, and calls with them.
         """
-        times, same = iter(now, None), itertools.repeat
-        return map(
-            ENTRY.pack_into, same(self.memory), self._offsets, times, numbers, same(facts), self._sequences
-        ).__next__
+        return self._written_by(ENTRY, _TIMES, numbers, _same(facts))
+
+    def writer_of_ended(self, facts: bytes) -> Callable[[], None]:
+        """Return a function that writes an entry without a number, of a call that is over at once, as `writer` does."""
+        return self._written_by(_ENDED_ENTRY, _TIMES, _same(0), _same(facts[:-_ENDED_NBYTES]), _TIMES)
+
+    def _written_by(self, entry: struct.Struct, *fields: Iterator[Any]) -> Callable[[], None]:
+        return map(entry.pack_into, _same(self.memory), self._offsets, *fields, self._sequences).__next__
 
 
 def _made() -> Ring | None:

@@ -23,6 +23,8 @@ class Copy:
 class Watcher:
     """Stands for the thread that looks at what the library keeps."""
 
+    asleep = True
+
     def wake(self):
         pass
 

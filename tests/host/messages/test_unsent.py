@@ -11,7 +11,7 @@ from pyncclx.messages.unsent import MOST_NEW, Unsent
 class Watcher:
     """Counts how often it is woken."""
 
-    woken = 0
+    asleep, woken = True, 0
 
     def wake(self):
         self.woken += 1

@@ -46,6 +46,21 @@ def test_an_entry_says_what_it_was_given(own):
     assert entry == first | second | third
 
 
+def test_what_is_over_at_once(own):
+    """All that equal calls have in common is there, each time with its own times."""
+    facts = Facts(own.text("Send"), nbytes=40, peer=3, tag=9, kind=layout.MESSAGE, flags=layout.PERSISTENT)
+    write = own.writer_of_ended(FACTS.pack(*facts))
+    for _ in range(2):
+        write()
+    first, second = read(own)["entries"]
+    assert 0 < first["began_ns"] <= first["ended_ns"] <= second["began_ns"] <= second["ended_ns"]
+    assert (first["sequence"], second["sequence"]) == (1, 2)
+    own.end(own.add(0, facts))
+    for entry in (first, second, read(own)["entries"][-1]):
+        assert (entry["operation"], entry["nbytes"], entry["peer"], entry["tag"]) == ("Send", 40, 3, 9)
+        assert (entry["kind"], entry["flags"], entry["number"]) == ("message", ["persistent"], 0)
+
+
 def test_the_last_entries_stay(own):
     """By both ways to write one, and beyond the end several times."""
     write = own.writer(FACTS.pack(*Facts(own.text("Repeated"))), itertools.count(100))
@@ -77,10 +92,13 @@ def test_what_is_overwritten_is_not_changed_any_more(own):
 
 def test_threads_do_not_lose_entries(own):
     def work():
-        write = own.writer(FACTS.pack(*Facts()), itertools.count(1))
-        for _ in range(layout.CAPACITY // 8):
+        facts = FACTS.pack(*Facts())
+        write, write_over = own.writer(facts, itertools.count(1)), own.writer_of_ended(facts)
+        for _ in range(layout.CAPACITY // 16):
             write()
+            write_over()
             own.add(0, Facts())
+            write_over()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     interval = sys.getswitchinterval()
