@@ -211,6 +211,7 @@ def test_a_failure_since(comm, operation, what, monkeypatch):
 
 
 @ONE_COMMUNICATOR
+@pytest.mark.one_node  # between nodes a send waits on the host for its copy
 @pytest.mark.parametrize("operation", ["Send", "Recv", "Sendrecv"])
 def test_options_that_change(comm, operation, monkeypatch):
     """A call that came before goes by what the program has set since: whether it blocks, and on which stream."""
