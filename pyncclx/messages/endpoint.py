@@ -25,6 +25,7 @@ from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..recovery.losses import Loss
 from ..recovery.meetings import explained
+from ..requests import late
 from ..requests.open_receives import LOCK
 from ..system import settings
 from ..system.bounded import BoundedCache
@@ -172,6 +173,8 @@ class Endpoint:
         """
         if self.watcher.failure is not None:
             self.postbox.receives.check()
+        if late.INTERRUPTED:
+            late.raise_kept()
         if self.failure is not None:
             raise noted(self.failure)
         if not self.watch.array[error_words.FAILURE]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+from weakref import WeakSet, ref
 
 from mpi4py import MPI
 
 from ..system.process import held
+from . import late
 from .status import fill_empty
 from .work import Work, finish
 
@@ -28,18 +31,22 @@ class Shown:
         Of the request that it is shown for, while that is active.
     is_freed : bool
         Whether MPI has freed it.
+    request : weak reference or None
+        To the persistent request that shows it.
     """
 
-    __slots__ = ("_generalized", "address", "is_freed", "work")
+    __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "request", "work")
 
     def __init__(self) -> None:
         self.work: Work | None = None
-        self.is_freed = False
-        self._generalized = MPI.Grequest.Start(_query, _free, None, (self,))
+        self.is_freed, self.request = False, cast("ref[MPI.Request] | None", None)
+        self._generalized = MPI.Grequest.Start(_query, late.callback(_free(self)), None, (self,))
         self._generalized.Complete()
         self.address = _address_of(self._generalized)
+        _ALL.add(self)
 
 
+_ALL = WeakSet[Shown]()
 _HIDDEN: list[Shown] = held([])
 
 
@@ -54,6 +61,7 @@ def show(requests: Iterable[Any]) -> None:
                     shown = _HIDDEN.pop()
                 except IndexError:
                     shown = Shown()
+                shown.request = ref(request) if work.is_persistent else None
             shown.work, work.shown = work, shown
             _copy(_address_of(request), shown.address, _NBYTES)
 
@@ -87,7 +95,7 @@ def set_handle(request: MPI.Request, handle: bytes) -> None:
 def _query(status: MPI.Status, shown: Shown) -> None:
     """MPI calls this when the program waits for the request, or asks for its status, by mpi4py's own methods."""
     work = shown.work
-    if work is None:
+    if work is None or (late.INTERRUPTED and late.is_interrupted(sys._getframe(1))):
         fill_empty(status)
     else:
         work.is_asked = True
@@ -96,11 +104,23 @@ def _query(status: MPI.Status, shown: Shown) -> None:
         except Exception as error:
             work.asked_error = error
             raise
+        except BaseException as error:  # of a signal's handler
+            late.keep(error, sys._getframe(1))
         work.fill(status)
 
 
-def _free(shown: Shown) -> None:
-    """MPI calls this when it frees the request, to which one completed by a copy of its handle still refers."""
+def _free(shown: Shown) -> Iterator[late.Setting]:
+    """Do what is to be done when MPI frees the request, to which one completed by a copy of its handle still refers."""
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:
         work.is_asked, work.asked_error = False, None
+    request = None if shown.request is None else shown.request()
+    if request is not None and handle_of(request) == ctypes.string_at(shown.address, _NBYTES):
+        set_handle(request, handle_of(MPI.REQUEST_NULL))  # inactive: a copy of its handle has been completed
+    if late.INTERRUPTED and late.is_interrupted(sys._getframe(1)) and not any(map(_is_under_way, list(_ALL))):
+        yield late.taken()  # MPI's call has no other callback
+    yield late.NOTHING
+
+
+def _is_under_way(shown: Shown) -> bool:
+    return shown.work is not None and shown.work.active

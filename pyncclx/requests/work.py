@@ -8,6 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..errors import MPIError
+from . import late
 from .failures import Failures
 from .status import fill_empty
 
@@ -26,7 +27,7 @@ class Work:
         From its begin to `finish`.
     is_asked : bool
         Whether MPI has finished it where it was asked for the status; then the request has still to be completed.
-    asked_error : Exception or None
+    asked_error : BaseException or None
         What it raised then: Open MPI does not pass it on.
     is_persistent : bool
         Whether its request can be started again.
@@ -39,7 +40,7 @@ class Work:
 
     active = True
     is_asked = is_persistent = False
-    asked_error: Exception | None = None
+    asked_error: BaseException | None = None
     shown: Any = None
     finisher: Finisher | None = None
 
@@ -72,6 +73,8 @@ class Work:
 
 def finish(work: Work) -> None:
     """Finish an operation, and let the host wait if it has to; raise the error of one that MPI has finished."""
+    if late.INTERRUPTED:
+        late.raise_kept()
     if work.active:
         wait = work.finish()
         if wait is not None:
@@ -144,6 +147,9 @@ class Startable(Work):
     def start(self) -> None:
         """Start it after what the current stream has; it has been checked."""
         self.starter([self])
+
+    def close(self) -> None:
+        """Free what only its request needs; that is being freed."""
 
     def is_freed(self) -> bool:
         """Whether its communicator has been freed."""
