@@ -152,6 +152,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Free: the request has been freed")
         super().Free()
+        self._work.close()
         hide((self,), for_good=True)
         set_handle(self, self._made_of)
         MPI.Prequest.Free(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -42,21 +42,6 @@ class StagedRequest(MPI.Request):
     def __del__(self) -> None:
         if not MPI.Is_finalized() and self:
             abandon(MPI.Request(self), ())
-
-
-class CopiesItself:
-    """A persistent request that moves its own copies, for calls on many requests."""
-
-    def copy_back(self) -> None:
-        """Copy the result to the device, if the operation was started and has completed."""
-        raise NotImplementedError
-
-
-def copy_back_completed(requests: Iterable[MPI.Request]) -> None:
-    """Copy the results of requests that one call has completed to the device."""
-    for request in requests:
-        if isinstance(request, CopiesItself):
-            request.copy_back()
 
 
 # No call waits for these requests any more, but MPI may still access their copies.

@@ -1,4 +1,4 @@
-"""Persistent requests of operations on host copies."""
+"""What persistent requests of operations on host copies stand for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..errors import MPIError, NotSupported
+from ..errors import NotSupported
 from ..requests.host_receive import ENVELOPE_MAGIC
-from ..requests.persistent import BY_HANDLE
-from .completion import CopiesItself, abandon, forget, look_after_abandoned
+from ..requests.partitioned import Partitioned
+from ..requests.status import copy_status
+from .completion import abandon, look_after_abandoned
 from .copies import Copy, copy_back
-from .requests import Prequest
 
 
-class StagedPrequest(CopiesItself, Prequest):
-    """A persistent request that copies device arrays to the host and results back.
+def start_several(works: Sequence[StagedWork]) -> None:
+    """Copy device arrays to the host, and start mpi4py's requests by one call."""
+    for work in works:
+        work.prepare()
+    MPI.Prequest.Startall([work.request for work in works])
+    for work in works:
+        work.active = True
 
-    It copies to the host when it is started, and back when it completes.
+
+class StagedWork(Partitioned):
+    """A persistent operation of mpi4py's on host copies: copies to the host at a start, back at its end.
 
     Parameters
     ----------
+    name : str
+        Of the method that has made the request.
     request : MPI.Prequest
         mpi4py's request on the host copies.
     copies : sequence of Copy
@@ -29,118 +38,95 @@ class StagedPrequest(CopiesItself, Prequest):
         Number of partitions of a partitioned operation; 0 for others.
     """
 
-    def __new__(cls, request: MPI.Prequest, *_: Any) -> StagedPrequest:
-        """Create mpi4py's request, which takes only `request`."""
-        return super().__new__(cls, request)
+    starter = staticmethod(start_several)
+    _has_come = False  # MPI has completed the request
+    _is_left = False  # it goes on without its request
+    _error: MPI.Exception | None = None  # which MPI has raised then
 
-    def __init__(self, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
+    def __init__(self, name: str, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
         look_after_abandoned()
-        self._copies, self._partitions = copies, partitions
-        self._active = False
-        BY_HANDLE[self.handle] = self
+        self.name, self.request = name, request
+        self._copies, self._partitions, self._status = copies, partitions, MPI.Status()
 
-    def Free(self) -> None:
-        """Free the request; if it has been started, the operation goes on."""
-        if self._active:
-            self._active = False
-            abandon(MPI.Prequest(self), self._copies)
-            forget(self)
-        else:
-            super().Free()
-
-    def __del__(self) -> None:
-        if not MPI.Is_finalized() and self and self._active:
-            abandon(MPI.Prequest(self), self._copies)
+    def is_freed(self) -> bool:
+        """Return False: MPI completes operations of communicators that have been freed."""
+        return False
 
     def prepare(self) -> None:
-        """Copy the device arrays to the host, just before the operation is started.
-
-        Raises
-        ------
-        MPI.Exception
-            Class ERR_REQUEST: it is active. Data received so far is kept.
-        """
-        if self._active:
-            self._complete()
+        """Copy the device arrays to the host; partitions to send are copied when they are ready."""
+        self._has_come = False
         for copy in self._copies:
-            if not self._partitions or copy.written:  # partitions to send are copied by Pready
+            if not self._partitions or copy.written:
                 copy.download()
-        self._active = True
 
-    def _complete(self) -> None:
-        """Copy results back if mpi4py itself has completed the request, else raise."""
-        index, over = MPI.Request.Testany([self])
-        if over:
-            self.copy_back()
-        if not over or index != MPI.UNDEFINED:
-            raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
+    def is_over(self) -> bool:
+        """Whether MPI has completed the operation. MPICH does so where it is only asked for the status."""
+        if not self._has_come:
+            try:
+                self._has_come = self.request.Test(self._status)
+            except MPI.Exception as error:
+                self._has_come, self._error = True, error
+        return self._has_come
 
-    def copy_back(self) -> None:
-        """Copy the result to the device, if the operation was started and has completed.
+    def finish(self) -> None:
+        """Wait for MPI, and copy the result to the device.
 
         Raises
         ------
         NotSupported
             A device array's envelope was received, whose data kernels were to receive.
         """
-        if self._active:
-            self._active = False
-            if any(copy.written and bytes(copy.host[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC for copy in self._copies):
-                raise NotSupported(
-                    "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
-                    "it by Recv or Irecv, or send it by Send_init"
-                )
-            copy_back(self._copies)
+        self.active = False
+        if not self._has_come:
+            self.request.Wait(self._status)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if any(copy.written and bytes(copy.host[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC for copy in self._copies):
+            raise NotSupported(
+                "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
+                "it by Recv or Irecv, or send it by Send_init"
+            )
+        copy_back(self._copies)
 
-    def Wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait, and copy the result to the device."""
-        super().Wait(status)
-        self.copy_back()
-        return True
+    def fill(self, status: MPI.Status) -> None:
+        """Set a status to the one of MPI."""
+        copy_status(status, self._status)
 
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Test, and copy the result to the device if the operation has completed."""
-        flag = super().Test(status)
-        if flag:
-            self.copy_back()
-        return flag
+    def cancel(self) -> None:
+        """Let MPI cancel the operation."""
+        self.request.Cancel()
 
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait, copy the result to the device, and return mpi4py's message."""
-        message = super().wait(status)
-        self.copy_back()
-        return message
+    def abandon(self) -> None:
+        """Let the operation go on without its request."""
+        self._is_left = True
+        abandon(self.request, self._copies)
 
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """Test, and copy the result to the device if the operation has completed."""
-        flag, message = super().test(status)
-        if flag:
-            self.copy_back()
-        return flag, message
+    drop = abandon
 
-    def Pready(self, partition: int) -> None:
-        """Copy a partition to the host, and mark it ready."""
-        self._download([partition])
-        super().Pready(partition)
+    def close(self) -> None:
+        """Free mpi4py's request, unless the operation goes on."""
+        if self.request and not self._is_left:
+            self.request.Free()
 
-    def Pready_range(self, partition_low: int, partition_high: int) -> None:
-        """Copy a range of partitions to the host, and mark them ready."""
-        self._download(range(partition_low, partition_high + 1))
-        super().Pready_range(partition_low, partition_high)
+    # Partitions
 
-    def Pready_list(self, partitions: Sequence[int]) -> None:
-        """Copy a list of partitions to the host, and mark them ready."""
-        self._download(partitions)
-        super().Pready_list(partitions)
+    @property
+    def pointer(self) -> int:
+        """Raise NotSupported: MPI sends and receives the partitions."""
+        raise NotSupported(f"{self.name}: MPI moves host copies, which no kernel can send; call Pready")
 
-    def Parrived(self, partition: int) -> bool:
-        """Return whether a partition has arrived; copy arrived data to the device."""
-        flag = super().Parrived(partition)
-        if flag:
-            copy_back(self._copies)
-        return flag
-
-    def _download(self, partitions: Iterable[int]) -> None:
+    def ready(self, method: str, partitions: Iterable[int]) -> None:
+        """Copy some partitions to the host, and mark them ready."""
+        numbers = list(partitions)
         for copy in self._copies:
-            for partition in partitions:
+            for partition in numbers:
                 copy.download(copy.partition(partition, self._partitions))
+        self.request.Pready_list(numbers)
+
+    def arrived(self, partition: int) -> bool:
+        """Return whether a partition has arrived; copy arrived data to the device."""
+        flag: Any = self.request.Parrived(partition)
+        if flag:
+            copy_back(self._copies)
+        return bool(flag)

@@ -1,46 +1,34 @@
 """Request classes of `pyncclx.MPI`, whose calls on many requests take staged ones.
 
 Staged nonblocking calls need no class of their own, see `completion.copy_back_on_completion`. Persistent ones are
-`persistent.StagedPrequest`.
+requests of `persistent.StagedWork`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
-from ..requests.host_receive import HostReceive, HostReceiveRequest
+from ..requests.host_receive import HostReceive
 from ..requests.objects import ObjectRequests
-from ..requests.partitioned import PartitionedRequest
-from ..requests.request import Request as OwnRequest
 from ..requests.sent_to_itself import SentToItself
-from .completion import copy_back_completed
 from .stand_ins import StandIn
 
 
-def _completing(name: str, completed: Callable[[int, Any], Iterable[int]]) -> Any:
-    """Return mpi4py's class method, extended to staged requests.
-
-    `completed` returns the indices of the requests that the result names.
-    """
+def _completing(name: str) -> Any:
+    """mpi4py's class method, for requests of device arrays and staged ones too."""
     original: Callable[..., Any] = getattr(MPI.Request, name)
-    with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays
+    with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays among others
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        kinds = set(map(type, requests))
-        if kinds <= _OF_HOST_ARRAYS:
+        if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
             return original(requests, *args, **kwargs)
-        if kinds <= _NOT_STAGED:
-            return with_ours(requests, *args, **kwargs)
         ours = any(isinstance(request, (ObjectRequests, HostReceive, SentToItself)) for request in requests)
-        result = (with_ours if ours else original)(requests, *args, **kwargs)
-        indices = completed(len(requests), result)
-        copy_back_completed(requests[index] for index in indices if index >= 0)  # MPI.UNDEFINED is negative
-        return result
+        return (with_ours if ours else original)(requests, *args, **kwargs)
 
     method.__name__, method.__doc__ = name, original.__doc__
     return classmethod(method)
@@ -59,23 +47,21 @@ class Request(StandIn, MPI.Request):
             return known
         return super().fromhandle(handle)
 
-    Waitall = _completing("Waitall", lambda n, _: range(n))
-    waitall = _completing("waitall", lambda n, _: range(n))
-    Testall = _completing("Testall", lambda n, flag: range(n if flag else 0))
-    testall = _completing("testall", lambda n, result: range(n if result[0] else 0))
-    Waitany = _completing("Waitany", lambda _, index: [index])
-    waitany = _completing("waitany", lambda _, result: [result[0]])
-    Testany = _completing("Testany", lambda _, result: [result[0]] if result[1] else [])
-    testany = _completing("testany", lambda _, result: [result[0]] if result[1] else [])
-    Waitsome = _completing("Waitsome", lambda _, indices: indices or [])
-    waitsome = _completing("waitsome", lambda _, result: result[0] or [])
-    Testsome = _completing("Testsome", lambda _, indices: indices or [])
-    testsome = _completing("testsome", lambda _, result: result[0] or [])
+    Waitall = _completing("Waitall")
+    waitall = _completing("waitall")
+    Testall = _completing("Testall")
+    testall = _completing("testall")
+    Waitany = _completing("Waitany")
+    waitany = _completing("waitany")
+    Testany = _completing("Testany")
+    testany = _completing("testany")
+    Waitsome = _completing("Waitsome")
+    waitsome = _completing("waitsome")
+    Testsome = _completing("Testsome")
+    testsome = _completing("testsome")
 
 
-# Requests that have nothing to copy back.
 _OF_HOST_ARRAYS = {MPI.Request, Request}
-_NOT_STAGED = {*_OF_HOST_ARRAYS, HostReceiveRequest, SentToItself, OwnRequest, persistent.Prequest, PartitionedRequest}
 
 REQUEST_NULL = Request(MPI.REQUEST_NULL)
 Request.constants = {"REQUEST_NULL": REQUEST_NULL}

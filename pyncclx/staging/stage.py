@@ -11,13 +11,15 @@ from .. import events
 from ..arrays.spans import span_of
 from ..arrays.specs import spec_parts
 from ..operators.user_op import no_arithmetic
+from ..requests.partitioned import PartitionedRequest
+from ..requests.persistent import Prequest
 from ..team.base import Base, wait_for_calls
 from ..team.streams import ANY_CALLER, Caller
 from .by_mpi import recorded_by_mpi
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
 from .operations import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
-from .persistent import StagedPrequest
+from .persistent import StagedWork
 
 _Method = Callable[..., Any]
 
@@ -49,7 +51,9 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         operation, found, args, kwargs, reads=reads, computing=computing, blocks=blocks, caller=comm.state
     )
     if is_persistent(operation):
-        request = StagedPrequest(call(*args, **kwargs), copies, _partitions(operation, args, kwargs))
+        partitions = _partitions(operation, args, kwargs)
+        work = StagedWork(operation, call(*args, **kwargs), copies, partitions)
+        request = (PartitionedRequest if partitions else Prequest)(work)
         request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
         return request
     copy_in(copies)

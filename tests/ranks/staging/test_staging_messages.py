@@ -149,13 +149,15 @@ def test_a_persistent_receive_that_is_started_twice(comm):
             assert raised.value.Get_error_class() == MPI.ERR_REQUEST
         comm.Send(x, comm.rank, 6)
         if not early:
-            with pytest.raises(MPI.Exception, match="active"):
+            with pytest.raises(MPI.Exception, match="Wait for it first"):
                 Prequest.Startall([receive])
         receive.Wait()
         check(y, ramp(comm, 5))
     receive.Start()
     comm.Send(x, comm.rank, 6)
+    y.host[:] = 0
     MPI.Request.Waitall([receive])  # mpi4py's own
+    check(y, ramp(comm, 5))
     receive.Start()
     comm.Send(x, comm.rank, 6)
     receive.Wait()
@@ -183,6 +185,28 @@ def test_persistent_requests_by_either_class(comm, kind, name, beside):
         assert (statuses[0].source, statuses[0].tag, statuses[0].Get_count(MPI.DOUBLE)) == (comm.rank, 6, 5)
 
 
+@pytest.mark.parametrize("name", ["Waitall", "Wait", "Testall", "Waitany", "Waitsome"])
+def test_persistent_requests_that_calls_of_mpi4py_complete(comm, name):
+    """The data is on the device when the call returns, and the status is the message's."""
+    x, y = Array(ramp(comm, 5)), Array(np.zeros(5))
+    receive, send = comm.Recv_init(y, comm.rank, 6), comm.Send_init(x, comm.rank, 6)
+    for _ in range(2):
+        x.host += 1
+        send.Start()
+        receive.Start()
+        if name == "Wait":
+            status = MPI.Status()
+            MPI.Request.Wait(receive, status)
+            assert (status.source, status.tag, status.Get_count(MPI.DOUBLE)) == (comm.rank, 6, 5)
+        else:
+            while getattr(MPI.Request, name)([receive]) in (False, None):
+                pass
+        check(y, x.host)
+        MPI.Request.Wait(send)
+    receive.Free()
+    send.Free()
+
+
 @pytest.mark.parametrize("started", [False, True])
 def test_a_persistent_request_by_its_handle(comm, started):
     """As programs free requests of which they have kept the handles."""
@@ -195,6 +219,6 @@ def test_a_persistent_request_by_its_handle(comm, started):
             request.Wait()
         check(y, ramp(comm, 300))
     for request in requests:
-        assert type(request).fromhandle(request.handle).handle == request.handle
-        request.fromhandle(request.handle).free()
+        assert Prequest.fromhandle(request.handle) is request
+        Prequest.fromhandle(request.handle).free()
         assert not request
