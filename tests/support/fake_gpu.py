@@ -8,6 +8,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.arrays import places
+from pyncclx.communicator import host_first
 from pyncclx.messages.base import MessageBase
 from pyncclx.staging import copies
 from pyncclx.team.base import Base
@@ -119,6 +120,7 @@ def installed(monkeypatch):
     """Arrays of the class above are on a GPU, and no kernel runs there: make an automatic fixture of it."""
     fake = FakeGpu()
     monkeypatch.setattr(places, "host_arrays", lambda: False)
+    monkeypatch.setattr(host_first, "looks_closely", lambda: False)  # which is asked once in a process
     monkeypatch.setattr(places, "is_device_pointer", fake.is_device_pointer)
     monkeypatch.setattr(backends, "select", lambda: fake)
     monkeypatch.setattr(copies, "_mover", lambda: fake)
