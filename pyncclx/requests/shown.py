@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
-from weakref import WeakSet, ref
+from typing import Any
+from weakref import WeakSet
 
 from mpi4py import MPI
 
@@ -31,15 +31,13 @@ class Shown:
         Of the request that it is shown for, while that is active.
     is_freed : bool
         Whether MPI has freed it.
-    request : weak reference or None
-        To the persistent request that shows it.
     """
 
-    __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "request", "work")
+    __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "work")
 
     def __init__(self) -> None:
         self.work: Work | None = None
-        self.is_freed, self.request = False, cast("ref[MPI.Request] | None", None)
+        self.is_freed = False
         self._generalized = MPI.Grequest.Start(_query, late.callback(_free(self)), None, (self,))
         self._generalized.Complete()
         self.address = _address_of(self._generalized)
@@ -61,7 +59,6 @@ def show(requests: Iterable[Any]) -> None:
                     shown = _HIDDEN.pop()
                 except IndexError:
                     shown = Shown()
-                shown.request = ref(request) if work.is_persistent else None
             shown.work, work.shown = work, shown
             _copy(_address_of(request), shown.address, _NBYTES)
 
@@ -114,9 +111,6 @@ def _free(shown: Shown) -> Iterator[late.Setting]:
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:
         work.is_asked, work.asked_error = False, None
-    request = None if shown.request is None else shown.request()
-    if request is not None and handle_of(request) == ctypes.string_at(shown.address, _NBYTES):
-        set_handle(request, handle_of(MPI.REQUEST_NULL))  # inactive: a copy of its handle has been completed
     if late.INTERRUPTED and late.is_interrupted(sys._getframe(1)) and not any(map(_is_under_way, list(_ALL))):
         yield late.taken()  # MPI's call has no other callback
     yield late.NOTHING
