@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
-from weakref import WeakSet
+from functools import partial
+from typing import Any, cast
+from weakref import WeakSet, ref
 
 from mpi4py import MPI
 
@@ -31,13 +32,15 @@ class Shown:
         Of the request that it is shown for, while that is active.
     is_freed : bool
         Whether MPI has freed it.
+    request : weak reference or None
+        To the persistent request that shows it.
     """
 
-    __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "work")
+    __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "request", "work")
 
     def __init__(self) -> None:
         self.work: Work | None = None
-        self.is_freed = False
+        self.is_freed, self.request = False, cast("ref[MPI.Request] | None", None)
         self._generalized = MPI.Grequest.Start(_query, late.callback(_free(self)), None, (self,))
         self._generalized.Complete()
         self.address = _address_of(self._generalized)
@@ -59,6 +62,7 @@ def show(requests: Iterable[Any]) -> None:
                     shown = _HIDDEN.pop()
                 except IndexError:
                     shown = Shown()
+                shown.request = ref(request) if work.is_persistent else None
             shown.work, work.shown = work, shown
             _copy(_address_of(request), shown.address, _NBYTES)
 
@@ -106,14 +110,21 @@ def _query(status: MPI.Status, shown: Shown) -> None:
         work.fill(status)
 
 
-def _free(shown: Shown) -> Iterator[late.Setting]:
+def _free(shown: Shown) -> Iterator[late.Last]:
     """Do what is to be done when MPI frees the request, to which one completed by a copy of its handle still refers."""
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:
         work.is_asked, work.asked_error = False, None
     if late.INTERRUPTED and late.is_interrupted(sys._getframe(1)) and not any(map(_is_under_way, list(_ALL))):
         yield late.taken()  # MPI's call has no other callback
-    yield late.NOTHING
+    request = None if shown.request is None else shown.request()
+    yield late.NOTHING if request is None else late.behind_the_call(partial(_make_null, request, handle_of(request)))
+
+
+def _make_null(request: MPI.Request, handle: bytes) -> None:
+    """Make a request null for mpi4py whose handle MPI has freed with a copy of it, unless it has another one by now."""
+    if handle_of(request) == handle:
+        set_handle(request, handle_of(MPI.REQUEST_NULL))
 
 
 def _is_under_way(shown: Shown) -> bool:

@@ -465,6 +465,32 @@ def test_a_copy_of_the_handle_waits_for_the_data(comm, copy, is_dropped, count):
             assert_everywhere(comm, comm.rank or (status.source, status.tag) == (last, TAG), f"{status.source}")
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wait", ["Wait", "Test", "Waitall", "ours"])
+def test_mpi4py_completes_the_request_behind_a_copy_of_its_handle(comm, wait):
+    """As the persistent requests of MPI, which are then inactive, the request may be asked again, and started."""
+    right, left = ring(comm)
+    waits = {
+        "Wait": MPI.Request.Wait,
+        "Test": MPI.Request.Test,
+        "Waitall": lambda request: MPI.Request.Waitall([request]),
+        "ours": lambda request: request.Wait(),
+    }
+    recv = Output(12, "i8")
+    request = comm.Recv_init(recv.array, left, TAG)
+    with comparing() as compare:
+        for index in range(STARTS):
+            recv.poison()
+            request.Start()
+            copied = MPI.Request(request)
+            comm.Send(put(data_of(comm.rank, TAG, index, 12)), right, TAG)
+            copied.Wait()
+            waits[wait](request)
+            assert not request.is_active
+            compare(recv, data_of(left, TAG, index, 12), f"start {index}")
+    request.Free()
+
+
 def test_explain(comm):
     assert comm.explain("Send_init", 4096).startswith("native")
     assert comm.explain("Recv_init", 1 << 20).startswith("native")
