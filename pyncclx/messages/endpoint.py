@@ -92,7 +92,6 @@ class Endpoint:
     id: bytes = b""
     uids: Sequence[bytes] = ()
     comm: MPI.Comm | None
-    is_of_messages = True
 
     def __init__(
         self,
@@ -206,6 +205,11 @@ class Endpoint:
             self.postbox.rescue.sends(self.peers.numbers[rank])
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
+
+    @property
+    def is_of_messages(self) -> bool:
+        """Return False while partitions may wait for a peer that starts to receive them later."""
+        return not self.partitioned.are_active()
 
     def may_launch(self) -> bool:
         """Return whether graphs have messages."""

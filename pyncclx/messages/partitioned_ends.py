@@ -21,9 +21,12 @@ class End(Protocol):
     ----------
     peer : int
         The rank that has the other end.
+    active : bool
+        From its start to the end of its round.
     """
 
     peer: int
+    active: bool
 
     def let_go(self) -> bool:
         """Let kernels leave that wait for the peer, which has failed; return whether there may be some."""
@@ -48,6 +51,10 @@ class PartitionedEnds:
     def add(self, end: End) -> None:
         """Let an end go when its peer fails."""
         self._ends.add(end)
+
+    def are_active(self) -> bool:
+        """Return whether a round of an end has begun and is not over."""
+        return any(end.active for end in list(self._ends))
 
     def let_go(self, rank: int) -> bool:
         """Let kernels leave that wait for a rank, which has failed; return whether there may be some."""

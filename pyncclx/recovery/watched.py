@@ -26,7 +26,7 @@ class Watched(Protocol):
     loss : Loss or None
         Why it failed.
     is_of_messages : bool
-        Whether its kernels move messages.
+        Whether its kernels only move messages, and wait for no call that another rank may make later.
     """
 
     id: bytes
@@ -34,7 +34,10 @@ class Watched(Protocol):
     loss: Loss | None
     uids: Sequence[bytes]
     world_ranks: tuple[int, ...]
-    is_of_messages: bool
+
+    @property
+    def is_of_messages(self) -> bool:
+        """As above."""
 
     @property
     def comm(self) -> MPI.Comm | None:

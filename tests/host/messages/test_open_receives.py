@@ -13,7 +13,9 @@ from pyncclx.backends import host
 from pyncclx.messages import postbox as postbox_module
 from pyncclx.messages import progress, sender_memory, watcher
 from pyncclx.messages.bounce import CLOCK, words_of
+from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
+from pyncclx.messages.partitioned_ends import PartitionedEnds
 from pyncclx.messages.partitioned_send import Meeting
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.side import Plan
@@ -121,6 +123,23 @@ def test_memory_is_closed_where_no_peer_can_be_waited_for(monkeypatch, idle, bus
     )
     postbox_module.Postbox.make_room(postbox)
     assert bool(closed) == closes
+
+
+class End:
+    """An end of a partitioned message."""
+
+    peer, active = 1, False
+
+
+def test_partitions_may_wait_for_a_peer_that_has_to_hear_from_this_rank_first():
+    """So memory is not closed while the kernel of an `Endpoint` runs that sends partitions."""
+    owner, end = Device(), End()
+    ends = PartitionedEnds(owner)
+    ends.add(end)
+    endpoint = SimpleNamespace(partitioned=ends)
+    assert Endpoint.is_of_messages.fget(endpoint)
+    end.active = True
+    assert not Endpoint.is_of_messages.fget(endpoint)
 
 
 @pytest.mark.parametrize("is_awaited", [False, True])
