@@ -106,6 +106,7 @@ class Endpoint:
         self.world_ranks = ulfm.world_ranks(comm)
         self.highest_tag, self._letter_tag = highest_tag(), letter_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
+        self._ranks = f"the communicator's ranks are 0 to {self.size - 1}"
         self.team: Team | None = None
         self.calls, self.ring = calls, None if calls is None else calls.ring
         self.caller: Caller = ANY_CALLER
@@ -166,10 +167,7 @@ class Endpoint:
         self.check()
 
     def check(self) -> None:
-        """Raise what a kernel of this communicator has recorded, if any; from then on at every call.
-
-        What has ended the thread that looks for open receives is raised, too, by one call.
-        """
+        """Raise what a kernel of this communicator has recorded, at every call; or what has ended the watcher, once."""
         if self.watcher.failure is not None:
             self.postbox.receives.check()
         if late.INTERRUPTED:
@@ -196,8 +194,7 @@ class Endpoint:
             self.abort()
             self.watch.array[error_words.FAILURE] = error_words.LOST
         for rank in set(loss.ranks).difference(before):
-            broken: frozenset[int] = frozenset()
-            sender = self.senders.get(rank)
+            sender, broken = self.senders.get(rank), frozenset[int]()
             bounce = self.postbox.opened.bounce_address(sender) if sender is not None else None
             if sender is not None and bounce is not None:
                 broken = self.postbox.rescue.receives(sender.uid, bounce)
@@ -297,10 +294,6 @@ class Endpoint:
 
     def _reserved(self, operation: str, tag: int) -> MPIError:
         return MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}, which this library uses itself; use another one")
-
-    @property
-    def _ranks(self) -> str:
-        return f"the communicator's ranks are 0 to {self.size - 1}"
 
     def abort(self) -> None:
         """Make every kernel of this endpoint leave its waits."""
