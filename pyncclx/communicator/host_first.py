@@ -66,17 +66,17 @@ def parameters(name: str) -> tuple[str, ...]:
 #: The source of all methods. Each has the parameters of mpi4py's: `*args` would cost a call with host arrays 0.3 µs.
 _SOURCE = """
 def made(original, native, family, staged, kinds, default):
-    def {name}({parameters}, **options):
-        if {plain} and not events.listeners and not options:
+    def {name}({parameters}{options}):
+        if {plain} and not events.listeners{and_no_options}:
             {by_mpi}
         if type(self) not in kinds:
             if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
-                return getattr(type(self), "{name}")({arguments}, **options)
+                return getattr(type(self), "{name}")({arguments}{options})
             kinds.add(type(self))
         try:
-            return native({arguments}, **options) if options else native({arguments})
+            return native({arguments}{options})
         except NotSupported:
-            if staged is None or options or not self.staging:  # MPI cannot do what an option asks for
+            if staged is None or not self.staging{or_options}:  # MPI cannot do what an option asks for
                 raise
         return staged({arguments})
     return {name}
@@ -124,8 +124,12 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
     known = list(inspect.signature(original).parameters.values())[1:]
     arguments = ["self", *(each.name for each in known)]
     defaults = {each.name: each.default for each in known if each.default is not each.empty}
+    takes = inspect.signature(native, follow_wrapped=False).parameters.values()
+    has_options = any(each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in takes)
+    options = (", **options", " and not options", " or options") if has_options else ("", "", "")
     texts = {
         "name": name,
+        **dict(zip(("options", "and_no_options", "or_options"), options, strict=True)),
         "arguments": ", ".join(arguments),
         "but_status": ", ".join(arguments[:-1]),
         "parameters": ", ".join(f'{each}=default["{each}"]' if each in defaults else each for each in arguments),
