@@ -17,9 +17,10 @@ from ..launch.keys import arrays_of, key_of_call
 from ..launch.run import facts_of
 from ..nodes.call import SpanningCall
 from ..nodes.dropped import span_next
+from ..nodes.program import Program
 from ..nodes.requests import SpanningWork, launched_again
 from ..nodes.run import run, run_call
-from ..nodes.spanning import Spanning, spanning_of
+from ..nodes.spanning import NAME, Spanning, spanning_of
 from ..recording.calls import Begun
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -92,7 +93,8 @@ class OverNodes(IntraBase):
                 _describe(begun, make.__name__.capitalize(), call)
             if call is None:
                 return False
-            _start(self, call.operation)
+            if events.listeners:
+                events.start(call.operation, events.now(), self)
             key = None if state.checking else _key_of(state, make, args, options)
             program = run_call(self, state, spanning, call, key)
         except BaseException:
@@ -104,18 +106,24 @@ class OverNodes(IntraBase):
         _keep(state, spanning, args)
         return True
 
-    def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Run an equal call's cached program over several nodes; False if there is none."""
-        state, spanning = state_of(self), spanning_of(self)
+    def by_nodes_again(
+        self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> bool:
+        """Run an equal call's cached program over several nodes; False if there is none.
+
+        `state` is the communicator's.
+        """
+        spanning: Any = state.attachments.get(NAME)
         if spanning is None or state.checking:
             return False
-        key = _key_of(state, make, args, options)
-        program = None if key is None else spanning.known(key)
+        key = key_of_call(make, args, options)
+        program: Program | None = None if key is None else spanning.known((key, state.deterministic))
         if program is None:
             return False
         # This may raise. The call has no number yet, so the program may make it again.
         spanning.look()
-        _start(self, program.operation)
+        if events.listeners:
+            events.start(program.operation, events.now(), self)
         calls, facts = state.calls(self), program.facts
         if calls is None or facts is None:
             run(state, spanning, program)
@@ -125,7 +133,8 @@ class OverNodes(IntraBase):
                 run(state, spanning, program)
             finally:
                 calls.end(sequence)
-        _keep(state, spanning, args)
+        if state.stream is not None:
+            _keep(state, spanning, args)
         return True
 
     def key_over_nodes(
@@ -193,12 +202,6 @@ def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[s
     """Return the cache key of a call's program; None if the call cannot be cached."""
     key = key_of_call(kind, args, options)
     return None if key is None else (key, state.deterministic)
-
-
-def _start(comm: OverNodes, operation: str) -> None:
-    """Emit the start event of a call to the listeners."""
-    if events.listeners:
-        events.start(operation, events.now(), comm)
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:

@@ -127,7 +127,7 @@ def _by_new_kernel(
     may_stage: bool = False,
 ) -> bool:
     operation, calls = make.__name__.capitalize(), state.calls(comm)
-    again = state.team is None and comm.by_nodes_again(make, args, options)
+    again = state.team is None and comm.by_nodes_again(state, make, args, options)
     begun = None if again or calls is None else calls.begin(operation)
     if state.team is None:
         done = again or comm.by_nodes(make, args, options, begun)

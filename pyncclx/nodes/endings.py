@@ -52,9 +52,13 @@ class Endings:
         try:
             yield
         except BaseException as error:
-            if not isinstance(error, Exception):
-                self.leave(operation, error)
+            self.left_by(operation, error)
             raise
+
+    def left_by(self, operation: str, error: BaseException) -> None:
+        """End the communicator if Ctrl-C, or another exception that is no `Exception`, has left a call."""
+        if not isinstance(error, Exception):
+            self.leave(operation, error)
 
     def refuse(self, operation: str, error: Exception) -> None:
         """Compare a refusal of a call with other ranks, after comparing the call itself.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from ..team.base import IntraBase
 from ..team.compare import compare
@@ -20,7 +19,7 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
 
     The caller has checked for errors of earlier calls.
     """
-    with spanning.entering(program.operation):
+    try:
         device = spanning.team.device
         stream = stream_for(device, program.producers, state, program.of_current)
         capturing = device.is_capturing(stream)
@@ -28,7 +27,11 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
             spanning.enter_graph(program)
         else:
             spanning.comparison.add(program.label, later=True)
-        _enqueue(spanning, program, stream, capturing=capturing)
+        spanning.thread.wait()
+        spanning.enqueue(program, stream, capturing=capturing)
+    except BaseException as error:
+        spanning.left_by(program.operation, error)
+        raise
     if state.blocking == "host":
         spanning.wait()
 
@@ -42,15 +45,11 @@ def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCa
         program = prepare(comm, state, spanning, call, key)
         device = spanning.team.device
         stream = stream_for(device, program.producers, state, program.of_current)
-        _enqueue(spanning, program, stream, capturing=device.is_capturing(stream))
+        spanning.thread.wait()
+        spanning.enqueue(program, stream, capturing=device.is_capturing(stream))
     if state.blocking == "host":
         spanning.wait()
     return program
-
-
-def _enqueue(spanning: Spanning, program: Program, stream: Any, *, capturing: bool) -> None:
-    spanning.thread.wait()
-    spanning.enqueue(program, stream, capturing=capturing)
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:

@@ -285,7 +285,8 @@ class Spanning(Endings, Attachment):
 
 def spanning_of(comm: IntraBase) -> Spanning | None:
     """Return the state of a communicator over several nodes; None if it has none yet."""
-    return cast("Spanning | None", state_of(comm).attachments.get(NAME))
+    spanning: Any = state_of(comm).attachments.get(NAME)
+    return spanning  # type: ignore[no-any-return]
 
 
 @mpi_bootstrap.interrupts_deferred()

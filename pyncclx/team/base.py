@@ -115,8 +115,10 @@ class Base(Options):
         """
         return None
 
-    def by_nodes_again(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Enqueue an equal cached operation over nodes, or return False."""
+    def by_nodes_again(
+        self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> bool:
+        """Enqueue an equal cached operation over nodes, or return False. `state` is the communicator's."""
         return False
 
     @property

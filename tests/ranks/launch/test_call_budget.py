@@ -22,8 +22,11 @@ BUDGETS = {
     "Irecv, Isend, Waitall": (45, None),
     "halo of 4": (100, None),
     "Startall, Waitall of 4": (50, 80),
+    "Start of a send": (10, 18),
+    "Start of a receive": (10, 14),
     "Put": (13, None),
     "Get": (13, None),
+    "Allreduce over nodes": (43, None),
     "Alltoallv": (14, None),
     "dispatch": (22, None),
     "combine": (20, None),
@@ -40,7 +43,7 @@ class Calls:
         self.x, self.y = xp.zeros(COUNT, "f4"), xp.zeros(COUNT, "f4")
         self.sides = [xp.zeros(8 * COUNT, "f4") for _ in range(4)]
         self.each = COUNT // comm.size
-        self.persistent = []
+        self.after = None  # what makes an equal call possible again
 
     def of(self, name):
         """Return what makes a call; first, make what it needs."""
@@ -53,8 +56,11 @@ class Calls:
             return self.of_shuffle(name)
         if name == "Startall, Waitall of 4":
             return self.persistent_halo()
+        if name.startswith("Start of"):
+            return self.start(name)
         return {
             "Allreduce": lambda: comm.Allreduce(x, y),
+            "Allreduce over nodes": lambda: comm.Allreduce(x, y),
             "Iallreduce, Wait": lambda: comm.Iallreduce(x, y).Wait(),
             "Send": lambda: comm.Send(x, right, 1),
             "Recv": lambda: comm.Recv(y, left, 1),
@@ -80,6 +86,18 @@ class Calls:
             Waitall(requests)
 
         return call
+
+    def start(self, name):
+        """Both requests are started in each round; `after` starts the other one and waits for both."""
+        send, receive = self.comm.Send_init(self.x, self.right, 1), self.comm.Recv_init(self.y, self.left, 1)
+        first, second = (send, receive) if name == "Start of a send" else (receive, send)
+
+        def after():
+            second.Start()
+            Waitall([send, receive])
+
+        self.after = after
+        return first.Start
 
     def of_shuffle(self, name):
         sizes = {"num_experts": 8, "capacity": 128, "hidden": 32, "k": 1, "max_tokens": 8}
@@ -124,12 +142,16 @@ def fewest(comm, name):
         counted.append(entered(call))
         if name == "Send":
             other()
+        if calls.after is not None:
+            calls.after()
         MPI.Comm.Barrier(comm)
     return min(counted, key=len)
 
 
-@pytest.fixture(scope="module")
-def comm():
+@pytest.fixture
+def comm(name, monkeypatch):
+    if name.endswith("over nodes"):
+        monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
     with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as comm:
         yield comm
 
