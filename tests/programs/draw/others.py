@@ -13,7 +13,7 @@ IN_THREADS = st.one_of(
 )
 PART = st.lists(IN_THREADS, min_size=1, max_size=2).map(tuple)
 
-THREADS = act(Threads, comm=sampled("own"), parts=st.tuples(PART, PART), times=sampled(1, 1, 2, 3, 12))
+THREADS = act(Threads, comm=sampled("own"), parts=st.tuples(PART, PART), times=sampled(1, 1, 2, 3))
 FORK = act(Fork, comm=sampled("base"), end=sampled("_exit", "exit", "raise", "SIGTERM"), wait=st.booleans())
 PASSING = act(
     Passing,
