@@ -56,7 +56,7 @@ class Endings:
             raise
 
     def left_by(self, operation: str, error: BaseException) -> None:
-        """End the communicator if Ctrl-C, or another exception that is no `Exception`, has left a call."""
+        """End the communicator if Ctrl-C has left a call, or another non-`Exception`."""
         if not isinstance(error, Exception):
             self.leave(operation, error)
 

@@ -211,7 +211,7 @@ class Ring:
         return self._written_by(ENTRY, _TIMES, numbers, _same(facts))
 
     def writer_of_ended(self, facts: bytes) -> Callable[[], None]:
-        """Return a function that writes an entry without a number, of a call that is over at once, as `writer` does."""
+        """Return a function that writes the unnumbered entry of a call that ends at once."""
         return self._written_by(_ENDED_ENTRY, _TIMES, _same(0), _same(facts[:-_ENDED_NBYTES]), _TIMES)
 
     def _written_by(self, entry: struct.Struct, *fields: Iterator[Any]) -> Callable[[], None]:

@@ -37,7 +37,7 @@ class Watched(Protocol):
 
     @property
     def is_of_messages(self) -> bool:
-        """As above."""
+        """Whether its kernels only move messages; see above."""
 
     @property
     def comm(self) -> MPI.Comm | None:

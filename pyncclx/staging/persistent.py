@@ -25,7 +25,7 @@ def start_several(works: Sequence[StagedWork]) -> None:
 
 
 class StagedWork(Partitioned):
-    """A persistent operation of mpi4py's on host copies: copies to the host at a start, back at its end.
+    """A persistent operation of mpi4py's on host copies, copied at start and end.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class StagedWork(Partitioned):
     starter = staticmethod(start_several)
     _has_come = False  # MPI has completed the request
     _is_left = False  # it goes on without its request
-    _error: MPI.Exception | None = None  # which MPI has raised then
+    _error: MPI.Exception | None = None  # raised by MPI at the end
 
     def __init__(self, name: str, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
         look_after_abandoned()
@@ -53,14 +53,17 @@ class StagedWork(Partitioned):
         return False
 
     def prepare(self) -> None:
-        """Copy the device arrays to the host; partitions to send are copied when they are ready."""
+        """Copy the device arrays to the host, but not partitions that are not ready."""
         self._has_come = False
         for copy in self._copies:
             if not self._partitions or copy.written:
                 copy.download()
 
     def is_over(self) -> bool:
-        """Whether MPI has completed the operation. MPICH does so where it is only asked for the status."""
+        """Whether MPI has completed the operation.
+
+        MPICH completes it when it is asked for the status only.
+        """
         if not self._has_come:
             try:
                 self._has_come = self.request.Test(self._status)

@@ -118,7 +118,10 @@ class Base(Options):
     def by_nodes_again(
         self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> bool:
-        """Enqueue an equal cached operation over nodes, or return False. `state` is the communicator's."""
+        """Enqueue an equal cached operation over nodes, or return False.
+
+        `state` is the communicator's.
+        """
         return False
 
     @property

@@ -210,7 +210,7 @@ class Epochs(Separate):
         super().Start(group, self._checked(assertion))
 
     def _checked(self, assertion: int) -> int:
-        """Return an assertion without MODE_NOCHECK, if MPI has a window of its own beside one of device memory.
+        """Return an assertion without MODE_NOCHECK if MPI has a window of its own.
 
         Without that check Open MPI (5.0) adds the ranks that complete an epoch to those of the epoch before, and `Wait`
         never ends.
