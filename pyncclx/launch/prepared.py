@@ -48,7 +48,7 @@ class Prepared(KernelWork, Startable):
         Returns the stream whose work a start waits for.
     """
 
-    starter = staticmethod(start_several)
+    starter, starts_alone = staticmethod(start_several), True
     stream: Callable[[], Any]
     _record: Callable[[], None] | None = None  # writes a start's entry in the flight recorder
 
@@ -93,12 +93,10 @@ class Prepared(KernelWork, Startable):
         """Whether a start launches one kernel and does nothing else."""
         return self._before is None and self._after is None
 
-    def is_freed(self) -> bool:
-        """Whether the communicator has been freed."""
-        return self._owner.team is not self._team
-
-    def check_errors(self) -> None:
-        """Raise what kernels have recorded."""
+    def check_owner(self) -> None:
+        """Raise if the communicator has been freed, and what kernels have recorded."""
+        if self._owner.team is not self._team:
+            raise self.freed()
         self._team.errors.check()
 
     def start(self) -> None:

@@ -116,9 +116,11 @@ class PartitionedMessage(Partitioned):
 
     # The start
 
-    def is_freed(self) -> bool:
-        """Whether the communicator has been freed."""
-        return not self._state.current or self.endpoint.comm is None
+    def check_owner(self) -> None:
+        """Raise if the communicator has been freed, and what `check_errors` does."""
+        if not self._state.current or self.endpoint.comm is None:
+            raise self.freed()
+        self.check_errors()
 
     def stream(self) -> Any:
         """Return the stream that a call works on, which comes after the producer of the array."""

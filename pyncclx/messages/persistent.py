@@ -14,11 +14,14 @@ from mpi4py import MPI
 
 from ..arrays.readers import places_of
 from ..backends import Event
+from ..memory.error_words import FAILURE
 from ..requests.open_receives import let_receives_leave
 from ..requests.work import Startable
 from ..system.process import held
 from ..team.streams import current_stream, is_of_current, stream_for
 from .batch import Message, launch
+from .channels import Outlet
+from .endpoint import Endpoint
 from .pending import MessageWork
 from .side import Side
 from .typed import buffer_of
@@ -30,64 +33,82 @@ _IN_GRAPHS: list[PersistentMessage] = held([])  # freed while under way: the gra
 
 
 class _Group:
-    """Persistent messages of one endpoint that start on one stream: those of the producer of the first, and maybe more.
+    """Persistent messages of one endpoint that start on one stream."""
 
-    Attributes
-    ----------
-    key : hashable
-        Equal for groups of one endpoint and stream.
-    """
+    endpoint: Endpoint
+    stream: Any
+    is_captured: bool
+    batch: list[Message]
+    captured: list[PersistentMessage]
 
-    def __init__(self, first: PersistentMessage) -> None:
-        self.endpoint = endpoint = first.endpoint
-        self.stream = stream_for(endpoint.device, (first.buffer,), endpoint.caller, first.of_current)
-        self.key = endpoint.serial, getattr(self.stream, "ptr", 0)
-        self.is_captured = endpoint.device.is_capturing(self.stream)
-        self.batch: list[Message] = []
-        self.captured: list[PersistentMessage] = []
-
-    def launch(self) -> None:
-        """Launch what has begun, or is captured; end the capture."""
-        if not self.is_captured:
-            launch(self.endpoint, "Startall", self.batch, self.stream)
-            return
+    def launch_captured(self) -> None:
+        """Launch what is captured, and end its capture."""
         order = self.endpoint.order
         stream = order.aside(self.stream)
         with order.following(stream):
             launch(self.endpoint, "Startall", self.batch, stream)
-        event = order.mark(stream)
-        for work in self.captured:
+        event, captured, self.captured = order.mark(stream), self.captured, []
+        for work in captured:
             work.capture_end(event, self.stream)
 
 
 def start_several(works: Sequence[PersistentMessage]) -> None:
     """Start some in their order; those of one communicator and stream by one launch."""
+    groups = _groups_of(works)
+    try:
+        for work in works:
+            group = groups.get(work.producer)
+            if group is not None and group.is_captured:
+                work.capture(group.stream, group.batch)
+                group.captured.append(work)
+                continue
+            if group is not None:
+                if work.needs_channel:
+                    work.make_channel(group.stream)
+                message = work.make(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+                work.messages = (message,)
+                if work.receives:
+                    work.status = message.status
+                    message.postbox.receives.post(message)
+                elif len(works) == 1:
+                    message.signal_ready()
+                else:
+                    message.signal_ready_by(group.batch)
+                if not (work.receives or message.plan.is_free_at_once):
+                    message.post()
+            work.active = True
+    finally:  # the receivers have the envelopes of those that have begun
+        for group in groups.values():
+            if group.captured:
+                group.launch_captured()
+            elif group.batch:
+                launch(group.endpoint, "Startall", group.batch, group.stream)
+                group.batch = []
+
+
+def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:
+    """Return the groups of works that send or receive anything, by their producers; raise if some cannot start."""
     groups: dict[Hashable, _Group] = {}
     by_stream: dict[Hashable, _Group] = {}
     for work in works:
         if work.peer != MPI.PROC_NULL:
-            group = groups.get(work.producer)
-            if group is None:
-                group = _Group(work)
-                group = groups[work.producer] = by_stream.setdefault(group.key, group)
-            if work.endpoint.loss is not None and not work.receives:
-                work.endpoint.check_peer(work.name, work.peer)
-            if group.is_captured:
+            endpoint, caller, device = work.endpoint, work.endpoint.caller, work.endpoint.device
+            if endpoint.loss is not None and not work.receives:
+                endpoint.check_peer(work.name, work.peer)
+            if work.producer not in groups:
+                if work.buffer.stream is None and caller.stream is None and caller.blocking != "host":
+                    stream = device.current_stream()
+                else:
+                    stream = stream_for(device, (work.buffer,), caller, work.of_current)
+                key = endpoint.serial, getattr(stream, "ptr", 0)
+                if key not in by_stream:
+                    group = by_stream[key] = _Group()
+                    group.endpoint, group.stream, group.is_captured = endpoint, stream, device.is_capturing(stream)
+                    group.batch, group.captured = [], []
+                groups[work.producer] = by_stream[key]
+            if groups[work.producer].is_captured:
                 work.check_capture()
-    try:
-        for work in works:
-            if work.peer != MPI.PROC_NULL:
-                group = groups[work.producer]
-                if group.is_captured:
-                    work.capture(group.stream, group.batch)
-                    group.captured.append(work)
-                    continue
-                work.begin(group.stream, None if len(works) == 1 else group.batch)
-            work.active = True
-    finally:  # the receivers have the envelopes of those that have begun
-        for group in by_stream.values():
-            if group.batch or group.captured:
-                group.launch()
+    return groups
 
 
 class PersistentMessage(MessageWork, Startable):
@@ -104,9 +125,19 @@ class PersistentMessage(MessageWork, Startable):
         Equal for those that start on one stream: of one endpoint, whose arrays name the same stream, or none.
     of_current : bool
         Whether the current stream may still be making the buffer.
+    make : class
+        Of a message: Outgoing or Incoming.
+    channel : Outlet or None
+        That the envelopes of a send describe.
+    needs_channel : bool
+        Whether `make_channel` comes first.
     """
 
     starter = staticmethod(start_several)
+    make: Any
+    producer: Hashable = None
+    channel: Outlet | None = None
+    needs_channel = False
     _event: Event | None = None  # at the end of what a graph has of it
     _began_on: Any = None  # the stream that this follows
 
@@ -114,7 +145,7 @@ class PersistentMessage(MessageWork, Startable):
         self.receives = receives
         self.active, self.comm, self.name = False, comm, operation
         self.owner = self.endpoint = comm.endpoint
-        self.check_errors, self._state = self.endpoint.check, comm.state
+        self._state = comm.state
         self.peer, self.tag = self._check(side)
         if self.peer != MPI.PROC_NULL:
             self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=receives)
@@ -126,9 +157,13 @@ class PersistentMessage(MessageWork, Startable):
     def _check(self, side: Side) -> tuple[int, int]:
         raise NotImplementedError
 
-    def is_freed(self) -> bool:
-        """Whether the communicator has been freed."""
-        return not self._state.current or self.endpoint.comm is None
+    def check_owner(self) -> None:
+        """Raise if the communicator has been freed, and what kernels have recorded."""
+        endpoint = self.endpoint
+        if not self._state.current or endpoint.comm is None:
+            raise self.freed()
+        if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:
+            endpoint.check()
 
     @property
     def nbytes(self) -> int:
@@ -137,9 +172,8 @@ class PersistentMessage(MessageWork, Startable):
 
     # The start
 
-    def begin(self, stream: Any, batch: list[Message] | None) -> None:
-        """Begin one message; what has to be launched is added to a batch, or launched now if there is none."""
-        raise NotImplementedError
+    def make_channel(self, stream: Any) -> None:
+        """Make the channel that the envelopes of a send describe, if there can be one."""
 
     def check_capture(self) -> None:
         """Raise NotSupported if it has no channel."""

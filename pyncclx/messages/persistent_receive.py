@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class PersistentReceive(PersistentMessage):
     """Of `Recv_init`."""
 
+    make = Incoming
     status: MPI.Status
     _inlet: Inlet | None = None  # of the request that it met last
 
@@ -32,11 +33,6 @@ class PersistentReceive(PersistentMessage):
 
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_receive(self.name, side.rank, side.tag)
-
-    def begin(self, stream: Any, batch: list[Message] | None) -> None:
-        incoming = Incoming(self.comm, self.endpoint, self._plan, None, stream)
-        self.messages, self.status = (incoming,), incoming.status
-        incoming.postbox.receives.post(incoming)
 
     def met(self, message: Incoming) -> None:
         """Remember the channel of a message, for graphs."""

@@ -35,7 +35,7 @@ class SpanningWork(Startable):
     It keeps the arrays until it has ended.
     """
 
-    starter = staticmethod(start_several)
+    starter, starts_alone = staticmethod(start_several), True
 
     def __init__(
         self, comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any], *, is_compared: bool
@@ -107,12 +107,10 @@ class SpanningWork(Startable):
 
     # For persistent requests
 
-    def is_freed(self) -> bool:
-        """Whether the communicator has been freed."""
-        return self._spanning.closed
-
-    def check_errors(self) -> None:
-        """Raise an error that a rank has found."""
+    def check_owner(self) -> None:
+        """Raise if the communicator has been freed, and an error that a rank has found."""
+        if self._spanning.closed:
+            raise self.freed()
         self._spanning.look()
 
 

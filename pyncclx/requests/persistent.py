@@ -121,10 +121,14 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             or NumPy's on the host device, has been given other memory since the request was made.
         """
         began = begin_starts([self]) if events.listeners else None
-        if not self:
+        if self._is_freed:
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
-        check((self._work,))
-        self._work.start()
+        work = self._work
+        check((work,))
+        if work.starts_alone:
+            work.start()
+        else:
+            work.starter((work,))
         show((self,))
         if began is not None:
             emit_starts([self], began)

@@ -132,28 +132,31 @@ class Startable(Work):
     places : sequence of (callable, int)
         What reads the address of each array that may get other memory, and the address when the request was made.
     owner : object or None
-        What answers `is_freed` and `check_errors`: of several works in a row with the same one, the first is asked.
-    check_errors : callable or None
-        Raises what kernels or other ranks have recorded.
+        What `check_owner` asks: of several works in a row with the same one, the first is asked.
+    starts_alone : bool
+        Whether `start` starts one in fewer steps than `starter`.
     """
 
-    active, is_persistent = False, True
+    active, is_persistent, starts_alone = False, True, False
     name: str
     starter: Starter
     places: Sequence[tuple[Callable[[], int], int]] = ()
     owner: object = None
-    check_errors: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Start it after what the current stream has; it has been checked."""
-        self.starter([self])
+        self.starter((self,))
 
     def close(self) -> None:
         """Free what only its request needs; that is being freed."""
 
-    def is_freed(self) -> bool:
-        """Whether its communicator has been freed."""
+    def check_owner(self) -> None:
+        """Raise if its communicator has been freed, and what kernels or other ranks have recorded."""
         raise NotImplementedError
+
+    def freed(self) -> MPIError:
+        """Return the error of a communicator that has been freed."""
+        return MPIError(MPI.ERR_REQUEST, f"{self.name}: the request's communicator has been freed")
 
 
 def check(works: Iterable[Startable]) -> None:
@@ -168,7 +171,4 @@ def check(works: Iterable[Startable]) -> None:
                 raise MPIError(MPI.ERR_BUFFER, f"{work.name}: {text}")
         if work.owner is None or work.owner is not owner:
             owner = work.owner
-            if work.is_freed():
-                raise MPIError(MPI.ERR_REQUEST, f"{work.name}: the request's communicator has been freed")
-            if work.check_errors is not None:
-                work.check_errors()
+            work.check_owner()

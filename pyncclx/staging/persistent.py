@@ -48,9 +48,8 @@ class StagedWork(Partitioned):
         self.name, self.request = name, request
         self._copies, self._partitions, self._status = copies, partitions, MPI.Status()
 
-    def is_freed(self) -> bool:
-        """Return False: MPI completes operations of communicators that have been freed."""
-        return False
+    def check_owner(self) -> None:
+        """Raise nothing: MPI completes operations of communicators that have been freed."""
 
     def prepare(self) -> None:
         """Copy the device arrays to the host, but not partitions that are not ready."""

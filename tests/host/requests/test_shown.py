@@ -49,8 +49,8 @@ class Again(Made, Startable):
         for work in works:
             work.active = True
 
-    def is_freed(self):
-        return False
+    def check_owner(self):
+        pass
 
 
 # Each completes a list of requests; by a copy of a handle, MPI frees what the request still refers to.

@@ -127,9 +127,9 @@ PYTHON = {
         "ranks/launch/test_remembered_calls.py",
     ),
     "a persistent send that starts alone is not signalled": Mutant(
-        "pyncclx/messages/persistent_send.py",
-        "            message.signal_ready()\n",
-        "            pass\n",
+        "pyncclx/messages/persistent.py",
+        "                    message.signal_ready()\n",
+        "                    pass\n",
         "ranks/messages/test_persistent_messages.py",
     ),
     "the plan of a message forgets which array it is for": Mutant(
@@ -188,7 +188,7 @@ PYTHON = {
     ),
     "a start sends to a rank that has failed": Mutant(
         "pyncclx/messages/persistent.py",
-        "if work.endpoint.loss is not None and not work.receives:",
+        "if endpoint.loss is not None and not work.receives:",
         "if False:",
         "ranks/messages/test_persistent_messages.py",
     ),
