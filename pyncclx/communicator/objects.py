@@ -20,6 +20,7 @@ from ..team.base import IntraBase
 from .probes import of_any
 
 _sendrecv, _recv = MPI.Comm.sendrecv, MPI.Comm.recv
+_LEFT: list[MPI.Request] = []  # sends that were under way when a call raised; they keep their pickles
 
 
 def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
@@ -159,9 +160,24 @@ class ObjectMessages(MessageBase):
             # mpi4py would send the message before it refuses a source or tag; then nobody could withdraw it.
             if message is not sendobj:
                 self.endpoint.check_receive("sendrecv", source, recvtag)
+                return self._sendrecv(message, (dest, sendtag), (recvbuf, source, recvtag, status))
             if HOLDING:
                 return super().sendrecv(message, dest, sendtag, recvbuf, source, recvtag, status)
             return _sendrecv(self, message, dest, sendtag, recvbuf, source, recvtag, status)
+
+    def _sendrecv(self, message: Any, sending: tuple[int, int], receiving: tuple[Any, ...]) -> Any:
+        """Send a message while receiving an object. If its unpickling raises, MPI goes on reading the message.
+
+        mpi4py's `sendrecv` drops the message's memory then, and the receiver gets what is there by that time.
+        """
+        request = super().isend(message, *sending)
+        try:
+            received = super().recv(*receiving) if HOLDING else _recv(self, *receiving)
+        except BaseException:
+            _LEFT[:] = [*(each for each in _LEFT if not each.Test()), request]
+            raise
+        request.wait()
+        return received
 
 
 if TYPE_CHECKING:

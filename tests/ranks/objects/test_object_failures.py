@@ -270,3 +270,19 @@ def test_refused_arguments_of_sendrecv(comm, ring, wrong):
     received = comm.sendrecv(values(comm, 8), above, source=below)
     assert_everywhere(comm, not difference(received, labels(below, LONG, 8)))
     check_all(comm)
+
+
+def test_the_pickle_of_a_send_stays_while_its_receive_raises(comm, ring):
+    """Each rank's long message comes late to its receiver, after the sender's own receive has raised."""
+    above, below = ring
+    world = MPI.Intracomm(comm).allgather(MPI.COMM_WORLD.rank)
+    with comm.Dup() as other:
+        request = other.isend(Evil(world[above], Fault, put(np.ones(3))), above, 1)
+        obj = {"raw": bytes(range(250)) * 20_000, "array": put(labels(comm.rank, 5))}
+        error = attempt(lambda obj: other.sendrecv(obj, above, 2, None, below, 1), obj)
+        junk = [b"\xdd" * len(obj["raw"]) for _ in range(3)]
+        MPI.Comm.Barrier(comm)
+        received = other.recv(source=below, tag=2)
+        request.wait()
+    assert_everywhere(comm, isinstance(error, Fault) and len(junk) == 3, repr(error))
+    assert_everywhere(comm, received["raw"] == obj["raw"] and not difference(received["array"], labels(below, 5)))
