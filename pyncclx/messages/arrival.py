@@ -30,8 +30,6 @@ class Arrival:
         Of the message, once it has arrived.
     clock : int
         Of the message, once it has arrived; 0 of a host array.
-    has_come : bool
-        Whether MPI has received it already, in a wait.
     has_arrived : bool
         Whether its message has arrived.
     envelope : Envelope or None
@@ -39,12 +37,13 @@ class Arrival:
     """
 
     clock = _entry = 0
-    has_come = has_arrived = _is_cancelling = False
+    has_arrived = _is_cancelling = False
     envelope: Envelope | None = None
     _nbytes = 0  # of the message
     _error: Exception | None = None
     _comm: MessageBase | None = None
     _message: Any = None  # memory that MPI receives into
+    _request = MPI.REQUEST_NULL  # once MPI has received it, too
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class Arrival:
         """Look whether the message has arrived, and read it; True once."""
         status, capacity_nbytes, postbox = self.status, self.plan.nbytes, self.postbox
         try:
-            if not (self.has_come or self._request.Test(status)):
+            if self._request and not self._request.Test(status):
                 return False
             is_cancelled = self._is_cancelling and status.Is_cancelled()
             nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)  # of a host array, without an envelope
@@ -136,7 +135,7 @@ class Arrival:
         """Hand over the letter that has come to a receive of any tag, and receive the next message instead."""
         assert self._comm is not None
         self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
-        self.envelope, self.has_come = None, False
+        self.envelope = None
         self._request = start_receive(self._comm, self.plan.rank, self.plan.tag, self._message)
 
     def _truncated(self, sent: str) -> MPIError:

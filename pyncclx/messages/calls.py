@@ -41,11 +41,17 @@ def sending(of_host: _Method) -> _Method:
         if plan is not NOTHING:
             endpoint = comm.known.endpoint
             outgoing = Outgoing(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-            if OPEN_RECEIVES:
-                outgoing.signal_ready()
-                outgoing.finish(outgoing.stream)
-            else:
-                outgoing.signal_ready(wait=True)
+            try:
+                if OPEN_RECEIVES:
+                    outgoing.signal_ready()
+                    outgoing.finish(outgoing.stream)
+                else:
+                    outgoing.signal_ready(wait=True)
+            except Exception:
+                raise
+            except BaseException:
+                outgoing.go_on()
+                raise
             if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
                 end_call(endpoint, outgoing)
         if began is not None:

@@ -32,12 +32,23 @@ def exchange(
     """Sendrecv and Sendrecv_replace."""
     endpoint: Endpoint = comm.known.endpoint
     incoming, outgoing = _begin(comm, endpoint, operation, began, sending, receiving, at_once=True)
+    to_end = None if outgoing is None or outgoing.plan.is_free_at_once else outgoing
     try:
-        if incoming is not None:
-            incoming.finish(incoming.stream)
-    finally:
-        if outgoing is not None and not outgoing.plan.is_free_at_once:
-            outgoing.finish(outgoing.stream)
+        try:
+            if incoming is not None:
+                incoming.finish(incoming.stream)
+        except Exception:
+            if to_end is not None:
+                to_end.finish(to_end.stream)
+            raise
+        if to_end is not None:
+            to_end.finish(to_end.stream)
+    except Exception:
+        raise
+    except BaseException:
+        if to_end is not None:
+            to_end.go_on()
+        raise
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
     if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
@@ -94,6 +105,8 @@ def _begin(
         if incoming is not None:
             incoming.cancel()
             incoming.abandon()
+        if outgoing is not None:
+            outgoing.go_on()
         raise
     return incoming, outgoing
 

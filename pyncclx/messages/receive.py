@@ -39,7 +39,7 @@ class Incoming(OpenArrival):
 
     def accept(self, message: Any, status: MPI.Status) -> None:
         """Take a message that MPI has already received, and launch its kernel."""
-        self._message, self.status, self.has_come = message, status, True
+        self._message, self.status = message, status
         self.poll()
         self.launch()
 
@@ -61,7 +61,7 @@ class Incoming(OpenArrival):
                 return
             while not self.has_arrived:
                 try:
-                    self.has_come = self._request.Wait(self.status)
+                    self._request.Wait(self.status)
                 except MPI.Exception as error:
                     self._refuse(error)
                     break

@@ -157,6 +157,11 @@ class Outgoing(Departure):
             self._close()
         return is_over
 
+    def go_on(self) -> None:
+        """Let it go on though a signal handler, say, has ended its call: the receiver gets the data."""
+        self.signal_ready()
+        self.abandon()
+
     def abandon(self) -> None:
         """Let it go on without a call that finishes it: the library keeps it until it has ended."""
         if self._is_open:
