@@ -20,7 +20,6 @@ from ..team.base import IntraBase
 from .probes import of_any
 
 _sendrecv, _recv = MPI.Comm.sendrecv, MPI.Comm.recv
-_LEFT: list[MPI.Request] = []  # sends that were under way when a call raised; they keep their pickles
 
 
 def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
@@ -174,7 +173,7 @@ class ObjectMessages(MessageBase):
         try:
             received = super().recv(*receiving) if HOLDING else _recv(self, *receiving)
         except BaseException:
-            _LEFT[:] = [*(each for each in _LEFT if not each.Test()), request]
+            self.endpoint.postbox.receives.unsent.keep(request, message)  # the request keeps the pickle
             raise
         request.wait()
         return received
