@@ -160,12 +160,19 @@ def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], k
     arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
     into = next(each.name for each in OPERATIONS[name] if each.written)
     buf = arguments.get(into)
+    tag = "recvtag" if "recvtag" in parameters(name) else "tag"
+    source_and_tag = arguments.get("source", MPI.ANY_SOURCE), arguments.get(tag, MPI.ANY_TAG)
     if is_nonblocking(name):
-        return host_receive.ireceive(comm, lambda view: call(**{**arguments, into: view}), buf)
+        return host_receive.ireceive(
+            comm,
+            lambda view: call(**{**arguments, into: view}),
+            buf,
+            again=lambda view: MPI.Comm.Irecv(comm, view, *source_and_tag),
+        )
     status = arguments.pop("status", None)
 
     @functools.wraps(call)
-    def receive(status: MPI.Status) -> None:
+    def receive(source: int, tag: int, status: MPI.Status) -> None:
         call(**arguments, status=status)
 
-    return host_receive.receive(comm, receive, (), buf, status)
+    return host_receive.receive(comm, receive, source_and_tag, buf, status)

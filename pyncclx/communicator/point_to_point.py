@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from mpi4py import MPI
@@ -139,7 +140,10 @@ class PointToPoint(PersistentMessages):
             request = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(request, self.Isend(sendbuf, dest, sendtag))
         begin = super().Isendrecv
-        return host_receive.ireceive(self, lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag), recvbuf)
+        again = functools.partial(MPI.Comm.Irecv, self, source=source, tag=recvtag)
+        return host_receive.ireceive(
+            self, lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag), recvbuf, again=again
+        )
 
     @or_staged
     def Sendrecv_replace(
@@ -178,7 +182,10 @@ class PointToPoint(PersistentMessages):
             sending = self._isend_copy(buf, dest, sendtag)
             return exchange.together(self.Irecv(buf, source, recvtag), sending)
         begin = super().Isendrecv_replace
-        return host_receive.ireceive(self, lambda view: begin(view, dest, sendtag, source, recvtag), buf)
+        again = functools.partial(MPI.Comm.Irecv, self, source=source, tag=recvtag)
+        return host_receive.ireceive(
+            self, lambda view: begin(view, dest, sendtag, source, recvtag), buf, again=again
+        )
 
     def _check_both(self, operation: str, sending: tuple[Any, int, int], receiving: tuple[Any, int, int]) -> None:
         """Check all arguments of a send and a receive before either begins."""

@@ -46,7 +46,7 @@ def receive(
 ) -> None:
     """Receive into a host array by mpi4py's ``call(*arguments, status)``; bring the data of a device array's message.
 
-    `recvbuf` is the array among the arguments.
+    `recvbuf` is the array among the arguments, of which the last are source and tag.
     """
     status = MPI.Status() if status is None else status
     try:
@@ -74,7 +74,8 @@ def examine(
         envelope = memory.envelope()
         if envelope is not None and envelope.transport == LETTER:
             _deliver(comm, memory, status)
-            receive(comm, call, arguments, recvbuf, status)
+            # The call itself might send again.
+            receive(comm, MPI.Comm.Recv, (comm, recvbuf, *arguments[-2:]), recvbuf, status)
         elif envelope is not None:
             HostFetch(comm, memory, envelope).finish(status)
 
@@ -108,7 +109,7 @@ class HostLanding(Follows):
     fetch: HostFetch | None = None
     _memory: HostMemory | None = None
     _probed: ProbedMessage | None = None
-    _start: Callable[[], MPI.Request] | None = None  # begins the same receive again
+    _start: Callable[[], MPI.Request] | None = None  # begins the receive again, and no send
 
     def is_complete(self, status: MPI.Status) -> bool:
         """Whether all data is there, of a message that MPI has received with this status; sets the status if so."""
@@ -201,14 +202,18 @@ _LASTING = memoryview(b"")  # in the place of a view, of what exports no memory
 
 
 def ireceive(
-    comm: MessageBase, start: Callable[[Any], MPI.Request], buf: Any, probed: ProbedMessage | None = None
+    comm: MessageBase,
+    start: Callable[[Any], MPI.Request],
+    buf: Any,
+    probed: ProbedMessage | None = None,
+    again: Callable[[Any], MPI.Request] | None = None,
 ) -> MPI.Request:
-    """Begin to receive into a host array by ``start(buf)``, which is mpi4py's."""
+    """Begin to receive into a host array by ``start(buf)``, which is mpi4py's; if that sends, too, `again` does not."""
     spec, view = _viewed(buf)
     request = HostReceiveRequest(start(spec))
     request.landing = landing = HostLanding(view, HostLanding.end)
     landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
-    landing._start = lambda: start(buf)
+    landing._start = lambda: (again or start)(buf)
     if has_own_datatype(buf):
         landing._memory = memory_of(buf, is_kept=True)
     if view is _LASTING:

@@ -589,6 +589,36 @@ def test_a_receive_of_any_tag_that_meets_a_letter(comm, of_host, is_blocking):
     meet(own, right, left, receive, y)
 
 
+@pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"])
+def test_what_receives_after_a_letter_sends_once(comm, name):
+    partner, own, nbytes = comm.rank ^ 1, comm.Dup(), 2048
+    x, sent, found, is_again = xp.zeros(8), bytearray([comm.rank]) * nbytes, bytearray(nbytes), False
+    if partner >= comm.size:
+        found = bytearray([partner]) * nbytes
+    elif comm.rank % 2:
+        if name.endswith("replace"):
+            request, found = getattr(own, name)(sent, partner, 1, partner, MPI.ANY_TAG), sent
+        else:
+            request = getattr(own, name)(sent, partner, 1, found, partner, MPI.ANY_TAG)
+        if request is not None:
+            request.Wait()
+        ends = own.Psend_init(x, 2, partner, 0)
+    else:
+        ends = own.Precv_init(x, 2, partner, 0)
+        ends.Start()  # its letter goes first
+        own.Send([sent, MPI.BYTE], partner, 3)
+        own.Recv([found, MPI.BYTE], partner, 1)
+    MPI.Comm.Barrier(own)
+    if partner < comm.size:
+        is_again = any(own.Iprobe(partner, 1) for _ in range(100))
+        if comm.rank % 2:
+            ends.Start()
+            ends.Pready_range(0, 1)
+        ends.Wait()
+    own.synchronize()
+    assert_everywhere(own, set(found) == {partner} and not is_again)
+
+
 def test_probes_see_no_letters(comm):
     """A probe of a tag that comes after a letter takes none along, and a probe of any tag finds none."""
     right, left = ring(comm)
