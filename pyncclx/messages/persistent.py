@@ -47,8 +47,8 @@ class _Group:
         stream = order.aside(self.stream)
         with order.following(stream):
             launch(self.endpoint, "Startall", self.batch, stream)
-        event, captured, self.captured = order.mark(stream), self.captured, []
-        for work in captured:
+        event = order.mark(stream)
+        for work in self.captured:
             work.capture_end(event, self.stream)
 
 
@@ -78,12 +78,11 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
                     message.post()
             work.active = True
     finally:  # the receivers have the envelopes of those that have begun
-        for group in groups.values():
+        for group in dict.fromkeys(groups.values()):  # producers may share one
             if group.captured:
                 group.launch_captured()
             elif group.batch:
                 launch(group.endpoint, "Startall", group.batch, group.stream)
-                group.batch = []
 
 
 def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:
