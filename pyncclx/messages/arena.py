@@ -1,4 +1,4 @@
-"""Memory of this process that others can open, in pieces: slots of channels, and ends of partitioned messages."""
+"""Exported memory in pieces: slots of channels, and ends of partitioned messages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from ..backends import Device, Event, Exported
 
-ARENA_NBYTES = 1 << 20  # that is allocated at once; longer pieces are allocated alone
+# One allocation, which is cut into pieces. Longer pieces have allocations of their own.
+ARENA_NBYTES = 1 << 20
 ALIGNMENT = 128
 
 
 class Piece(NamedTuple):
-    """A piece of an allocation, from `offset` on."""
+    """A part of an allocation, which begins at `offset`."""
 
     memory: Exported
     offset: int
@@ -20,28 +21,28 @@ class Piece(NamedTuple):
 
     @property
     def address(self) -> int:
-        """In this process."""
+        """The piece's address in this process."""
         return self.memory.address + self.offset
 
 
 class Arena:
-    """Allocations that last as long as the process, and their pieces.
+    """Allocations that last as long as the process, cut into pieces.
 
     Attributes
     ----------
     nbytes : int
-        Of all allocations.
+        Total size of the allocations.
     """
 
     def __init__(self, device: Device) -> None:
         self._device, self.nbytes = device, 0
-        self._memory: Exported | None = None  # the last one that is cut into pieces
-        self._used = ARENA_NBYTES  # of it
-        # By their length, those that were given back first come first; with an event that their last use ends with.
+        self._memory: Exported | None = None  # the newest allocation of ARENA_NBYTES
+        self._used = ARENA_NBYTES  # bytes of `_memory` in use
+        # Free pieces by length, each with the event at the end of its last use. The oldest comes first.
         self._free: defaultdict[int, deque[tuple[Piece, Event | None]]] = defaultdict(deque)
 
     def take(self, nbytes: int) -> Piece:
-        """Return a piece of some bytes, or a little more. Its contents are those of its last use."""
+        """Return a piece of at least `nbytes`; it is not cleared."""
         nbytes = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         free = self._free[nbytes]
         for _ in range(len(free)):
@@ -57,7 +58,7 @@ class Arena:
         return Piece(self._memory, self._used - nbytes, nbytes)
 
     def take_zeroed(self, nbytes: int) -> Piece:
-        """Return a piece that is all zero."""
+        """Return a piece of at least `nbytes`, cleared to zero."""
         piece = self.take(nbytes)
         self._device.fill_zero(piece.address, piece.nbytes)
         return piece
@@ -67,17 +68,17 @@ class Arena:
         return self._device.allocate_exported(nbytes)
 
     def give_back(self, piece: Piece, last_use: Event | None = None) -> None:
-        """Take a piece back; it is used again once the event is over."""
+        """Return a piece to the arena, which reuses it once the event is over."""
         self._free[piece.nbytes].append((piece, last_use))
 
 
 class Pieces:
-    """Pieces that one object has.
+    """Pieces of an arena that one object holds.
 
     Attributes
     ----------
     last_use : Event or None
-        At the end of what uses them.
+        Recorded at the end of the work that uses them.
     """
 
     last_use: Event | None = None
@@ -86,12 +87,12 @@ class Pieces:
         self._arena, self._pieces = arena, list[Piece]()
 
     def take(self, nbytes: int, *, zeroed: bool = False) -> Piece:
-        """Take one more."""
+        """Return one more piece, and hold it."""
         piece = self._arena.take_zeroed(nbytes) if zeroed else self._arena.take(nbytes)
         self._pieces.append(piece)
         return piece
 
     def give_back(self) -> None:
-        """Give all of them back."""
+        """Return all pieces to the arena."""
         while self._pieces:
             self._arena.give_back(self._pieces.pop(), self.last_use)

@@ -1,7 +1,8 @@
-"""Arguments of the kernels that move messages (twins of structs in cuda/messages/point_to_point.cu).
+"""Packed arguments of the kernels that move messages.
 
-They are packed by `pack` of their structs, or by functions: objects with the fields would cost each message a
-microsecond. Fields are addresses but for lengths, clocks, ranks and tags.
+The layouts equal those of the structs in cuda/messages/point_to_point.cu. Callers use `pack` of these structs, or the
+functions below: objects with fields would cost each message a microsecond. Fields are addresses, except lengths,
+clocks, ranks and tags.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ OFFER = struct.Struct("=QQQii")
 # `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word. The word at `arrived`
 # counts the kernel's blocks.
 PULL, PULL_FIELDS = struct.Struct("=QQQQQQQii"), "ready done arrived data buffer nbytes clock peer tag"
-# `Message`, one of a batch. With an `epoch` it is one of a channel, and `stride` is the distance of its slots.
+# `Message`, one of a batch. A message of a channel has the address of its `epoch`, and `stride`: the distance in bytes
+# between the channel's slots.
 MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
 MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first_block blocks kind peer tag unused"
 MOST_MESSAGES = 39  # kMostMessages
@@ -27,15 +29,16 @@ PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKi
 
 
 def offer_arguments(*, ready: int, done: int, clock: int, peer: int, tag: int) -> bytes:
-    """Return an `OfferArgs` after its Team: set a long message's ready word, wait for its done word, or both.
+    """Pack the arguments of `offer`, which follow its `Team`.
 
-    `ready` and `done` are addresses, or 0: the word was set before, or is not waited for.
+    The kernel sets a long message's ready word, waits for its done word, or both. `ready` and `done` are addresses.
+    With 0 the kernel does not set, or wait for, that word.
     """
     return OFFER.pack(ready, done, clock, peer, tag)
 
 
 def teams_of(operations: Iterable[str], *, header: int, watch: int, timeout_s: float) -> dict[str, bytes]:
-    """Return the `Team` of one rank with which the parameter of each operation's kernels begins."""
+    """Return the packed one-rank `Team` that each operation's kernels take first."""
     alone, timeout_ns = layout.Layout(0, 1, 1, 0, 0), int(timeout_s * 1e9)
     return {
         name: TeamStruct.of(

@@ -1,4 +1,4 @@
-"""The first half of a receive: MPI matches the message and brings its envelope."""
+"""The first half of a receive: MPI matches the message and receives its envelope."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
 
 class Arrival:
-    """A message that is to come, or has come, for a device array.
+    """A receive into a device array, up to the arrival of its message.
 
     Attributes
     ----------
     status : MPI.Status
-        Of the message, once it has arrived.
+        Status of the message, set when it arrives.
     clock : int
-        Of the message, once it has arrived; 0 of a host array.
+        Clock of the message, set when it arrives; 0 if a host array was sent.
     has_arrived : bool
-        Whether its message has arrived.
+        Whether the message has arrived.
     envelope : Envelope or None
-        Of the message, once it has arrived; None of a host array's.
+        Envelope of the message, set when it arrives; None if a host array was sent.
     """
 
     clock = _entry = 0
     has_arrived = _is_cancelling = False
     envelope: Envelope | None = None
-    _nbytes = 0  # of the message
+    _nbytes = 0  # length of the data
     _error: Exception | None = None
     _comm: MessageBase | None = None
     _message: Any = None  # memory that MPI receives into
-    _request = MPI.REQUEST_NULL  # once MPI has received it, too
+    _request = MPI.REQUEST_NULL  # null before MPI's receive starts and after it has ended
 
     def __init__(
         self,
@@ -55,14 +55,16 @@ class Arrival:
         matched: MPI.Message | None = None,
         probed: ProbedMessage | None = None,
     ) -> None:
-        """Let MPI receive the next message on `comm`, or the `matched` one; without `comm`, `accept` brings it.
+        """Start MPI's receive of the next message on `comm`, or of the `matched` one.
 
-        A message that a probe has found comes first; MPI has another source and tag for it.
+        A message that a probe has found comes first. MPI may have another source and tag for it than `probed`, since
+        probes send messages again to this process. Without `comm`, `accept` takes a message that MPI has received.
         """
         postbox = self.postbox = endpoint.postbox
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
         self.stream = self._kernel_stream = stream
-        self.owner = owner[0] if type(owner) is list else owner  # the program may take the array out of its list
+        # The program may remove the array from its list.
+        self.owner = owner[0] if type(owner) is list else owner
         self.status, scratch = MPI.Status(), postbox.scratch
         self._probed, self._scratch = probed, scratch
         if comm is None:
@@ -89,20 +91,23 @@ class Arrival:
             self._request = start_receive(comm, plan.rank, plan.tag, memory)
 
     def cancel(self) -> None:
-        """Take the receive back, unless MPI has matched it; it arrives in both cases, and the status says which."""
+        """Cancel the receive, unless MPI has matched it.
+
+        `has_arrived` becomes true in both cases, and `status` says whether the receive was cancelled.
+        """
         with LOCK:
             if not self.has_arrived and self._request:
                 self._is_cancelling = True
                 self._request.Cancel()
 
     def poll(self) -> bool:
-        """Look whether the message has arrived, and read it; True once."""
+        """Test whether the message has arrived, and read its envelope. Return True once."""
         status, capacity_nbytes, postbox = self.status, self.plan.nbytes, self.postbox
         try:
             if self._request and not self._request.Test(status):
                 return False
             is_cancelled = self._is_cancelling and status.Is_cancelled()
-            nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)  # of a host array, without an envelope
+            nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)
             if self._probed is not None and not is_cancelled:
                 self._probed.set_origin(status)
             envelope = self.envelope = unpack(self._message, nbytes)
@@ -119,20 +124,21 @@ class Arrival:
             status.Set_elements(MPI.BYTE, min(nbytes, capacity_nbytes))
             if nbytes > capacity_nbytes:
                 self._error = self._truncated(f"{nbytes}")
-        except Exception as error:  # belongs to the call that waits for this receive
+        except Exception as error:
+            # The call that waits for this receive raises it; this may be another call.
             self._refuse(error)
         self.has_arrived = True
         return True
 
     def _meet(self, envelope: Envelope) -> None:
-        """Note a rank of another node; answer one that wants to know whether its memory can be opened here."""
+        """Record a sender of another node. Confirm on request that its memory is mapped."""
         if envelope.sender.node != self.postbox.sender.node:
             self.endpoint.peers.far.add(self.status.source)
         if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
             self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
 
     def _take_letter(self) -> None:
-        """Hand over the letter that has come to a receive of any tag, and receive the next message instead."""
+        """Deliver a handshake message that a receive of any tag matched; receive again."""
         assert self._comm is not None
         self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
         self.envelope = None
@@ -144,14 +150,18 @@ class Arrival:
         return MPIError(MPI.ERR_TRUNCATE, f"{self.plan.operation}: {text}; receive into a larger array")
 
     def _refuse(self, error: Exception) -> None:
-        """Keep MPI's own error, or what it is about; only a message with its data in it can be too long for MPI."""
+        """Keep the error for the call that waits for this receive.
+
+        MPI truncates only messages that contain their data.
+        """
         if not isinstance(error, MPI.Exception):
             self._error = error
         elif error.Get_error_class() == MPI.ERR_TRUNCATE:
             self._error = self._truncated("more")
         else:
             self._error = self.endpoint.explained(error, self.plan.operation)
-        if self._request:  # a receive from any rank, which MPI has not ended: some rank has failed
+        # A receive from any rank stays open in MPI when some rank has failed.
+        if self._request:
             self._request.Cancel()
             with suppress(MPI.Exception):
                 self._request.Wait()

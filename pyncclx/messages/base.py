@@ -1,4 +1,4 @@
-"""What a communicator has for its messages: its endpoint, from the first one on, and what probes have found."""
+"""A communicator's state for messages: its endpoint, and messages found by probes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .endpoint import Endpoint
 from .probe import ProbedMessages
 from .progress import PROGRESS
 
-_NAME = "messages"  # of the attachment
+_NAME = "messages"  # key in the communicator's attachments
 
 
 class _Attachment(Attachment):
-    """What the communicator's state carries for messages."""
+    """The part of the communicator's state that serves messages."""
 
     is_of_messages = True
 
@@ -31,22 +31,22 @@ class _Attachment(Attachment):
         self.probed = ProbedMessages()
 
     def join(self, team: Team) -> None:
-        """Let messages come out of windows from now on."""
+        """Let messages use the team's windows from now on."""
         if self.endpoint is not None:
             self.endpoint.team = team
 
     def drain(self) -> None:
-        """Wait on the host for everything launched so far, and check it."""
+        """Wait on the host for all kernels launched so far; raise recorded errors."""
         if self.endpoint is not None:
             self.endpoint.drain()
 
     def check(self) -> None:
-        """Raise what kernels have recorded."""
+        """Raise an error that a kernel has recorded."""
         if self.endpoint is not None:
             self.endpoint.check()
 
     def close(self) -> None:
-        """Drop the endpoint; messages that are on their way keep it."""
+        """Release the endpoint. It lasts until its messages in flight have ended."""
         if self.endpoint is not None:
             self.endpoint.forget_comm()
             postbox, self.endpoint = self.endpoint.postbox, None
@@ -54,9 +54,9 @@ class _Attachment(Attachment):
 
 
 class MessageBase(Base):
-    """The base of the classes whose methods send and receive."""
+    """Base of the classes whose methods send and receive."""
 
-    known: Any = None  # the `_Attachment`, once it has been looked up
+    known: Any = None  # the cached `_Attachment`
 
     @property
     def _messages(self) -> _Attachment:
@@ -67,14 +67,15 @@ class MessageBase(Base):
 
     @property
     def probed(self) -> ProbedMessages:
-        """The messages that probes have found and no call has received."""
+        """Messages that probes have found and no call has received yet."""
         return self._messages.probed
 
     @property
     def endpoint(self) -> Endpoint:
-        """This communicator's messages with device arrays, made at the first one. Not collective."""
+        """The endpoint of this communicator, made at the first use. Not collective."""
         own: _Attachment | None = self.known
-        if own is not None and own.endpoint is not None:  # None once the communicator has been freed
+        # The endpoint is None once the communicator has been freed.
+        if own is not None and own.endpoint is not None:
             return own.endpoint
         own = self._messages
         if own.endpoint is None:
@@ -86,9 +87,10 @@ class MessageBase(Base):
         return own.endpoint
 
     def prepare_messages(self) -> None:
-        """Make the endpoint before a collective begins to wait, if what it loads and allocates would wait for that.
+        """Make the endpoint before a collective whose kernel waits.
 
-        A stream that is being captured allows no allocation; what it captures does not run now.
+        On devices where loading waits for running kernels, a later endpoint would wait for the collective. A stream
+        under capture allows no allocation, and its kernels do not run now.
         """
         device = backends.select()
         if device.loads_beside_kernels or self._messages.endpoint is not None or self.size == 1:
@@ -97,7 +99,8 @@ class MessageBase(Base):
             _ = self.endpoint
 
     def _device_of_team(self) -> Device:
-        PROGRESS.get()  # kernels that wait come next: MPI goes on meanwhile
+        # Kernels that wait are launched next; MPI must progress meanwhile.
+        PROGRESS.get()
         device = super()._device_of_team()
         if self.size > 1:
             kernels.load_for_any_time(device)

@@ -1,4 +1,4 @@
-"""Messages that one launch moves: what many requests have to do on a stream at the same time."""
+"""Batches: one launch moves the messages of several requests on a stream."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from .arguments import BATCH, MESSAGE, MOST_MESSAGES, PULL_MESSAGE
 from .endpoint import Endpoint
 
-BLOCK_NBYTES = 32 << 10  # that a block moves before another one pays (not measured)
+# A message gets one more block for each such number of bytes (not measured).
+BLOCK_NBYTES = 32 << 10
 _ARRIVED_NBYTES = struct.calcsize("=I")
 _KIND = operator.itemgetter(0)
-#: What is to be done for a message, see `message`.
+#: Work of a batch for one message, see `message`.
 Message = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
@@ -32,24 +33,28 @@ def message(
     peer: int,
     tag: int,
 ) -> Message:
-    """Make one: that of a channel has an `epoch`, and the distance of its slots; see `arguments.MESSAGE`."""
+    """Make an entry of a batch, with the fields of `arguments.MESSAGE`.
+
+    Only messages of channels have an `epoch` and a `stride`.
+    """
     return kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag
 
 
 def launch(endpoint: Endpoint, operation: str, messages: list[Message], stream: Any) -> None:
-    """Do what is to be done for messages of an endpoint on a stream.
+    """Launch the kernels that move an endpoint's messages on a stream.
 
-    What signals goes before what waits for peers, also if it takes several launches: so no two ranks wait for each
-    other's second launch in their first one.
+    Messages that signal peers come before those that wait for peers, also across launches. Otherwise the first
+    launches of two ranks could wait for each other's second.
     """
-    messages.sort(key=_KIND)  # in the order of MessageKind
+    messages.sort(key=_KIND)  # the order of MessageKind
     while messages:
         some, messages, packed, grid, total = messages[:MOST_MESSAGES], messages[MOST_MESSAGES:], b"", 0, 0
         words = endpoint.postbox.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), MOST_MESSAGES]
         for each in some:
             total += each[3] if each[0] == PULL_MESSAGE else 0
         for kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag in some:
-            blocks = 1  # or those that fetch long ones share the device's by their lengths
+            blocks = 1
+            # Long messages share the device's blocks in proportion to their lengths.
             if kind == PULL_MESSAGE and nbytes > BLOCK_NBYTES:
                 blocks = max(1, min(-(-nbytes // BLOCK_NBYTES), endpoint.device.max_channels * nbytes // total))
             fields = data, buffer, nbytes, ready, done, clock, arrived or words, epoch, stride

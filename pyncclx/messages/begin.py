@@ -1,4 +1,4 @@
-"""Beginning one side of a call: find or make its plan, and the stream to work on."""
+"""The beginning of a send or receive: its plan, cached or new, and its stream."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ NOTHING = Plan("", Buffer(0, 0, datatypes.of("u1"), (0,), False, None, None), MP
 def planned(
     comm: MessageBase, operation: str, buf: Any, rank: int, tag: int, name: str = "buf", *, writable: bool
 ) -> Plan | None:
-    """Return the plan of a side, which receives if its buffer is `writable`; None if the buffer is on the host.
+    """Return the plan of a send or, if `writable`, receive; None for a host buffer.
 
-    The endpoint caches plans by the key of the array. A call with the same arguments only looks for failures.
+    The endpoint caches plans by the key of the array. A cached plan skips all checks of arguments; only failures are
+    checked.
     """
     own, key = comm.known, None
-    endpoint: Endpoint | None = None if own is None else own.endpoint  # None once the communicator has been freed
+    # The endpoint is None once the communicator has been freed.
+    endpoint: Endpoint | None = None if own is None else own.endpoint
     if type(rank) is int and type(tag) is int:
-        try:  # noqa: SIM105  a context manager costs more
+        try:  # noqa: SIM105  contextlib.suppress costs more
             key = operation, writable, MAKERS[type(buf)](buf), rank, tag
         except NoKey:
             pass
@@ -53,7 +55,10 @@ def planned(
 def _new_plan(
     endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, name: str, key: Hashable, *, writable: bool
 ) -> Plan:
-    """Check the arguments of a side; keep its plan, without the array, if an equal call can use it again."""
+    """Check the arguments and make their plan; cache it if equal calls can reuse it.
+
+    A cached plan does not keep the array.
+    """
     check = endpoint.check_receive if writable else endpoint.check_send
     rank, tag = check(operation, rank, tag)
     if rank == MPI.PROC_NULL:
@@ -68,11 +73,11 @@ def _new_plan(
 
 
 def stream_of(endpoint: Endpoint, plan: Plan) -> Any:
-    """Return the stream to work on, which has waited for the producer of the buffer."""
+    """Return the message's stream, which waits for the producer of the buffer."""
     device, caller = endpoint.device, endpoint.caller
     if plan.of_current is None or caller.stream is not None or caller.blocking == "host":
         stream = stream_for(device, (plan.buffer,), caller, plan.of_current)
-    else:  # the buffer names no stream
+    else:
         stream = device.current_stream()
     if device.is_capturing(stream):
         raise NotSupported(

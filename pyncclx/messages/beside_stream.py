@@ -1,4 +1,4 @@
-"""Open receives beside their streams: which stream their kernels are for, and when these would wait for nothing."""
+"""Open receives: on which stream their kernels run, and when to launch them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .typed import TypedBuffer
 
 
 class OpenArrival(Arrival):
-    """A message that is to come, or has come, whose data no kernel has been launched for.
+    """A receive up to the launch of its kernel.
 
     Attributes
     ----------
@@ -25,15 +25,19 @@ class OpenArrival(Arrival):
     is_awaited : bool
         Whether a call waits for it.
     is_abandoned : bool
-        Whether no call will finish it: its data is then brought as soon as its kernel waits for nothing.
+        Whether no call will finish it. Its kernel is then launched once the data can be read.
     """
 
     launched = is_posted = is_awaited = is_abandoned = False
-    _start_event: Event | None = None  # that its kernel comes after, once it has left its stream
+    # Recorded on the receive's stream when the kernel is moved to the side stream, where the kernel waits for it.
+    _start_event: Event | None = None
     _held_since = 0.0
 
     def leave_stream(self) -> None:
-        """Let its kernel come after what its stream has by now, and on another stream before what follows there."""
+        """Move the kernel to the side stream, after the work enqueued so far on its own.
+
+        Later work on its own stream does not wait for the kernel until the receive is finished.
+        """
         device = self.endpoint.device
         if self._start_event is None and not self.is_abandoned and device.can_leave(self.stream):
             self._start_event = self._event_on(self.stream)
@@ -44,11 +48,12 @@ class OpenArrival(Arrival):
         return event
 
     def is_due(self) -> bool:
-        """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream.
+        """Return whether the sender may wait for the kernel, which waits for nothing.
 
-        Only of a long message: senders do not wait for others. The kernel then waits neither for the data nor for what
-        the stream had, so that no other one waits for it, nor a call that waits for the whole device. An abandoned
-        receive, of any length, is due once its data can be read, and its kernel stays on its stream.
+        Senders wait only for receivers of long messages. Such a receive leaves its stream once its data can be read.
+        It is due when the earlier work of that stream has ended, too. So no other kernel waits for it, nor a call that
+        synchronizes the device. An abandoned receive, of any length, is due once its data can be read, and its kernel
+        stays on its stream.
         """
         if self.is_abandoned:
             return self._can_read() and self.endpoint.device.can_leave(self.stream)
@@ -59,10 +64,11 @@ class OpenArrival(Arrival):
 
     @property
     def is_held_back(self) -> bool:
-        """Whether its launch would make the program's stream wait for its sender, though no call waits for it.
+        """Whether to delay the launch, which would make this rank wait for the sender.
 
-        On the host device, whether the launch itself would wait: a launch there may return only when its kernel has
-        ended, and the lock is held meanwhile, which the sender's other threads may need for what the kernel waits for.
+        On a GPU this concerns abandoned receives: the program's stream would wait, though no call does. On the host
+        device a launch may return only when its kernel has ended, and holds the lock until then. Threads that must
+        first enqueue the sender's work may need that lock.
         """
         if self.endpoint.device.launches_at_once:
             return self.is_abandoned and not self._can_read()
@@ -70,23 +76,24 @@ class OpenArrival(Arrival):
             self.leave_stream()
         start = self._start_event
         if start is None and self.stream is not None and not self.is_abandoned:
-            return False  # the stream's thread waits
+            # A stream of the host device has its own thread: that one waits.
+            return False
         if self._can_read() and (start is None or self._is_copied or start.is_over()):
             return False
         return not self._is_late()
 
     def _can_read(self) -> bool:
-        """Whether its kernel would wait for nothing of the sender's."""
+        """Whether the data can be read now: the kernel would not wait for the sender."""
         envelope = self.envelope
         return envelope is None or envelope.transport in (EMPTY, INLINE) or can_read(self.endpoint, envelope)
 
     @property
     def _is_copied(self) -> bool:
-        """Whether MPI has brought the data, which is then copied on the receive's own stream."""
+        """Whether MPI has received the data; the receive's own stream then copies it."""
         return self.envelope is None or self.envelope.transport in (EMPTY, INLINE)
 
     def _is_late(self) -> bool:
-        """Whether the sender has failed, or not come as far as its data within PYNCCLX_TIMEOUT since first asked."""
+        """Return whether the sender failed or PYNCCLX_TIMEOUT passed since first asked."""
         now, endpoint = time.monotonic(), self.endpoint
         self._held_since = self._held_since or now
         return now - self._held_since > endpoint.timeout_s or self._sender_failure() is not None
@@ -95,13 +102,13 @@ class OpenArrival(Arrival):
         return self.endpoint.failure_of(self.status.source, self.plan.operation)
 
     def _is_lost(self) -> bool:
-        """Whether the sender has failed before its data could be read; this error is kept, unless there is one."""
+        """Return whether the sender failed before its data was readable; keep this error."""
         failure = None if self._can_read() else self._sender_failure()
         self._error = self._error or failure
         return failure is not None
 
     def _unpack(self) -> Any:
-        """Copy what was received into an array with gaps, on the receive's own stream, which is returned."""
+        """Unpack the data into an array with gaps; return the stream, the receive's own."""
         assert isinstance(self.buffer, TypedBuffer)
         if self._kernel_stream is not self.stream:
             self.endpoint.device.order(self._kernel_stream, self.stream)
@@ -109,8 +116,9 @@ class OpenArrival(Arrival):
         return self.stream
 
     def _finish_alone(self) -> None:
-        """Do what `finish` does for the data: the program's stream sees it from now on."""
-        with suppress(Exception):  # no call is there to raise it
+        """Make the program's stream wait for the data of an abandoned receive."""
+        # No call is left that could raise an error.
+        with suppress(Exception):
             if isinstance(self.buffer, TypedBuffer) and self._error is None:
                 self._unpack()
             elif self._kernel_stream is not self.stream:
@@ -118,6 +126,6 @@ class OpenArrival(Arrival):
             self.keep_memory()
 
     def keep_memory(self) -> None:
-        """Keep the array until its stream has done what it has by now."""
+        """Keep the array until the work enqueued so far on its stream has ended."""
         memory = self.buffer, self.owner
         self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)

@@ -1,4 +1,4 @@
-"""The end of a call that sends or receives: it waits if the communicator's calls block, and emits an event."""
+"""The end of a call that sends or receives: a wait on the host, and an event."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class StreamWait:
-    """The wait of the host for a stream, at the end of a call or request; equal ones are for the same stream.
+    """A wait of the host for one stream, at the end of a call or request.
 
-    On others of the endpoint there may be partitions for a receiver that starts only after this rank's next calls.
+    Waits for the same stream are equal. Other streams of the endpoint are not waited for: partitions there may wait
+    for a receiver that starts only after this rank's next calls.
     """
 
     __slots__ = ("_endpoint", "_key", "_stream")
@@ -34,7 +35,7 @@ class StreamWait:
         return hash(self._key)
 
     def __call__(self) -> None:
-        """Wait, unless the stream is captured, and raise what kernels have recorded."""
+        """Synchronize the stream, unless it is captured; raise recorded errors."""
         device = self._endpoint.device
         if not device.is_capturing(self._stream):
             device.synchronize(self._stream)
@@ -44,8 +45,8 @@ class StreamWait:
 def end_call(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
     """Wait on the host for the messages of a call, if the communicator's calls block.
 
-    If they do not and the program has named a stream, arrays may be another stream's: they are kept until their
-    messages' kernels have ended.
+    Otherwise, if the program has set a stream, keep the arrays until their messages' kernels have ended: their memory
+    may belong to another stream.
     """
     caller, waited = endpoint.caller, list[Any]()
     if caller.blocking == "host":
@@ -62,7 +63,7 @@ def end_call(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
 
 
 def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:
-    """Emit the event of a call that has sent or received messages, or has begun to; None for MPI.PROC_NULL."""
+    """Emit the event of a call; its messages to or from MPI.PROC_NULL are None."""
     under_way = [message for message in messages if message is not None]
     how = events.STAGED if any(message.is_inline for message in under_way) else events.NATIVE
     nbytes = max((message.buffer.nbytes for message in under_way), default=0)

@@ -1,4 +1,4 @@
-"""Sends and receives of MPI's point-to-point chapter on device arrays, out of `Outgoing` and `Incoming`."""
+"""MPI's sends and receives of device arrays, by `Outgoing` and `Incoming`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def sending(of_host: _Method) -> _Method:
-    """Let Send or Ssend send device arrays; the method itself is for host arrays."""
+    """Make Send or Ssend accept device arrays; `of_host` serves host arrays."""
     operation = of_host.__name__
 
     @functools.wraps(of_host)
@@ -62,7 +62,7 @@ def sending(of_host: _Method) -> _Method:
 
 
 def isending(of_host: _Method) -> _Method:
-    """Let Isend or Issend send device arrays; the method itself is for host arrays."""
+    """Make Isend or Issend accept device arrays; `of_host` serves host arrays."""
     operation = of_host.__name__
 
     @functools.wraps(of_host)
@@ -87,7 +87,7 @@ def isending(of_host: _Method) -> _Method:
 
 
 def receiving(of_host: _Method) -> _Method:
-    """Let Recv receive device arrays; the method itself is for host arrays."""
+    """Make Recv accept device arrays; `of_host` serves host arrays."""
 
     @functools.wraps(of_host)
     def receive(
@@ -122,7 +122,7 @@ def receiving(of_host: _Method) -> _Method:
 
 
 def ireceiving(of_host: _Method) -> _Method:
-    """Let Irecv receive device arrays; the method itself is for host arrays."""
+    """Make Irecv accept device arrays; `of_host` serves host arrays."""
 
     @functools.wraps(of_host)
     def ireceive(comm: MessageBase, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
@@ -149,7 +149,7 @@ def ireceiving(of_host: _Method) -> _Method:
 def receive_matched(
     comm: MessageBase, message: MPI.Message, buf: Any, status: MPI.Status | None, probed: ProbedMessage | None = None
 ) -> None:
-    """Mrecv."""
+    """Receive a matched message into a device array (Mrecv)."""
     began = events.begin("Recv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Recv", message, buf, probed)
     incoming.finish(incoming.stream)
@@ -161,7 +161,7 @@ def receive_matched(
 
 
 def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: ProbedMessage | None = None) -> Request:
-    """Imrecv."""
+    """Begin to receive a matched message into a device array (Imrecv)."""
     began = events.begin("Irecv", comm) if events.listeners else None
     incoming = _begin_matched(comm, "Irecv", message, buf, probed)
     request = message_request(incoming, status=incoming.status)

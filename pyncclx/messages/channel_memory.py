@@ -1,4 +1,4 @@
-"""The memory that a process has for channels (`channels.py`): words of their ends in its bounce memory, and slots."""
+"""Memory of channels (`channels.py`): slots, and words in the bounce memory."""
 
 from __future__ import annotations
 
@@ -11,56 +11,57 @@ from .bounce import END_NBYTES, ENDS, end_address
 
 
 class Slots(NamedTuple):
-    """Two slots of a channel: a piece of exported memory, and from one to the other."""
+    """Two slots of a channel, `stride` bytes apart in a piece of exported memory."""
 
     piece: Piece
     stride: int
 
     @property
     def memory(self) -> Exported:
-        """That they are in."""
+        """The exported memory that holds the slots."""
         return self.piece.memory
 
     @property
     def offset(self) -> int:
-        """Of the first in that memory."""
+        """Offset of the first slot in `memory`."""
         return self.piece.offset
 
     @property
     def address(self) -> int:
-        """Of the first."""
+        """Address of the first slot."""
         return self.piece.address
 
 
 class ChannelMemory:
-    """The words and slots that a process has for its ends of channels."""
+    """The words and slots of this process's channel ends."""
 
     def __init__(self, device: Device, bounce: int, arena: Arena) -> None:
         self._device, self._bounce, self._arena = device, bounce, arena
-        self._places = deque(range(ENDS))  # those that were used longest ago come first
+        self._places = deque(range(ENDS))  # free places, the least recently used first
         self._used_places: set[int] = set()
 
     def take_place(self) -> int | None:
-        """Return the place of the words of an end, which are zero; None if all are taken."""
+        """Return the place of an end's words, cleared to zero; None if none is free."""
         if not self._places:
             return None
         place = self._places.popleft()
-        if place in self._used_places:  # else they have been zero from the beginning, and the host need not wait
+        # The words of a new place are zero already; clearing them would make the host wait.
+        if place in self._used_places:
             self._device.fill_zero(self.address(place), END_NBYTES)
         self._used_places.add(place)
         return place
 
     def address(self, place: int) -> int:
-        """Return the address of its words."""
+        """Return the address of the words at a place."""
         return end_address(self._bounce, place)
 
     def take_slots(self, nbytes: int) -> Slots:
-        """Return two slots for messages of some bytes."""
+        """Return two slots for messages of `nbytes` each."""
         stride = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         return Slots(self._arena.take(2 * stride), stride)
 
     def give_back(self, place: int, slots: Slots | None) -> None:
-        """Take back what an end has had."""
+        """Return an end's place and slots to the free ones."""
         self._places.append(place)
         if slots is not None:
             self._arena.give_back(slots.piece)

@@ -1,15 +1,15 @@
-"""Channels: the ways of messages in graphs, where MPI matches nothing.
+"""Channels, which transfer messages of persistent requests in graphs, without MPI.
 
-Each persistent send has the sender's end of one, its *outlet*, and describes it in its envelopes. A persistent receive
-that such an envelope meets makes the receiver's end, the *inlet*, and answers. From then on both may be captured, and
-in a graph the two meet each other.
+Each persistent send has the sender's end, the *outlet*, and describes it in its envelopes. A persistent receive that
+matches such an envelope makes the receiver's end, the *inlet*, and answers. From then on both requests may be captured,
+and in graphs each is matched with the other.
 
 Each end has a place in its process's bounce memory, with 32-bit words (cuda/messages/point_to_point.cu):
 
     outlet   ready | done, answer | times sent | times awaited      the other end reads `ready`, writes `done`, `answer`
     inlet    times received | blocks that have arrived
 
-Short messages have two slots, which take turns; long ones are fetched from where they are.
+Short messages use two slots alternately; long ones are fetched from the sender's buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .bounce import SLOT_NBYTES, end_address
 from .endpoint import Endpoint
 from .envelope import EAGER, Envelope
 
-_WORD_NBYTES = 8  # of which kernels use 4
+_WORD_NBYTES = 8  # distance between words; kernels use 4 of the bytes
 _ANSWER = (1).to_bytes(4, "little")
 
 _numbers = itertools.count(1)
@@ -52,9 +52,9 @@ class Outlet:
     Attributes
     ----------
     number : int
-        Of the channel in this process.
+        Number of the channel in this process.
     located : tuple
-        Fields of the envelopes of short messages.
+        The fields that describe the channel in envelopes of short messages.
     """
 
     def __init__(self, endpoint: Endpoint, nbytes: int, place: int) -> None:
@@ -66,7 +66,7 @@ class Outlet:
         self.located = self.described(Envelope(endpoint.postbox.sender, EAGER, 0, nbytes)).of_channel
 
     def described(self, envelope: Envelope) -> Envelope:
-        """Return an envelope that describes the channel, too."""
+        """Return a copy of an envelope that also describes the channel."""
         slots, envelope = self._slots, envelope._replace(channel=self.number, channel_place=self._place)
         if slots is None:
             return envelope
@@ -74,13 +74,13 @@ class Outlet:
 
     @property
     def is_answered(self) -> bool:
-        """Whether a persistent receive has made the other end."""
+        """Whether a persistent receive has made the inlet."""
         if not self._answered:
             self._answered = self._device.peek(self._words.done + 4, len(_ANSWER)) == _ANSWER
         return self._answered
 
     def send(self, batch: list[Message], data: int, peer: int, tag: int) -> None:
-        """Send the data at an address by the launch of a batch."""
+        """Append to a batch what sends the data at an address."""
         ready, done, sent, awaited = self._words
         common = {"ready": ready, "done": done, "peer": peer, "tag": tag}
         if self._nbytes > SLOT_NBYTES:
@@ -97,9 +97,9 @@ class Inlet:
     Attributes
     ----------
     key : tuple
-        Of the channel: `key_of` its envelopes.
+        Key of the channel: `key_of` its envelopes.
     nbytes : int
-        Of its messages.
+        Length of each message.
     """
 
     def __init__(self, endpoint: Endpoint, bounce: int, envelope: Envelope, source: int, place: int) -> None:
@@ -113,7 +113,7 @@ class Inlet:
         self._answer(endpoint)
 
     def _continue(self, endpoint: Endpoint) -> None:
-        """Count on from what an earlier inlet of this channel has received."""
+        """Continue the count of received messages of an earlier inlet of this channel."""
         device, stream = endpoint.device, endpoint.device.current_stream()
         received = bytearray(device.peek(self._theirs.done, 4))
         if any(received):
@@ -121,14 +121,14 @@ class Inlet:
             device.synchronize(stream)
 
     def _answer(self, endpoint: Endpoint) -> None:
-        """Let the sender know of this end; on a stream that waits for nobody."""
+        """Set the sender's answer word, on a stream that never waits for a peer."""
         answer = bytearray(_ANSWER)
         endpoint.device.copy(
             self._theirs.done + 4, MPI.Get_address(answer), len(answer), endpoint.postbox.host_array_stream
         )
 
     def receive(self, batch: list[Message], buffer: int, tag: int) -> None:
-        """Receive to an address by the launch of a batch."""
+        """Append to a batch what receives the next message at an address."""
         words = {"ready": self._theirs.ready, "done": self._theirs.done}
         own = {"epoch": self._mine, "arrived": self._mine + _WORD_NBYTES}
         where = {"data": self._data, "stride": self._stride, "buffer": buffer, "nbytes": self.nbytes}
@@ -136,12 +136,12 @@ class Inlet:
 
 
 def key_of(envelope: Envelope) -> tuple[bytes, int]:
-    """Return what names the channel that an envelope describes: the uid of the sender, and its number there."""
+    """Return the key of an envelope's channel: the sender's uid and channel number."""
     return envelope.sender.uid, envelope.channel
 
 
 def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -> int:
-    """Return the address here of a channel's data, which stays open as long as the inlet."""
+    """Map a channel's data for the life of the inlet; return its address here."""
     if not envelope.channel_stride and not envelope.allocation_nbytes:
         assert endpoint.team is not None  # windows are made by all ranks
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
@@ -153,7 +153,7 @@ def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -
 
 
 def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
-    """Make the outlet of a persistent send; None if a receiver cannot be given its data in a graph."""
+    """Make the outlet of a persistent send; None if graphs cannot share its data."""
     device, team = endpoint.device, endpoint.team
     in_place = nbytes > SLOT_NBYTES and (team is None or team.windows.at(address) is None)
     if in_place and (device.exports_are_copies or device.allocation(address) is None):
@@ -163,7 +163,10 @@ def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
 
 
 def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | None:
-    """Return the inlet of the channel that an envelope describes, and answer; None if it describes none."""
+    """Return the inlet of an envelope's channel, made and answered if it is new.
+
+    None if the envelope has no channel, no place is free, or the sender's memory cannot be mapped here.
+    """
     postbox = endpoint.postbox
     bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
     if bounce is None:
@@ -177,11 +180,11 @@ def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | Non
         return None
     try:
         inlet = postbox.inlets[key] = Inlet(endpoint, bounce, envelope, source, place)
-    except (OSError, RuntimeError):  # the memory cannot be opened here
+    except (OSError, RuntimeError):
         return None
     return inlet
 
 
 def unmatched(operation: str, why: str) -> NotSupported:
-    """Make the error of a request that cannot be captured."""
+    """Return the exception for a request that cannot be captured."""
     return NotSupported(f"{operation}: in a graph a request meets the one that it met before, but {why}")

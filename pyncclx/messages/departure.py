@@ -1,4 +1,4 @@
-"""The first half of a send: choose how the data travels, and give MPI the envelope."""
+"""The first half of a send: choose the transport, and send the envelope by MPI."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from .scratch import PINNED_NBYTES, host_memory
 from .side import Plan
 from .typed import TypedBuffer
 
-#: What starts MPI's part, by whether the send is over only when it has been matched.
+#: The MPI call that sends the envelope, by whether the send is synchronous.
 STARTS: dict[bool, Callable[..., MPI.Request]] = {False: MPI.Comm.Isend, True: MPI.Comm.Issend}
 
 
 class Departure:
-    """A message whose envelope MPI has been given; `send.py` has what follows.
+    """A send up to its envelope; `Outgoing` in `send.py` does the rest.
 
-    A short one is copied to a slot, or MPI has its data, if no slot is free. A long one is offered: its receiver reads
-    the buffer. The envelope of a persistent request's message describes its channel, too. Between nodes messages have
-    no envelope. MPI has no part in a message without a communicator: its `message` goes another way.
+    A short message is copied to a slot; if no slot is free, MPI transfers its data. A long one is offered: its receiver
+    reads the buffer. The envelope of a persistent request's message describes its channel, too. Between nodes messages
+    have no envelope. Without a communicator MPI sends nothing, and the caller transfers `message`.
 
     Attributes
     ----------
     put : bytes
-        Arguments of the kernel that copies a short message, until it is launched.
+        Arguments of the kernel that copies a short message; empty once it is launched.
     peer : int
-        The rank that receives it.
+        The rank that receives the message.
     message : bytes-like
-        What MPI transfers.
+        The envelope, the data, or both, for MPI.
     is_inline : bool
         Whether MPI transfers the data.
     is_copied : bool
-        Whether a kernel copies it to a slot.
+        Whether a kernel copies the data to a slot.
     """
 
     put, is_inline, is_copied = b"", False, False
     _entry = 0
-    _offered: int | None = None  # the place of an offered message that is not known to be over
-    _place: int | None = None  # that the message holds until its receiver has read it
+    _offered: int | None = None  # place of an offered message, until it is complete
+    _place: int | None = None  # place held until the receiver has read the message
     _request = MPI.REQUEST_NULL
 
     def __init__(
@@ -62,7 +62,8 @@ class Departure:
         self.endpoint, self.plan, self.buffer, self.peer, self.stream = endpoint, plan, plan.buffer, plan.rank, stream
         if isinstance(plan.buffer, TypedBuffer):
             plan.buffer.pack(endpoint, stream)
-        self.owner = owner[0] if type(owner) is list else owner  # the program may take the array out of its list
+        # The program may remove the array from its list.
+        self.owner = owner[0] if type(owner) is list else owner
         self._channel, postbox, ring = channel, endpoint.postbox, endpoint.ring
         self.postbox, self.clock = postbox, postbox.clock.next()
         if ring is not None and plan.is_free_at_once:
@@ -78,7 +79,7 @@ class Departure:
                 self.message: Any = self._choose(needs_envelope=comm is None)
                 if comm is not None:
                     self._request = start_send(start, comm, plan.rank, plan.tag, self.message)
-            else:  # a kernel copies the data to a slot
+            else:
                 ready, slot, offset = postbox.bounce.slot_addresses[place]
                 self.put, self.is_copied = PUT.pack(plan.buffer.address, slot, ready, plan.nbytes, self.clock), True
                 located = None if channel is None else channel.located
@@ -89,7 +90,7 @@ class Departure:
             self.withdraw()
             raise endpoint.explained(error, plan.operation) from error
 
-    # How the data travels otherwise: each method returns the message for MPI, or None if it cannot travel so.
+    # The other transports. Each method returns the message for MPI, or None if its transport cannot be used.
 
     def _choose(self, *, needs_envelope: bool) -> Any:
         peers, plan = self.endpoint.peers, self.plan
@@ -106,7 +107,7 @@ class Departure:
         return envelope if self._channel is None else self._channel.described(envelope)
 
     def _offer(self) -> bytes | None:
-        """The receiver reads the buffer."""
+        """Return the packed envelope of an offer; None without place or shareable memory."""
         located = self._located()
         if located is None:
             return None
@@ -121,13 +122,17 @@ class Departure:
         return envelope._replace(place=place).pack()
 
     def _located(self) -> tuple[Envelope, Exported | None] | None:
-        """The buffer, as a receiver finds it; None if its memory cannot be shared."""
+        """Return an envelope that locates the buffer, and its export unless in a window.
+
+        None if the memory cannot be shared.
+        """
         address, team = self.buffer.address, self.endpoint.team
         window = team.windows.at(address) if team else None
         if window is not None:
             return self._envelope(WINDOW).located_in_window(window.number, address - window.memory.address), None
         device = self.endpoint.device
-        if device.exports_are_copies:  # made now, of what the stream has still to put there
+        # The export copies the buffer now, so earlier work on the stream must have ended.
+        if device.exports_are_copies:
             device.synchronize(self.stream)
         exported = device.export(address, self.plan.nbytes)
         if exported is None:
@@ -135,12 +140,16 @@ class Departure:
         return self._envelope(OFFERED).located(exported), exported
 
     def _inline(self, answer: int = 0) -> Any:
-        """MPI transfers the data; with `answer`, the receiver is to answer if it can read the bounce memory."""
+        """Return a message for MPI that holds envelope and data.
+
+        With `answer` the receiver answers if it can map the bounce memory.
+        """
         self.is_inline = True
         self.endpoint.peers.introduce(self.peer)
         envelope = self._envelope(INLINE)._replace(answer=answer)
         located = self._located() if envelope.channel and self.plan.nbytes > SLOT_NBYTES else None
-        if located is not None:  # for the channel alone
+        # Only the channel uses this location.
+        if located is not None:
             envelope = envelope.located_as(located[0])
         message = np.empty(inline_nbytes(self.plan.nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
@@ -150,7 +159,7 @@ class Departure:
         return message
 
     def _data_alone(self) -> memoryview:
-        """MPI transfers the data as that of a host array, to a rank that can read nothing of this process's memory."""
+        """Return the data alone as MPI's message, for a rank that cannot map this memory."""
         self.is_inline = True
         device, nbytes = self.endpoint.device, self.plan.nbytes
         message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)
@@ -159,7 +168,7 @@ class Departure:
         return message.data
 
     def withdraw(self) -> None:
-        """Give the place back: no receiver has got the envelope, and none will."""
+        """Free the place of a message whose envelope was not sent."""
         self.put, self._offered = b"", None
         if self._place is not None:
             self.postbox.rescue.end(self._place, self.clock)

@@ -1,4 +1,4 @@
-"""A communicator's part of sending and receiving: it checks arguments, launches kernels, and reads their errors."""
+"""The endpoint of a communicator's messages: checks, launches and kernels' errors."""
 
 from __future__ import annotations
 
@@ -46,47 +46,47 @@ from .side import Plan
 OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
-    *("send", "recv"),  # of objects, by any method
+    *("send", "recv"),  # all methods for objects
     *("Send_init", "Ssend_init", "Rsend_init", "Recv_init", "Startall", "Psend_init", "Precv_init"),
 )
 _serials = itertools.count(1)
 
 
 class Endpoint:
-    """One communicator's messages; each rank makes its own.
+    """One communicator's state for messages; each rank makes its own.
 
-    It lasts until its communicator has been freed and its last message is over, which may be later.
-    Kernels take a `Team` of one rank: its error record and timeout are all that they need of it.
+    It lasts until its communicator has been freed and its last message is complete, which may be later.
+    Kernels take a `Team` of one rank, of which they use only the error record and the timeout.
 
     Attributes
     ----------
     device : Device
     postbox : Postbox
-        What all communicators of the process share.
+        The message context that all communicators of the process share.
     rank, size : int
-        Of this process, and of those that messages go to: of an intercommunicator, the remote group.
+        This process's rank, and the number of ranks to send to; in an intercommunicator, those of the remote group.
     team : Team or None
-        Of the communicator, once it has one: its windows.
+        The communicator's team, once it has one; messages use its windows.
     caller : Caller
-        For streams.
+        The communicator's stream and whether its calls block.
     watch : Watch
         Error record.
     teams : dict of str to bytes
-        The `Team` of each operation's kernels, with which their parameter begins.
+        For each operation, the packed `Team` that begins its kernels' parameter.
     partitioned : PartitionedEnds
     calls : Calls or None
-        What records messages, in `ring`.
+        Records messages, in `ring`.
     timeout_s : float
-        PYNCCLX_TIMEOUT, when it was made.
+        PYNCCLX_TIMEOUT, read when the endpoint was made.
     failure : Exception or None
-        What every call raises: of a wait in MPI that was too long.
+        Raised by every call after a wait in MPI has timed out.
     peers : Peers
     plans : dict
-        Of earlier messages, by the keys of their arguments.
+        Cached plans by the keys of their arguments.
     broken : set of (int, int)
-        Rank and clock of messages whose data never came.
+        Rank and clock of messages whose data never arrived.
     id, uids, comm, world_ranks, loss
-        As of `recovery.watched.Watched`; only MPI is asked, and what is known of ranks of MPI.COMM_WORLD counts.
+        See `recovery.watched.Watched`. The detector asks only MPI, and uses what it knows of MPI.COMM_WORLD's ranks.
     """
 
     id: bytes = b""
@@ -116,12 +116,12 @@ class Endpoint:
         self.failure: Exception | None = None
         self.teams = teams_of(OPERATIONS, header=header, watch=self.watch.address, timeout_s=self.timeout_s)
         self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
-        self._streams = UsedStreams(device)  # since the last `drain`; two threads launch: see watcher.py
+        self._streams = UsedStreams(device)  # used by all threads since the last `drain`
         self.plans: BoundedCache[Hashable, Plan] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds(self)
         self.loss: Loss | None = None
-        self.senders: dict[int, Sender] = {}  # by rank, those whose data kernels here have fetched
+        self.senders: dict[int, Sender] = {}  # rank to sender whose data kernels here have fetched
         self.broken: set[tuple[int, int]] = set()
         if comm.size > 1 or isinstance(comm, MPI.Intercomm):
             DETECTOR.get().watch(self)
@@ -129,18 +129,18 @@ class Endpoint:
 
     @cached_property
     def order(self) -> LaunchOrder:
-        """The order of launches that graphs capture of persistent requests."""
+        """The order of persistent requests' launches that graphs capture."""
         return LaunchOrder(self.device)
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
-        """Launch a kernel of the postbox for an operation, on `stream`; `arguments` follow its Team."""
+        """Launch a kernel of the postbox on `stream`, with its `Team` and `arguments`."""
         if stream is not self._streams.last:
             self._streams.add(stream)
         function, parameters = self.postbox.functions[kernel], self.teams[operation] + arguments
         self.device.launch(function, grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
-        """Launch a kernel on `stream`, given all bytes of its parameter."""
+        """Launch a kernel on `stream` with the complete bytes of its parameter."""
         self._streams.add(stream)
         self.device.launch(function, grid, threads, parameters, stream)
 
@@ -150,7 +150,7 @@ class Endpoint:
         self.device.copy(to, source, nbytes, stream)
 
     def plan(self, operation: str, buffer: Buffer, peer: int, tag: int) -> Plan:
-        """Make the plan of a side that has been checked."""
+        """Make the plan of a send or receive whose arguments have been checked."""
         facts = b""
         if self.calls is not None:
             nbytes, datatype, kind = buffer.nbytes, buffer.datatype.name, record_layout.MESSAGE
@@ -158,16 +158,16 @@ class Endpoint:
         return Plan(operation, buffer, peer, tag, facts)
 
     def drain(self) -> None:
-        """Wait on the host for everything launched so far, and check it."""
+        """Wait on the host for all work enqueued but not captured; raise recorded errors."""
         with LOCK:
             used = list(self._streams.values())
             self._streams.clear()
-        for stream in itertools.filterfalse(self.device.is_capturing, used):  # what a graph holds does not run now
+        for stream in itertools.filterfalse(self.device.is_capturing, used):
             self.device.synchronize(stream)
         self.check()
 
     def check(self) -> None:
-        """Raise what a kernel of this communicator has recorded, at every call; or what has ended the watcher, once."""
+        """Raise an error that a kernel recorded or, once, that ended the monitor thread."""
         if self.watcher.failure is not None:
             self.postbox.receives.check()
         if late.INTERRUPTED:
@@ -187,7 +187,7 @@ class Endpoint:
     # Ranks that fail
 
     def lose(self, loss: Loss) -> None:
-        """Let kernels leave that wait for ranks that have failed, or all, if the communicator was revoked."""
+        """End the waits of kernels for failed ranks; all waits after a revocation."""
         before = () if self.loss is None else self.loss.ranks
         self.loss = loss if len(loss.ranks) > len(before) or loss.note is not None else self.loss
         if loss.note is not None:
@@ -205,27 +205,27 @@ class Endpoint:
 
     @property
     def is_of_messages(self) -> bool:
-        """Return False while partitions may wait for a peer that starts to receive them later."""
+        """Whether no partitioned message is active; those may wait for peers' later calls."""
         return not self.partitioned.are_active()
 
     def may_launch(self) -> bool:
-        """Return whether graphs have messages."""
+        """Return whether graphs hold messages of this endpoint."""
         return "order" in vars(self) and self.order.has_graphs
 
     def is_busy(self) -> bool:
-        """Return whether a kernel is under way; what graphs hold counts as over."""
+        """Return whether a kernel runs or is enqueued; captured kernels do not count."""
         streams = {0: None, **self._streams} if self.device.name == "host" else dict(self._streams)
         return any(not self.device.is_idle(stream) for stream in streams.values())
 
     def give_up(self, kind: str) -> None:
-        """Let kernels here leave their waits; the other ranks find out when they wait for this one."""
+        """End the waits of kernels here. Other ranks raise when they wait for this one."""
         self.lose(Loss(note=Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), "")))
 
     def given_up(self) -> None:
-        """Return None: a wait that was in vain for a message is no other rank's concern."""
+        """Return None: a wait for a message that timed out concerns no other rank."""
 
     def _take_loss(self) -> Exception:
-        """Return the exception for what was lost: once, if messages between other ranks go on."""
+        """Return the exception for lost messages; clear it if other ranks continue."""
         assert self.loss is not None
         if self.loss.note is None:
             self.broken.clear()
@@ -233,30 +233,30 @@ class Endpoint:
         return self.loss.exception("a message")
 
     def failure_of(self, rank: int, operation: str) -> Exception | None:
-        """Return the exception for a rank that has failed; None for one that lives."""
+        """Return the exception if a rank or the communicator has failed, else None."""
         loss = self.loss
         if loss is None or not (rank in loss.ranks or loss.note is not None):
             return None
         return loss.exception(operation)
 
     def check_peer(self, operation: str, rank: int) -> None:
-        """Raise if a rank has failed."""
+        """Raise the failure of a rank or of the communicator, if any."""
         error = None if self.loss is None else self.failure_of(rank, operation)
         if error is not None:
             raise noted(error)
 
     def check_data(self, operation: str, rank: int, clock: int) -> None:
-        """Raise if the data of a message never came, since its sender has failed."""
+        """Raise if the data of a message never arrived because its sender failed."""
         if (rank, clock) in self.broken:
             self._take_loss()
             self.check_peer(operation, rank)
 
     def explained(self, error: MPI.Exception, operation: str) -> Exception:
-        """Return what to raise for an exception of MPI's."""
+        """Return the exception to raise for an error that MPI returned."""
         return error if self.comm is None else explained(self.comm, error, operation)
 
     def forget_comm(self) -> None:
-        """Use the communicator no more: it is being freed."""
+        """Release the communicator, which is being freed."""
         if DETECTOR.made is not None:
             DETECTOR.made.forget(self)
         self.comm = None
@@ -264,7 +264,7 @@ class Endpoint:
     # Arguments
 
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
-        """Return both as integers; raise as MPI does if there is no such rank or tag, and what kernels recorded."""
+        """Return `dest` and `tag` as integers; raise errors of arguments and of ranks."""
         self.check()
         if type(dest) is not int or type(tag) is not int:
             dest, tag = integer(dest), integer(tag)
@@ -278,7 +278,7 @@ class Endpoint:
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:
-        """Do the same for a receive, which may have wildcards."""
+        """Return `source` and `tag` as integers or wildcards; raise errors of arguments."""
         self.check()
         if type(source) is not int or type(tag) is not int:
             source, tag = integer(source), integer(tag)
@@ -296,5 +296,5 @@ class Endpoint:
         return MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}, which this library uses itself; use another one")
 
     def abort(self) -> None:
-        """Make every kernel of this endpoint leave its waits."""
+        """End all waits of this endpoint's kernels."""
         self.watch.array[0] = 1

@@ -1,4 +1,7 @@
-"""The envelope: what MPI matches and transfers in place of a device array's data, and where the receiver finds that."""
+"""The envelope: MPI matches and transfers it in place of a device array's data.
+
+It says where the receiver finds the data.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,28 @@ from typing import Any, NamedTuple
 from ..backends import Exported
 from ..requests.host_receive import ENVELOPE_MAGIC
 
-# Transports: how the data travels.
-EMPTY = 0  # there is none
+# Transports: where the data is.
+EMPTY = 0  # no data
 EAGER = 1  # in a slot of the sender's bounce memory
 OFFERED = 2  # in the sender's buffer, whose allocation the receiver opens
 WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiver has mapped
 INLINE = 4  # behind the envelope, in the same message of MPI
-LETTER = 5  # not at all: see letters.py
+LETTER = 5  # no data: a handshake message, see letters.py
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
 _HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the fields
-_FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # of `Envelope`
-# A multiple of 32, as the lengths of all messages are, so that they are whole elements of any datatype. MPICH ends the
-# program where a message to the same process has a part of one.
+_FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # the fields of `Envelope`
+# Messages with envelopes have multiples of 32 bytes: whole numbers of elements of any datatype. MPICH ends the program
+# when a message to the same process has part of an element.
 ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
-STEP_NBYTES = 256  # by which the lengths of messages with data differ: few other messages have such a length
-LETTER_NBYTES = ENVELOPE_NBYTES + 2 * STEP_NBYTES  # of a letter, see letters.py
+# Lengths of messages with data differ by multiples of this. Few of the program's own messages have such a length.
+STEP_NBYTES = 256
+LETTER_NBYTES = ENVELOPE_NBYTES + 2 * STEP_NBYTES  # length of a handshake message
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The sending process: the same in all its envelopes.
+    """The sending process, described alike in all its envelopes.
 
     Attributes
     ----------
@@ -40,7 +44,7 @@ class Sender:
     node : bytes
         Identifies its node (`mpi_bootstrap.node_identity`): memory can be shared inside one only.
     bounce_handle : bytes
-        Opens its bounce memory, of `bounce_nbytes`.
+        Opens its bounce memory, which has `bounce_nbytes`.
     socket : bytes
         Address of the socket that receives answers, see `readers.py`.
     token : bytes
@@ -56,42 +60,42 @@ class Sender:
 
     @functools.cached_property
     def packed(self) -> bytes:
-        """As in an envelope."""
+        """The fields as bytes of an envelope."""
         return _SENDER.pack(*astuple(self))
 
 
 class Envelope(NamedTuple):
-    """Description of one message.
+    """The description of one message.
 
     Attributes
     ----------
     transport : int
         EMPTY, EAGER, OFFERED, WINDOW, INLINE or LETTER.
     clock : int
-        Larger than that of every message that may have led to this one; unique among those of its sender.
+        Larger than the clocks of all messages that causally precede this one; unique among its sender's messages.
     nbytes : int
-        Of the data.
+        Length of the data.
     place : int
-        In the bounce memory: that of the message's ready word and done word.
+        Place of the message's ready word and done word in the bounce memory.
     source : int
         The sender's rank in the communicator of the message.
     answer : int
-        Not 0: answer the sender with this number once its bounce memory is open.
+        If not 0, the receiver answers with this number once it has mapped the sender's bounce memory.
     offset : int
-        Of the data: in the bounce memory (EAGER), the allocation (OFFERED) or the window (WINDOW).
+        Offset of the data in the bounce memory (EAGER), the allocation (OFFERED) or the window (WINDOW).
     allocation : int
         The allocation's address in the sender's process (OFFERED), or the window's number (WINDOW).
     identity : int
         Distinguishes the allocation from earlier ones at the same address (OFFERED).
     allocation_nbytes, handle : int, bytes
-        What opens the allocation (OFFERED).
+        Length and handle to open the allocation by (OFFERED).
     channel : int
-        Not 0: a persistent request sends this, and graphs may send more by this channel of the process. Of a channel
-        with slots, `allocation` to `handle` locate these, whatever the transport is; of one without, the buffer.
+        Number of a persistent request's channel in the process; 0: no channel. If the channel has slots, `allocation`
+        to `handle` locate them, whatever the transport is; otherwise they locate the buffer.
     channel_place : int
-        In the bounce memory: that of its words.
+        Place of the channel's words in the bounce memory.
     channel_offset, channel_stride : int
-        Of its slots in the allocation, and from one to the other; 0: it has none.
+        Offset of the channel's slots in the allocation, and the distance between them; 0: no slots.
     """
 
     sender: Sender
@@ -112,7 +116,7 @@ class Envelope(NamedTuple):
     channel_stride: int = 0
 
     def located(self, exported: Exported) -> Envelope:
-        """Return one that says where the data is: in memory that other processes can open."""
+        """Return a copy that locates the data in exported memory."""
         return self._without_slots()._replace(
             offset=exported.offset,
             allocation=exported.address,
@@ -122,15 +126,15 @@ class Envelope(NamedTuple):
         )
 
     def located_in_window(self, number: int, offset: int) -> Envelope:
-        """Return one that says where the data is: in a window."""
+        """Return a copy that locates the data in a window."""
         return self._without_slots()._replace(allocation=number, offset=offset)
 
     def located_as(self, other: Envelope) -> Envelope:
-        """Return one that describes the same place as another envelope does."""
+        """Return a copy with the location of another envelope."""
         return Envelope(*self[:7], *other[7:12], *self[12:])
 
     def _without_slots(self) -> Envelope:
-        """Leave out a channel whose slots the same fields would describe."""
+        """Return a copy without a channel that has slots, whose fields the location needs."""
         return self._replace(channel=0, channel_stride=0) if self.channel_stride else self
 
     @property
@@ -147,7 +151,7 @@ class Envelope(NamedTuple):
 def eager(
     sender: Sender, clock: int, nbytes: int, place: int, source: int, offset: int, channel: Channel | None = None
 ) -> bytes:
-    """Pack the envelope of a message whose data is in a slot, as that of most messages."""
+    """Pack the envelope of a message whose data is in a slot (most messages)."""
     rest = _NO_CHANNEL if channel is None else channel
     packed = _FIELDS.pack(EAGER, clock, nbytes, place, source, 0, offset, *rest, sender.packed)
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
@@ -159,27 +163,27 @@ _NO_CHANNEL: Channel = (0, 0, 0, b"", 0, 0, 0, 0)
 
 
 def unpack(message: Any, nbytes: int) -> Envelope | None:
-    """Read the envelope at the beginning of a message of `nbytes`; None if there is none, or a part of it."""
+    """Return the envelope that begins a message of `nbytes`; None if it has none."""
     if nbytes < ENVELOPE_NBYTES:
         return None
     magic, checksum = _HEAD.unpack_from(message)
     if magic != ENVELOPE_MAGIC or checksum != zlib.crc32(message[_HEAD.size : ENVELOPE_NBYTES]):
         return None
-    fields = _FIELDS.unpack_from(message, _HEAD.size)  # the sender comes last
+    fields = _FIELDS.unpack_from(message, _HEAD.size)  # the sender is the last field
     return tuple.__new__(Envelope, (_unpack_sender(fields[-1]), *fields[:-1]))
 
 
-@functools.lru_cache  # the same few processes send again and again
+@functools.lru_cache
 def _unpack_sender(packed: bytes) -> Sender:
     uid, node, bounce_handle, bounce_nbytes, socket, token = _SENDER.unpack(packed)
     return Sender(uid, node, bounce_handle.rstrip(b"\0"), bounce_nbytes, socket.rstrip(b"\0"), token)
 
 
 def inline_nbytes(nbytes: int) -> int:
-    """Length of a message of MPI's with an envelope and `nbytes` of data."""
+    """Return the length of an MPI message with an envelope and `nbytes` of data."""
     return ENVELOPE_NBYTES + -(-nbytes // STEP_NBYTES) * STEP_NBYTES
 
 
 def may_be_envelope(nbytes: int) -> bool:
-    """Whether a message of MPI's of this length may begin with an envelope."""
+    """Whether an MPI message of this length may begin with an envelope."""
     return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % STEP_NBYTES == 0

@@ -1,4 +1,4 @@
-"""Sends and receives in one call, on device arrays."""
+"""Calls that send one device array and receive another, as Sendrecv does."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from .base import MessageBase
     from .endpoint import Endpoint
 
-Side = tuple[Plan, Any]  # with the array or buffer spec
+Side = tuple[Plan, Any]  # plan, array or buffer spec
 
 
 def exchange(
     comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side, status: MPI.Status | None
 ) -> None:
-    """Sendrecv and Sendrecv_replace."""
+    """Send and receive, and wait for both (Sendrecv, Sendrecv_replace)."""
     endpoint: Endpoint = comm.known.endpoint
     incoming, outgoing = _begin(comm, endpoint, operation, began, sending, receiving, at_once=True)
     to_end = None if outgoing is None or outgoing.plan.is_free_at_once else outgoing
@@ -58,7 +58,7 @@ def exchange(
 
 
 def iexchange(comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side) -> Request:
-    """Isendrecv and Isendrecv_replace."""
+    """Begin to send and receive; return the request (Isendrecv, Isendrecv_replace)."""
     incoming, outgoing = _begin(comm, comm.known.endpoint, operation, began, sending, receiving)
     status = status_of_no_source() if incoming is None else incoming.status
     request = message_request(*(each for each in (incoming, outgoing) if each is not None), status=status)
@@ -68,7 +68,10 @@ def iexchange(comm: MessageBase, operation: str, began: float | None, sending: S
 
 
 def together(receiving: MPI.Request, sending: MPI.Request) -> Request:
-    """Make the request of a receive and a send, one of them of a host array; its status is the receive's."""
+    """Combine the requests of a receive and a send; the status is the receive's.
+
+    One of them is for a host array.
+    """
     return request_of(_Exchange(receiving, sending))
 
 
@@ -82,16 +85,16 @@ def _begin(
     *,
     at_once: bool = False,
 ) -> tuple[Incoming | None, Outgoing | None]:
-    """Begin to receive, and offer what is sent; None from and to MPI.PROC_NULL.
+    """Begin the receive and the send; None for a side with MPI.PROC_NULL.
 
-    With `at_once` the receive is waited for next: a message that arrives soon is taken by the kernel that copies ours.
+    With `at_once` the caller waits for the receive next. If its message arrives soon, one kernel copies both messages.
     """
     if began is not None:
         events.start(operation, began, comm)
     (send_plan, sent), (plan, received), incoming, outgoing = sending, receiving, None, None
     send_stream = None if send_plan is NOTHING else stream_of(endpoint, send_plan)
     if plan is not NOTHING:
-        # Neither array names a stream: waiting once for the current stream is enough for both.
+        # If neither array names a stream, one wait for the current stream is enough for both.
         has_waited = plan.of_current is not None and plan.of_current == send_plan.of_current
         stream = send_stream if has_waited else stream_of(endpoint, plan)
         incoming = Incoming(comm, endpoint, plan, received, stream)
@@ -112,9 +115,9 @@ def _begin(
 
 
 def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Side:
-    """Return the side that sends a copy of a buffer.
+    """Copy a buffer, and return the side that sends the copy.
 
-    What arrives may not overwrite what the receiver of ours has still to read.
+    The message that arrives may overwrite the buffer before the other rank has read it.
     """
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(operation, dest, tag)
@@ -143,27 +146,29 @@ class _Exchange(Work):
     def finish(self) -> None:
         self.active = False
         try:
-            if self._receiving:  # of one that has been waited for, MPI's status is empty
+            # A second wait would return an empty status.
+            if self._receiving:
                 self._receiving.Wait(self._status)
         finally:
             self._sending.Wait()
 
     def is_over(self) -> bool:
-        return all([self._receiving.Get_status(), self._sending.Get_status()])  # both: each call moves one on
+        # A list, not `and`: each call progresses its message.
+        return all([self._receiving.Get_status(), self._sending.Get_status()])
 
     def fill(self, status: MPI.Status) -> None:
         copy_status(status, self._status)
 
     def abandon(self) -> None:
-        """Let both messages go on without the request."""
+        """Free both requests; their messages continue."""
         for request in (self._receiving, self._sending):
             if request:
                 request.Free()
 
     def drop(self) -> None:
-        """Let both messages go on soon; a destructor calls this. A copy of the handle may still complete both.
+        """Let both messages continue soon, when a destructor drops the request.
 
-        Messages of host arrays go on in MPI by themselves.
+        A copy of the handle may still complete both. MPI itself progresses messages of host arrays.
         """
         for request in (self._receiving, self._sending):
             if isinstance(request, Request) and request.is_active:

@@ -1,4 +1,4 @@
-"""Lease headers of communicators' endpoints: where their kernels note that they gave up."""
+"""Lease headers of endpoints, in which their kernels record that they timed out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from ..backends import Device, Event, Exported, Watch
 from ..memory.retired import RETIRED
 from ..requests.open_receives import LOCK
 
-HEADERS = 128  # in the bounce memory; of more communicators at the same time they are in memory of their own
+# Headers in the bounce memory. More communicators at the same time need further allocations.
+HEADERS = 128
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 
 
 class Used(NamedTuple):
-    """What the kernels of an endpoint use: a header's address and an error record, and their streams by handle."""
+    """A header's address, the error record and the streams (by handle) of an endpoint."""
 
     header: int
     watch: Watch
@@ -25,23 +26,23 @@ class Used(NamedTuple):
 
 
 class Headers:
-    """Headers, one for each endpoint: at the beginning of the bounce memory, and in more memory where there are many.
+    """The headers of endpoints, in the bounce memory and, for many, in further memory.
 
     Attributes
     ----------
     gone : deque of Used
-        Of endpoints that are gone. Late kernels may still use it.
+        Resources of destroyed endpoints. Late kernels may still use them.
     """
 
     def __init__(self, device: Device, base: int) -> None:
         self._device = device
         self._free = deque(_headers_at(base))
         self._more: list[Exported] = []  # keeps the memory
-        self._ending: list[tuple[list[Event], Used]] = []  # with the ends of the kernels
+        self._ending: list[tuple[list[Event], Used]] = []  # resources and the ends of their kernels
         self.gone: deque[Used] = deque()
 
     def take(self) -> int:
-        """Return the address of a cleared header."""
+        """Take a free header, clear it, and return its address."""
         self.reclaim()
         if not self._free:
             RETIRED.get().free()
@@ -55,11 +56,11 @@ class Headers:
         return header
 
     def take_back_after(self, endpoint: object, used: Used) -> None:
-        """Take back what an endpoint has used, when that is gone and its kernels have ended."""
+        """Arrange that an endpoint's resources are reclaimed once it is destroyed."""
         weakref.finalize(endpoint, self.gone.append, used).atexit = False
 
     def reclaim(self) -> None:
-        """Take back what endpoints had that are gone, once their kernels have ended. Waits for nothing."""
+        """Free the resources of destroyed endpoints whose kernels have ended. Never wait."""
         with LOCK:
             gone = [self.gone.popleft() for _ in range(len(self.gone))]
             ending, self._ending = self._ending, []
@@ -77,7 +78,10 @@ class Headers:
                     self._ending.append((ends, used))
 
     def _ends(self, streams: Iterable[Any]) -> list[Event] | None:
-        """Return events at the ends of streams; None if one is captured, another thread's, or destroyed."""
+        """Record events on streams; None if one is captured, foreign or destroyed.
+
+        A per-thread stream of another thread is foreign.
+        """
         ends = []
         for stream in list(streams):
             if not self._device.can_leave(stream):

@@ -1,4 +1,4 @@
-"""The data of a device array's message that a host array receives: fetched from its sender, beside all streams."""
+"""Fetches of a device array's data into a host array that receives the message."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class HostFetch:
-    """A fetch that begins when the sender's data can be read, and for which no stream of the program waits.
+    """A fetch of one message's data, on a stream of the library.
 
-    The stream may wait for a peer that waits for this message. Several threads may ask whether it is over.
+    It begins when the sender's data can be read. No stream of the program waits for it: such a stream may wait for a
+    peer that waits for this message. Several threads may call `is_over`.
     """
 
     _incoming: Incoming | None = None
@@ -44,11 +45,11 @@ class HostFetch:
         self._has_room = nbytes == envelope.nbytes
 
     def is_of(self, envelope: Envelope) -> bool:
-        """Whether it fetches this message."""
+        """Whether this fetches the message of an envelope."""
         return self._envelope == envelope
 
     def is_over(self) -> bool:
-        """Whether `finish` would return at once. Begin as soon as the sender's data can be read."""
+        """Return whether `finish` would not wait; begin once the data can be read."""
         with LOCK:
             if self._incoming is None:
                 if self._envelope.transport not in (EMPTY, INLINE) and not can_read(self._endpoint, self._envelope):
@@ -76,8 +77,9 @@ class HostFetch:
         self._end.record(self._stream)
 
     def finish(self, status: MPI.Status | None) -> None:
-        """Wait for the data, put it into the array, and set the length of the message in a status."""
-        data = self._data[:0]  # after an error the array has no envelope either
+        """Wait for the data, copy it into the array, and set a status to its length."""
+        # After an error the envelope is cleared from the array, too.
+        data = self._data[:0]
         try:
             self._wait()
             data = self._data
@@ -95,11 +97,12 @@ class HostFetch:
         if failure is not None:
             raise noted(failure)
         if incoming is not None:
-            self._endpoint.device.synchronize(self._stream)  # which raises what went wrong on the stream
+            # This raises errors of the stream.
+            self._endpoint.device.synchronize(self._stream)
             incoming.finish(self._stream)
 
     def fill(self, status: MPI.Status | None) -> None:
-        """Set the length of the message in a status."""
+        """Set a status to the length of the message's data."""
         if status is not None:
             status.Set_elements(MPI.BYTE, self._envelope.nbytes)
 

@@ -1,4 +1,4 @@
-"""The memory of a host array, as the bytes of a message that MPI has received into it."""
+"""The memory of a host array, as the bytes of a message received into it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class HostMemory:
-    """Memory in which the bytes of a message follow each other.
+    """Contiguous memory of a received message.
 
     Attributes
     ----------
     nbytes : int
-        The most that a message can have.
+        Greatest length of a message.
     """
 
     def __init__(self, array: Bytes) -> None:
         self._array, self.nbytes = array, array.nbytes
 
     def envelope(self) -> Envelope | None:
-        """Return the envelope with which the message begins; None if there is none, or MPI has brought a part of it."""
+        """Return the message's envelope; None if there is none or MPI has written a part."""
         if self._array[: len(ENVELOPE_MAGIC)].tobytes() != ENVELOPE_MAGIC:
             return None
         return unpack(self._array[:ENVELOPE_NBYTES], min(self.nbytes, ENVELOPE_NBYTES))
@@ -40,16 +40,20 @@ class HostMemory:
         return self._array[:nbytes].copy()
 
     def replace(self, nbytes: int, data: Bytes) -> None:
-        """Replace a message of `nbytes` by another one, and clear what is left of it."""
+        """Replace a message of `nbytes` by `data`, and clear the rest of the message."""
         self._array[: data.nbytes] = data
         self._array[data.nbytes : nbytes] = 0
 
 
 class ScatteredMemory(HostMemory):
-    """Memory over which a datatype scatters the message: MPI gathers and scatters it, by messages to this process."""
+    """Memory over which a datatype scatters the message.
+
+    MPI gathers and scatters it, by messages to this process.
+    """
 
     def __init__(self, spec: Any, *, is_kept: bool) -> None:
-        self._datatype: MPI.Datatype | None = None  # a copy of the program's, which may free its own meanwhile
+        # A copy, because the program may free its datatype meanwhile.
+        self._datatype: MPI.Datatype | None = None
         if is_kept and has_own_datatype(spec):
             self._datatype = spec[-1].Dup()
             spec = [*spec[:-1], self._datatype]
@@ -74,7 +78,7 @@ class ScatteredMemory(HostMemory):
 
 
 def gathered(spec: Any) -> Bytes:
-    """Return the bytes of a message that a buffer argument describes."""
+    """Return the bytes of a message that a buffer argument describes, gathered by MPI."""
     itself, status = ITSELF.get(), MPI.Status()
     with LOCK:
         sending = MPI.Comm.Isend(itself, spec, 0)
@@ -86,13 +90,16 @@ def gathered(spec: Any) -> Bytes:
 
 
 def has_own_datatype(spec: Any) -> bool:
-    """Whether a buffer argument has a datatype that the program has made."""
+    """Whether a buffer argument has a derived datatype."""
     key = spec[-1] if isinstance(spec, (list, tuple)) and spec else None
     return isinstance(key, MPI.Datatype) and not key.is_predefined
 
 
 def memory_of(spec: Any, *, is_kept: bool = False) -> HostMemory:
-    """Return the memory of a buffer argument; with `is_kept`, for longer than its datatype may live."""
+    """Return the memory of a buffer argument.
+
+    With `is_kept` the memory copies a derived datatype, which the program may free meanwhile.
+    """
     array, count, displ, key = spec_parts(spec)
     try:
         view = _view(array)
@@ -105,17 +112,21 @@ def memory_of(spec: Any, *, is_kept: bool = False) -> HostMemory:
 
 
 def _view(array: Any) -> memoryview:
-    """Return what an array exports, in the order of its memory."""
+    """Return a view of an array, in the order of its memory."""
     try:
         view = memoryview(array)
-    except TypeError:  # of DLPack, or with an array interface
+    except TypeError:
+        # Arrays with DLPack or an array interface export no Python buffer.
         memory: Any = MPI.buffer.frombuffer(array)
         return memoryview(memory)
     return memoryview(array.T) if view.f_contiguous and not view.c_contiguous else view
 
 
 def _itemsize(view: memoryview, key: Any) -> int:
-    """Return the size of the elements that a key names; without one, of the buffer's. ValueError if they have gaps."""
+    """Return the size of a key's elements, or without a key of the buffer's.
+
+    Raise ValueError if the elements have gaps.
+    """
     if not isinstance(key, MPI.Datatype):
         return np.dtype(key).itemsize if key else view.itemsize
     if not key.is_predefined or key.Get_extent() != (0, key.Get_size()):

@@ -1,4 +1,4 @@
-"""Persistent receives of host arrays, which are mpi4py's: what comes may be a device array's message."""
+"""Persistent host receives by mpi4py, whose message may be a device array's."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _test = MPI.Request.Test
 
 
 class HostReceivePrequest(HostReceive, Prequest):
-    """The request of `Recv_init`.
+    """The request of `Recv_init` with a host array.
 
-    MPICH completes a persistent request where it is asked for its status. So this one has MPI complete it, keeps the
-    status and the error, and is active until the program completes it.
+    MPICH completes a persistent request when asked for its status. So this request lets MPI complete it, keeps status
+    and error, and stays active until the program completes it.
 
     mpi4py's own calls, such as its `Waitall`, call no method of a persistent request. They leave the envelope of a
-    device array's message in the memory. The next method of the inactive request finds it there.
+    device array's message in the memory, where the next method of the inactive request finds it.
     """
 
     landing: _LastingLanding
-    _received: MPI.Status | None = None  # of a message that the program has still to complete
-    _error: MPI.Exception | None = None  # of that message
+    _received: MPI.Status | None = None  # status of a message that the program has not completed
+    _error: MPI.Exception | None = None  # error of that message
 
     def prepare(self) -> None:
-        """Look whether the last message was completed, just before the receive is started.
+        """Check that the last message was completed; note that the receive starts.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST: a message has come that the program has not completed.
+            Class ERR_REQUEST: a message has arrived that the program has not completed.
         NotSupported
             A call of mpi4py's own has completed the last message, which was a device array's.
         """
@@ -54,14 +54,21 @@ class HostReceivePrequest(HostReceive, Prequest):
         self.landing.start()
 
     def has_come(self, status: MPI.Status) -> bool | None:
-        """Return whether MPI has received the message, and set the status if so; None if nothing is active."""
+        """Return whether MPI has received the message; None if the request is inactive.
+
+        Set the status if the message has arrived. If an inactive request's memory has an envelope, fetch the data and
+        raise NotSupported.
+        """
         come = self._look(status)
         if come is None:
             self.landing.end_inactive()
         return come
 
     def _look(self, status: MPI.Status) -> bool | None:
-        """Ask MPI whether it has received the message; set the status if so. None if nothing is active."""
+        """Test whether MPI has received the message; None if the request is inactive.
+
+        Set the status if the message has arrived.
+        """
         if self._received is not None:
             copy_status(status, self._received)
             status.Set_error(self._received.Get_error())
@@ -83,7 +90,8 @@ class HostReceivePrequest(HostReceive, Prequest):
         received = self._received
         if received is None:
             super().finish(status)
-            if status.source == MPI.ANY_SOURCE and not status.Is_cancelled():  # nothing was active
+            # MPI returns an empty status if the request was inactive.
+            if status.source == MPI.ANY_SOURCE and not status.Is_cancelled():
                 self.landing.end_inactive()
         else:
             try:
@@ -92,7 +100,7 @@ class HostReceivePrequest(HostReceive, Prequest):
                 copy_status(status, received)
 
     def finish_received(self, status: MPI.Status) -> None:
-        """Do what `finish` does when the status has just been set."""
+        """Raise the error of the message that `has_come` found, or wait for its data."""
         received, self._received = cast(MPI.Status, self._received), None
         error, self._error = self._error, None
         if error is not None:
@@ -100,7 +108,7 @@ class HostReceivePrequest(HostReceive, Prequest):
         self.landing.complete(received)
 
     def Cancel(self) -> None:
-        """Cancel the receive unless its message has come. As mpi4py's `Cancel`."""
+        """Cancel the receive unless its message has arrived. As mpi4py's `Cancel`."""
         if self._received is None:
             super().Cancel()
 
@@ -116,11 +124,13 @@ class HostReceivePrequest(HostReceive, Prequest):
 
     def __del__(self) -> None:
         landing = getattr(self, "landing", None)
-        if landing is None:  # made by the class alone
+        # A request that was not made by `receive_init` has no landing.
+        if landing is None:
             return
         landing.is_active = False
         if self and not MPI.Is_finalized() and landing.is_plain and landing.has_envelope():
-            raise NotSupported(_LATE)  # which Python prints
+            # Python prints exceptions of destructors.
+            raise NotSupported(_LATE)
 
 
 _LATE = (
@@ -136,14 +146,14 @@ class _LastingLanding(HostLanding):
     Attributes
     ----------
     is_active : bool
-        From the start to the end of a receive. MPI goes on with it meanwhile.
+        True from the start to the end of a receive, while MPI progresses it.
     """
 
     is_active = False
     _is_followed = False
 
     def start(self) -> None:
-        """Note that a receive is about to be started."""
+        """Mark the receive as active, and let the monitor thread progress it."""
         with LOCK:
             self.is_active = True
             if not self._is_followed and OF_PROCESS:
@@ -152,7 +162,7 @@ class _LastingLanding(HostLanding):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a receive has been started and is not over."""
+        """Whether a receive has been started and is not complete."""
         self._is_followed = self.is_active
         return self.is_active
 
@@ -163,32 +173,33 @@ class _LastingLanding(HostLanding):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a look at the memory is no call of MPI's."""
+        """Whether the memory can be read without a call of MPI."""
         return not isinstance(self._memory, ScatteredMemory)
 
     def has_envelope(self) -> bool:
         """Whether the memory begins with an envelope."""
-        if self._buf is None or not isinstance(self._comm, Base):  # from MPI.PROC_NULL, or mpi4py's
+        # Receives from MPI.PROC_NULL and of mpi4py's communicators have no envelopes.
+        if self._buf is None or not isinstance(self._comm, Base):
             return False
         if self._memory is None:
             self._memory = memory_of(self._buf)
         return self._memory.envelope() is not None
 
     def complete(self, status: MPI.Status) -> None:
-        """Wait for the data of a message that MPI has received with this status, and set the status."""
+        """Wait for the data of a message that MPI has received, and set its status."""
         if self._find(status):
             self._end(status)
         elif status.source != MPI.ANY_SOURCE or status.Is_cancelled():
             self.is_active = False
 
     def end_inactive(self) -> None:
-        """If the memory of an inactive request has an envelope, bring the data, and raise NotSupported."""
+        """Mark the request as inactive. If it has an envelope, act as `end_late`."""
         if (self.is_plain or self.is_active) and self.has_envelope():
             self.end_late()
         self.is_active = False
 
     def end_late(self) -> None:
-        """Bring the data of a message that the program has completed without this library, and raise NotSupported."""
+        """Fetch the data of a message that mpi4py itself completed; raise NotSupported."""
         self._examine()
         self._end(None)
         raise NotSupported(_LATE)
@@ -202,7 +213,7 @@ class _LastingLanding(HostLanding):
 
 
 def receive_init(comm: MessageBase, request: Prequest, buf: Any) -> HostReceivePrequest:
-    """Return a persistent receive of mpi4py's as one that brings the data of device arrays' messages."""
+    """Wrap mpi4py's persistent receive, so that it can receive device arrays' data."""
     landing = landing_of(comm, buf, _LastingLanding)
     checked = HostReceivePrequest(request)
     checked.landing, checked._event = landing, request._event

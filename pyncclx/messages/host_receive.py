@@ -1,7 +1,7 @@
-"""Receives of host arrays, which are mpi4py's: what to do when the message turns out to be a device array's.
+"""Receives of host arrays by mpi4py, whose message may be a device array's.
 
-MPI has then received an envelope. It is found by its beginning, in one place: `HostLanding` of a nonblocking receive,
-which all ways to complete the request ask, and `_fetched` for a blocking one.
+MPI then receives an envelope, which is recognized by its first bytes. `examine` checks blocking receives. `HostLanding`
+checks nonblocking ones, for all calls that complete the request.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 _Kind = TypeVar("_Kind", bound="HostLanding")
 _BYTE = MPI.BYTE
 _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
-_MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # that a message with a device array's data may be longer than the data
+_MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes that a device array's message has beyond its data
 
 
 def receive(
     comm: MessageBase, call: Callable[..., None], arguments: tuple[Any, ...], recvbuf: Any, status: MPI.Status | None
 ) -> None:
-    """Receive into a host array by mpi4py's ``call(*arguments, status)``; bring the data of a device array's message.
+    """Receive into a host array by mpi4py's ``call(*arguments, status)``.
 
-    `recvbuf` is the array among the arguments, of which the last are source and tag.
+    Fetch the data if a device array was sent. `recvbuf` is the array among `arguments`; the last are source and tag.
     """
     status = MPI.Status() if status is None else status
     try:
@@ -57,7 +57,7 @@ def receive(
 
 
 def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> NoReturn:
-    """Raise what a receive of a host array is to raise for MPI's exception."""
+    """Raise the exception of a host array's receive for an error that MPI returned."""
     if error.Get_error_class() != MPI.ERR_TRUNCATE:
         raise_explained(comm, error, operation)
     text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
@@ -67,8 +67,8 @@ def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> No
 def examine(
     comm: MessageBase, call: Callable[..., None], arguments: tuple[Any, ...], recvbuf: Any, status: MPI.Status
 ) -> None:
-    """Bring the data if mpi4py's call has received the envelope of a device array's message."""
-    # A communicator of mpi4py's comes here by MPI.Comm.Recv(comm, array).
+    """Fetch the data if mpi4py's call has received a device array's envelope."""
+    # MPI.Comm.Recv(comm, array) may call this with a communicator of mpi4py's.
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
         memory = memory_of(recvbuf)
         envelope = memory.envelope()
@@ -81,27 +81,27 @@ def examine(
 
 
 def _deliver(comm: MessageBase, memory: HostMemory, status: MPI.Status) -> None:
-    """Hand over a letter that has come to a receive of any tag, whose message is still to come."""
+    """Deliver a handshake message that a receive of any tag has matched, and clear it."""
     comm.endpoint.partitioned.letters.deliver(status.source, memory.read(LETTER_NBYTES).tobytes())
     memory.replace(LETTER_NBYTES, memory.read(0))
 
 
 class HostLanding(Follows):
-    """What is examined when a nonblocking receive of a host array ends: whether an envelope is in its memory.
+    """The memory of a nonblocking receive of a host array, examined for an envelope.
 
-    It refers to the view of the array that mpi4py holds until the request is complete. So where none of the request's
-    own methods completes it but mpi4py's `Waitall`, say, the end of the view brings the data; only the length in
-    mpi4py's status is then the envelope's.
+    It is a weak reference to the view of the array that mpi4py holds until the request is complete. When a call of
+    mpi4py's own completes the request, such as its `Waitall`, the destruction of the view fetches the data. The length
+    in mpi4py's status is then the envelope's.
 
     Attributes
     ----------
     is_claimed : bool
         Whether a method of the request examines the memory.
     fetch : HostFetch or None
-        Of the data, once an envelope was found.
+        Fetch of the data, once an envelope was found.
     """
 
-    # Only the slots are set in every receive; the others have a value where an envelope or a probed message is.
+    # Every receive sets the slots only. Envelopes and probed messages need the other attributes.
     __slots__ = ("__dict__", "_buf", "_comm", "is_claimed")
     _buf: Any
     _comm: MessageBase
@@ -109,11 +109,15 @@ class HostLanding(Follows):
     fetch: HostFetch | None = None
     _memory: HostMemory | None = None
     _probed: ProbedMessage | None = None
-    _start: Callable[[], MPI.Request] | None = None  # begins the receive again, and no send
+    _start: Callable[[], MPI.Request] | None = None  # begins the receive again, without a send
 
     def is_complete(self, status: MPI.Status) -> bool:
-        """Whether all data is there, of a message that MPI has received with this status; sets the status if so."""
-        if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:  # at once what `_find` finds out of nearly all
+        """Return whether the data of a message that MPI has received is complete.
+
+        `status` is MPI's; it is set to the length of fetched data.
+        """
+        # Nearly all other messages are recognized by their lengths, without `_find`.
+        if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:
             return True
         if status.Get_error() != MPI.SUCCESS or not self._find(status):
             return True
@@ -124,7 +128,7 @@ class HostLanding(Follows):
         return True
 
     def complete(self, status: MPI.Status) -> None:
-        """Wait for the data of a message that MPI has received with this status, and set the status."""
+        """Wait for the data of a message that MPI has received, and set its status."""
         if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES and self._find(status):
             assert self.fetch is not None
             self._finish(status)
@@ -134,13 +138,14 @@ class HostLanding(Follows):
             self._memory = None
 
     def go_on(self) -> None:
-        """Fetch the data of a long message, for which its sender may wait, before MPI is asked for it."""
-        with suppress(Exception):  # the call that completes the request raises it
+        """Begin to fetch a long message, whose sender may wait, before the program's call."""
+        # The call that completes the request raises errors.
+        with suppress(Exception):
             if self._examine(only_long=True) and self.fetch is not None:
                 self.fetch.is_over()
 
     def _find(self, status: MPI.Status) -> bool:
-        """Look for an envelope in a message that MPI has received."""
+        """Return whether MPI has received an envelope; prepare the fetch of its data."""
         if self._probed is not None:
             self._probed.set_origin(status)
         while may_be_envelope(status.Get_count(_BYTE)):
@@ -152,7 +157,7 @@ class HostLanding(Follows):
         return False
 
     def _receive_again(self, status: MPI.Status) -> None:
-        """Receive the message of the program's after a letter, which has come to a receive of any tag."""
+        """Deliver a handshake message that a receive of any tag matched; receive again."""
         assert self._memory is not None
         _deliver(self._comm, self._memory, status)
         if self._start is None:
@@ -162,10 +167,11 @@ class HostLanding(Follows):
         self._start().Wait(status)
 
     def _examine(self, *, only_long: bool = False) -> bool:
-        """Look for an envelope in the memory, and prepare to fetch the data that it describes."""
+        """Return whether the memory has an envelope; prepare the fetch of its data."""
         with LOCK:
             buf = self._buf
-            if buf is None or not isinstance(self._comm, Base):  # over, or a communicator of mpi4py's
+            # The receive is complete, or its communicator is mpi4py's.
+            if buf is None or not isinstance(self._comm, Base):
                 return False
             memory = self._memory = memory_of(buf) if self._memory is None else self._memory
             envelope = memory.envelope()
@@ -182,14 +188,17 @@ class HostLanding(Follows):
 
     @staticmethod
     def end(landing: HostLanding) -> None:
-        """Bring the data, unless the request's own method does: MPI has completed it, or the program has dropped it."""
+        """Fetch the data when mpi4py releases the view, unless a request's method does.
+
+        MPI has then completed the request, or the program has dropped it.
+        """
         if not landing.is_claimed:
             landing._examine()
             landing._finish(None)
 
 
 def landing_of(comm: MessageBase, buf: Any, kind: type[_Kind]) -> _Kind:
-    """Make the landing of a receive whose memory mpi4py holds for good."""
+    """Make the landing of a persistent receive, whose memory mpi4py always holds."""
     landing = kind(_LASTING)
     landing._comm, landing._buf, landing.is_claimed = comm, buf, False
     if has_own_datatype(buf):
@@ -198,7 +207,7 @@ def landing_of(comm: MessageBase, buf: Any, kind: type[_Kind]) -> _Kind:
 
 
 _end = HostLanding.end
-_LASTING = memoryview(b"")  # in the place of a view, of what exports no memory
+_LASTING = memoryview(b"")  # in place of the view of an array that exports no memory
 
 
 def ireceive(
@@ -208,7 +217,10 @@ def ireceive(
     probed: ProbedMessage | None = None,
     again: Callable[[Any], MPI.Request] | None = None,
 ) -> MPI.Request:
-    """Begin to receive into a host array by ``start(buf)``, which is mpi4py's; if that sends, too, `again` does not."""
+    """Begin to receive into a host array by mpi4py's ``start(buf)``.
+
+    If `start` also sends, `again` begins the same receive without the send.
+    """
     spec, view = _viewed(buf)
     request = HostReceiveRequest(start(spec))
     request.landing = landing = HostLanding(view, HostLanding.end)
@@ -225,12 +237,13 @@ def ireceive(
 def ireceive_plain(
     comm: MessageBase, start: Callable[..., MPI.Request], array: Any, source: int, tag: int
 ) -> MPI.Request:
-    """Begin to receive into a NumPy array by ``start(comm, array, source, tag)``, which is mpi4py's."""
+    """Begin to receive a NumPy array by mpi4py's ``start(comm, array, source, tag)``."""
     try:
         view = memoryview(array)
         request = HostReceiveRequest(start(comm, view, source, tag))
     except (TypeError, ValueError, BufferError):
-        return start(comm, array, source, tag)  # which raises what mpi4py raises
+        # Let mpi4py raise its own exception.
+        return start(comm, array, source, tag)
     request.landing = landing = HostLanding(view, _end)
     landing._comm, landing._buf, landing.is_claimed = comm, array, False
     follow(landing)
@@ -238,12 +251,13 @@ def ireceive_plain(
 
 
 def _viewed(buf: Any) -> tuple[Any, memoryview]:
-    """Return a buffer argument with a view in the place of the array, and the view."""
+    """Return a buffer argument with the array replaced by a view, and the view."""
     is_spec = isinstance(buf, (list, tuple)) and len(buf) > 0
     try:
         view = memoryview(buf[0] if is_spec else buf)
     except (TypeError, ValueError, BufferError):
         return buf, _LASTING
-    if view.readonly or not view.contiguous:  # mpi4py refuses it
+    # mpi4py refuses such arrays.
+    if view.readonly or not view.contiguous:
         return buf, _LASTING
     return (type(buf)((view, *buf[1:])) if is_spec else view), view

@@ -1,8 +1,8 @@
-"""Letters: short messages of MPI by which the two ends of a partitioned message find each other.
+"""Handshake messages ("letters") between the two ends of a partitioned message.
 
-They travel on the program's own communicator, for another one would be made by all its ranks, and making a partitioned
-request is no collective call. They all have one tag, which the program's messages with device arrays cannot have. So
-only what takes any tag can meet a letter: it hands the letter over, and goes on.
+MPI transfers them on the program's own communicator: making another is collective, and making a partitioned request is
+not. All have one tag, which messages of device arrays cannot use. So only receives and probes of any tag can match
+them. These deliver the handshake message to `Letters`, and match the next message.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ from .postbox import POSTBOX
 
 @functools.cache
 def highest_tag() -> int:
-    """Return the largest tag that MPI takes."""
+    """Return the largest tag that MPI accepts."""
     return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
 
 
 @functools.cache
 def letter_tag() -> int:
-    """Return the tag of letters, which programs do without: none of those at the ends of MPI's range."""
+    """Return the reserved tag of handshake messages, at neither end of MPI's range."""
     highest = highest_tag()
     return highest - highest // 7
 
 
-LOCATION, ANSWER = 1, 2  # from the receiver to the sender: where its memory is; and what comes back
+# The receiver sends LOCATION: the address of its memory. The sender replies by ANSWER.
+LOCATION, ANSWER = 1, 2
 _BODY_NBYTES = LETTER_NBYTES - ENVELOPE_NBYTES
 
 
 @dataclass(frozen=True)
 class Key:
-    """Which letter: LOCATION or ANSWER; the other rank; the tag, and how many requests with it were made before."""
+    """The key of a handshake message.
+
+    It consists of LOCATION or ANSWER, the other rank, the tag, and the number of earlier requests with rank and tag.
+    """
 
     kind: int
     rank: int
@@ -49,13 +53,13 @@ class Key:
 
 
 def refusal(operation: str, error_class: int, body: bytes) -> Exception | None:
-    """Return the exception for an answer; None if there is no text in it.
+    """Return the exception that an answer describes; None if it has no text.
 
     Parameters
     ----------
     operation : str
     error_class : int
-        MPI's; 0 for NotSupported.
+        MPI's error class; 0 for NotSupported.
     body : bytes
     """
     text = body.rstrip(b"\0").decode()
@@ -65,7 +69,7 @@ def refusal(operation: str, error_class: int, body: bytes) -> Exception | None:
 
 
 class Correspondent(Protocol):
-    """Whose letters they are.
+    """The owner of handshake messages, which has their communicator.
 
     Attributes
     ----------
@@ -77,13 +81,14 @@ class Correspondent(Protocol):
 
 
 class Letters:
-    """The letters of a communicator."""
+    """The handshake messages of a communicator."""
 
     def __init__(self, owner: Correspondent) -> None:
-        self._owner = weakref.ref(owner)  # which has them
+        # The owner refers to this object, too.
+        self._owner = weakref.ref(owner)
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
-        self._open: dict[int, tuple[MPI.Request, bytearray]] = {}  # the receive for a rank's next letter
-        self._expected: set[Key] = set()  # those that have not come
+        self._open: dict[int, tuple[MPI.Request, bytearray]] = {}  # rank to open receive
+        self._expected: set[Key] = set()  # not arrived yet
         self._come: dict[Key, tuple[Envelope, bytes]] = {}
 
     def _comm(self) -> MPI.Comm:
@@ -93,47 +98,56 @@ class Letters:
         return owner.comm
 
     def keys(self, rank: int, tag: int, *, sends: bool) -> tuple[Key, Key]:
-        """Return the keys of the letters of one more request: LOCATION and ANSWER. Both ends count alike."""
+        """Return the keys of a new request's LOCATION and ANSWER.
+
+        Both ends number their requests alike.
+        """
         number = self._numbers[sends, rank, tag]
         self._numbers[sends, rank, tag] += 1
         return Key(LOCATION, rank, tag, number), Key(ANSWER, rank, tag, number)
 
     def send(self, key: Key, head: Envelope, body: bytes) -> None:
-        """Send a letter to the key's rank, with the key in its head."""
+        """Send a handshake message to the key's rank; its head holds the key."""
         head = head._replace(transport=LETTER, answer=key.kind, channel=key.number, channel_place=key.tag)
         letter = head.pack() + body[:_BODY_NBYTES].ljust(_BODY_NBYTES, b"\0")
         sending = MPI.Comm.Isend(self._comm(), [letter, MPI.BYTE], key.rank, letter_tag())
         POSTBOX.get().receives.unsent.keep(sending, letter)
 
     def expect(self, key: Key) -> None:
-        """Receive letters from the key's rank until this one has come; call it once for each."""
+        """Keep receives open until the handshake message of `key` has arrived.
+
+        Call this once for each key.
+        """
         with LOCK:
             if key not in self._come:
                 self._expected.add(key)
                 self._post(key.rank)
 
     def _post(self, rank: int) -> None:
-        """Keep a receive open for a rank's next letter, which may be for a request that does not exist here yet."""
+        """Open a receive for a rank's next handshake message, if one is expected.
+
+        The message may be for a request that does not exist here yet.
+        """
         if rank not in self._open and any(key.rank == rank for key in self._expected):
             room = bytearray(LETTER_NBYTES)
             self._open[rank] = MPI.Comm.Irecv(self._comm(), [room, MPI.BYTE], rank, letter_tag()), room
 
     def take(self, key: Key) -> tuple[Envelope, bytes] | None:
-        """Return the head and the body of a letter; None if it has not come."""
+        """Return the head and the body of a handshake message; None before it arrives."""
         with LOCK:
             if key not in self._come:
                 self._read(key.rank)
             return self._come.pop(key, None)
 
     def _read(self, rank: int) -> None:
-        """Keep the letters of a rank that have come."""
+        """Store the handshake messages of a rank that have arrived."""
         while rank in self._open and self._open[rank][0].Test():
             _, room = self._open.pop(rank)
             self.deliver(rank, room)
             self._post(rank)
 
     def deliver(self, rank: int, letter: Any) -> None:
-        """Keep a letter of a rank, also one that a receive of any tag has met."""
+        """Store a handshake message of a rank, whatever receive has matched it."""
         head = unpack(letter, len(letter))
         if head is not None and head.transport == LETTER:
             with LOCK:
@@ -142,7 +156,7 @@ class Letters:
                 self._come[key] = head, bytes(letter[ENVELOPE_NBYTES:LETTER_NBYTES])
 
     def receive(self, message: MPI.Message, rank: int) -> None:
-        """Receive and keep a letter that a probe has matched."""
+        """Receive and store a handshake message that a probe has matched."""
         room = bytearray(LETTER_NBYTES)
         MPI.Message.Recv(message, [room, MPI.BYTE])
         self.deliver(rank, room)
