@@ -1,4 +1,4 @@
-"""Messages that a probe has matched: received by kernels if possible, else by MPI."""
+"""Matched messages (`Mprobe`). Kernels receive them if possible, else MPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Message(StandIn, MPI.Message):
-    """An `mpi4py.MPI.Message` of one of our communicators.
+    """An `mpi4py.MPI.Message` that can be received into device arrays.
 
     Examples
     --------
@@ -35,54 +35,55 @@ class Message(StandIn, MPI.Message):
 
     like = MPI.Message
     _comm: MessageBase | None = None
-    _probed: ProbedMessage | None = None  # if the probe has read it
+    # Set if the probe has read the envelope.
+    _probed: ProbedMessage | None = None
 
     def __new__(cls, message: MPI.Message | None = None, *_: Any) -> Message:
-        """As mpi4py's, which takes the message alone."""
+        """Create the message. mpi4py's `__new__` takes no other argument."""
         return super().__new__(cls, message)
 
     def __init__(
         self, message: MPI.Message | None = None, comm: MessageBase | None = None, probed: ProbedMessage | None = None
     ) -> None:
-        # An mpi4py communicator sends no device arrays.
+        # Device arrays need an endpoint, which communicators of mpi4py do not have.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
         self._probed = probed
 
     def recv(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's `recv`."""
+        """Receive the message and return its Python object. As mpi4py's `recv`."""
         if self._probed is None:
             return _reusable(self, super()).recv(status)
         return receive_object(self._taken(self._probed), status)
 
     def irecv(self) -> MPI.Request:
-        """As mpi4py's `irecv`."""
+        """Start to receive the message as a Python object. As mpi4py's `irecv`."""
         if self._probed is None:
             return cast(MPI.Request, _reusable(self, super()).irecv())
         return ireceive_object(self._taken(self._probed))
 
     def _taken(self, probed: ProbedMessage) -> ProbedMessage:
-        """Move the message out of this one, which is used up."""
+        """Return `probed` with this handle's message, and free this handle."""
         probed = probed._replace(message=MPI.Message(self))
         self.free()
         return probed
 
     @classmethod
     def Probe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message:
-        """As mpi4py's `Probe`."""
+        """Wait for a message and match it. As mpi4py's `Probe`."""
         if hasattr(type(comm), "endpoint"):
             return cast(Message, comm.Mprobe(*args, **kwargs))
         return cls(super().Probe(comm, *args, **kwargs))
 
     @classmethod
     def Iprobe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message | None:
-        """As mpi4py's `Iprobe`."""
+        """Match a message if one has arrived; else return None. As mpi4py's `Iprobe`."""
         if hasattr(type(comm), "endpoint"):
             return cast("Message | None", comm.Improbe(*args, **kwargs))
         message = super().Iprobe(comm, *args, **kwargs)
         return None if message is None else cls(message)
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
-        """As mpi4py's `Recv`; buf may be a device array."""
+        """Receive the message into a host or device array. As mpi4py's `Recv`."""
         own: Callable[..., None]
         began = events.now() if events.listeners else None
         comm, probed, own = self._comm, self._probed, _reusable(self, super()).Recv
@@ -108,7 +109,7 @@ class Message(StandIn, MPI.Message):
         return None
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        """As mpi4py's `Irecv`; buf may be a device array."""
+        """Start to receive the message into a host or device array. As mpi4py's `Irecv`."""
         receive: Callable[[Any], MPI.Request]
         began = events.now() if events.listeners else None
         comm, probed, receive = self._comm, self._probed, _reusable(self, super()).Irecv
@@ -134,5 +135,8 @@ Message.constants = {"MESSAGE_NULL": MESSAGE_NULL, "MESSAGE_NO_PROC": MESSAGE_NO
 
 
 def _reusable(message: Message, other: Any) -> Any:
-    """Return `other` to receive with, or mpi4py's constant: a receive uses a message up, but not the constant."""
+    """Return `other`, or mpi4py's constant for MESSAGE_NO_PROC.
+
+    A receive frees the handle of its message; MESSAGE_NO_PROC must stay valid.
+    """
     return MPI.MESSAGE_NO_PROC if message is MESSAGE_NO_PROC else other

@@ -1,4 +1,7 @@
-"""Starting MPI's transfer of a message, which may be longer than an int counts or than the buffer that receives it."""
+"""Start of MPI's transfer of a message.
+
+A message may have more bytes than an int can count, or than the receive buffer.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,31 @@ from mpi4py import MPI
 from ..system.process import PerProcess, held
 from .envelope import ENVELOPE_NBYTES
 
-GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64  # between an envelope and its data in the sender's memory; not sent
-_SHORT_NBYTES = 1 << 10  # the longest in one part, of which Open MPI writes no more than there is room for: see below
+# Bytes between an envelope and its data in the sender's memory. They are not sent.
+GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64
+# The longest message sent in one part. Open MPI does not overrun the receive buffer with it: see `two_part_datatype`.
+_SHORT_NBYTES = 1 << 10
 _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
 #: A communicator of this process alone. Hold `LOCK` until what was sent on it has been matched.
 ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)
-_KEPT: dict[int, MPI.Datatype] = held({})  # by the length of the message
+# Cached datatypes. The key is the length of the message.
+_KEPT: dict[int, MPI.Datatype] = held({})
 
 
 def start_receive(comm: MPI.Comm, source: int, tag: int, memory: memoryview) -> MPI.Request:
-    """Start to receive bytes, however many."""
+    """Start to receive into `memory`, which may be longer than 2 GiB."""
     if len(memory) <= _INT_MAX:
         return MPI.Comm.Irecv(comm, [memory, MPI.BYTE], source, tag)
     return _start(MPI.Comm.Irecv, comm, source, tag, memory, two_part_datatype(len(memory), 0))
 
 
 def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag: int, message: Any) -> MPI.Request:
-    """Start to send bytes, or an array with `GAP_NBYTES` behind the first `ENVELOPE_NBYTES`, which are not sent.
+    """Start to send a message.
 
-    `call` is `MPI.Comm.Isend` or `MPI.Comm.Issend`.
+    An array has a gap of `GAP_NBYTES` after the first `ENVELOPE_NBYTES`. The gap is not sent. `call` is
+    `MPI.Comm.Isend` or `MPI.Comm.Issend`.
     """
     if isinstance(message, np.ndarray) and len(message) <= _SHORT_NBYTES:
         message = bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
@@ -46,19 +53,19 @@ def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag:
 
 
 def _kept_datatype(nbytes: int) -> MPI.Datatype | None:
-    """Return the datatype of an envelope and its data, kept for messages of this length; None if too many are."""
+    """Return the cached datatype for this length; None if the cache is full."""
     if nbytes not in _KEPT and len(_KEPT) < _MOST_KEPT:
         _KEPT[nbytes] = two_part_datatype(nbytes)
     return _KEPT.get(nbytes)
 
 
 def two_part_datatype(nbytes: int, gap_nbytes: int = GAP_NBYTES) -> MPI.Datatype:
-    """Make the datatype of an envelope and its data in `nbytes` of memory.
+    """Create the datatype of an envelope and its data in `nbytes` of memory.
 
-    Open MPI 5.0 copies a contiguous message of more than 4 KiB, or 1 KiB to the same process, at once and whole, even
-    to a buffer that is too short, and then refuses it: the receiver's heap is damaged. A device array's message is
-    longer than the array, so it happened to host arrays of the same length. A message in two parts goes piece by piece,
-    as far as there is room.
+    Open MPI 5.0 copies a contiguous message of more than 4 KiB (1 KiB to the same process) in one piece. It does so
+    even if the receive buffer is too short, and reports the error after it has overwritten the receiver's heap. A
+    device array's message is longer than the array, so receives into host arrays of the array's length were affected.
+    A message in two parts is copied piece by piece, up to the end of the buffer.
     """
     begin = ENVELOPE_NBYTES + gap_nbytes
     blocks, rest = divmod(nbytes - begin, _BLOCK_NBYTES)
@@ -75,5 +82,6 @@ def _start(
 ) -> MPI.Request:
     try:
         return call(comm, [memory, 1, datatype], rank, tag)
-    finally:  # a transfer that has started goes on
+    finally:
+        # MPI keeps the datatype until a transfer that has started is complete.
         datatype.Free()

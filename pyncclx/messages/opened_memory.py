@@ -1,4 +1,4 @@
-"""Memory of other processes that this one has opened: each sender's bounce memory, and some allocations."""
+"""Mapped memory of other processes: bounce memory and allocations."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from mpi_bootstrap import node_identity
 from ..backends import Device, Peer
 from .envelope import Envelope, Sender
 
-MAX_OPEN = 64  # allocations of other processes: an open one keeps its memory from its owner's other uses
-_Key = tuple[bytes, int, int, int]  # uid of the sender, allocation, its identity, of a copy for one message its clock
+# Allocations of other processes. Their owners cannot reuse the memory while it is open here.
+MAX_OPEN = 64
+# The sender's uid, the allocation, its identity, and the clock of the message if the export is a copy for one message.
+_Key = tuple[bytes, int, int, int]
 
 
 class OpenedMemory:
-    """Opens senders' memory, and closes allocations that were used longest ago.
+    """Open memory of senders. The least recently used allocations are closed.
 
-    `uid` and `bounce` are this process's own, whose memory needs no opening.
+    `uid` and `bounce` are this process's own: its memory is not opened.
 
     Attributes
     ----------
     bounces : dict of bytes to (int or None)
-        The address here of each process's bounce memory that was to be opened, by its uid; None: it cannot be.
+        Address in this process of each sender's bounce memory, by its uid; None if it cannot be opened.
     is_full : bool
-        Whether more is open than MAX_OPEN.
+        Whether more than MAX_OPEN allocations are open.
     """
 
     is_full = False
@@ -34,15 +36,21 @@ class OpenedMemory:
         self.bounces: dict[bytes, int | None] = {uid: bounce}
         self._memories: list[Peer] = []
         self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
-        self._in_use: Counter[_Key] = Counter()  # by kernels that have not been launched yet
-        self.unused: deque[Envelope] = deque()  # to be released; appended to at any time, by destructors
+        # How many kernels that have not been launched yet will use the allocation.
+        self._in_use: Counter[_Key] = Counter()
+        # Envelopes whose data is to be released. Destructors append to it at any time.
+        self.unused: deque[Envelope] = deque()
         self._lock = threading.Lock()
 
     def bounce_address(self, sender: Sender) -> int | None:
-        """Return the address here of a sender's bounce memory; None if it cannot be opened, which is tried once."""
+        """Return the address of a sender's bounce memory; None if it cannot be opened.
+
+        Opening is tried once for each sender.
+        """
         if sender.uid not in self.bounces:
             with self._lock:
-                if sender.uid not in self.bounces:  # another thread has been faster
+                # Another thread may have opened it meanwhile.
+                if sender.uid not in self.bounces:
                     self.bounces[sender.uid] = self._open_bounce(sender)
         return self.bounces[sender.uid]
 
@@ -51,13 +59,14 @@ class OpenedMemory:
             return None
         try:
             memory = self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
-        except (OSError, RuntimeError):  # no such path, or the driver's refusal
+        # There is no such path, or the driver returns an error.
+        except (OSError, RuntimeError):
             return None
         self._memories.append(memory)
         return memory.address
 
     def data_address(self, envelope: Envelope) -> int:
-        """Return the address here of offered data, which stays open until `release` is called. Waits for nothing."""
+        """Return the address of offered data without waiting. It is open until `release`."""
         while self.unused:
             self.release(self.unused.popleft())
         if envelope.sender.uid == self._uid:
@@ -73,7 +82,10 @@ class OpenedMemory:
             return self._allocations[key].address + envelope.offset
 
     def release(self, envelope: Envelope) -> None:
-        """Let offered data be closed: its kernel has been launched or, where exports are copies, has ended."""
+        """Allow offered data to be closed, once its kernel has been launched.
+
+        Where exports are copies, call it only after the kernel has ended.
+        """
         if envelope.sender.uid == self._uid:
             return
         key = self._key(envelope)
@@ -86,15 +98,15 @@ class OpenedMemory:
                 self.is_full = len(self._allocations) > MAX_OPEN
 
     def _key(self, envelope: Envelope) -> _Key:
-        # If exports are copies, the next may have this address, and another thread may open it before this is closed.
+        # If exports are copies, another thread may open the next copy, at the same address, before this one is closed.
         clock = envelope.clock if self._device.exports_are_copies else 0
         return envelope.sender.uid, envelope.allocation, envelope.identity, clock
 
     def make_room(self) -> None:
-        """Close what was used longest ago, if more is open than MAX_OPEN.
+        """Close the least recently used allocations while more than MAX_OPEN are open.
 
-        To close memory may wait for all that the device has to do, so only the program's thread does that, at the end
-        of a receive: what its sender may wait for is launched by then. See also `Postbox.make_room`.
+        Closing memory may wait for all work of the device. So only the program's thread does it, at the end of a
+        receive, when the kernels that the sender may wait for are launched. See also `Postbox.make_room`.
         """
         with self._lock:
             idle = [key for key in self._allocations if key not in self._in_use]

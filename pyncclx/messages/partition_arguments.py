@@ -1,4 +1,7 @@
-"""Arguments of kernels of partitioned messages (twins of cuda/device/partitions.cuh, cuda/messages/partitioned.cu)."""
+"""Arguments of the kernels of partitioned messages.
+
+Their layouts match the structs in cuda/device/partitions.cuh and cuda/messages/partitioned.cu.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,18 @@ def partitions(
     peer: int,
     tag: int,
 ) -> bytes:
-    """Return a `Partitions` after its Team, an end of a message; all but the last five and `nbytes` are addresses."""
+    """Return the bytes of a `Partitions` that follow its Team: one end of a message.
+
+    All arguments but `nbytes` and the last four are addresses.
+    """
     return PARTITIONS.pack(data, buffer, nbytes, epoch, started, arrived, sent, finished, sends, receives, peer, tag)
 
 
 def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
-    """Return a `SendPartitionsArgs` after its Team, for up to MOST_LISTED partitions, or any range of them."""
+    """Return the bytes of a `SendPartitionsArgs` that follow its Team.
+
+    `numbers` are at most MOST_LISTED partitions, or a range of any length.
+    """
     first = numbers[0]
     if list(numbers) == list(range(first, first + len(numbers))):
         listed: Sequence[int] = ()
@@ -42,6 +51,6 @@ def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
 
 
 def begin_arguments(epochs: Sequence[int]) -> bytes:
-    """Return a `BeginRoundsArgs`, for up to MOST_ROUNDS addresses of epochs."""
+    """Return a `BeginRoundsArgs` for at most MOST_ROUNDS addresses of epochs."""
     count = len(epochs)
     return struct.pack(f"={1 + count}Q", count, *epochs).ljust(8 * (1 + MOST_ROUNDS), b"\0")

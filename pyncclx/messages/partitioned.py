@@ -1,7 +1,7 @@
-"""Partitioned sends and receives of device arrays: what both ends have (cuda/device/partitions.cuh).
+"""The common part of both ends of partitioned messages (device/partitions.cuh).
 
-The two ends find each other once, by letters of MPI (`letters.py`). From then on rounds are counted on the device, so a
-start is a launch that waits for nothing, and all of it can be captured in a graph.
+The two ends exchange addresses once, by handshake messages of MPI (`letters.py`). After that, rounds are counted on
+the device: a start only launches a kernel and waits for nothing. So rounds can be captured in a graph.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from .base import MessageBase
 
 WORD = struct.Struct("=I")
-FAR = 1 << 30  # rounds ahead: what a word is set to so that nothing waits for it any more
+# A word that is set this many rounds ahead releases all kernels that wait for it.
+FAR = 1 << 30
 
 
 def start_several(messages: Sequence[PartitionedMessage]) -> None:
-    """Start some; those of one communicator and stream by one launch."""
+    """Start messages, with one launch for each communicator and stream."""
     groups: dict[tuple[int, int], tuple[Any, list[PartitionedMessage]]] = {}
     for message in messages:
         if message.is_nobodys:
@@ -70,21 +71,25 @@ def _begin(messages: Sequence[PartitionedMessage], stream: Any) -> None:
 
 
 class PartitionedMessage(Partitioned):
-    """What a partitioned request stands for. It is active from its start to `finish`.
+    """One end of a partitioned message: the work of a partitioned request.
+
+    It is active from its start to `finish`.
 
     Attributes
     ----------
     endpoint : Endpoint
     peer, tag : int
     partitions : int
-        Of this end.
+        Number of partitions at this end.
     buffer : Buffer
-        Its count is that of one partition.
+        Buffer whose count and size are those of one partition.
     """
 
     starter = staticmethod(start_several)
-    _struct: Piece | None = None  # for the program's kernels
-    _began: Event | None = None  # behind the launch that began the round; None in a graph
+    # The `Partitions` that the program's kernels use.
+    _struct: Piece | None = None
+    # Recorded after the launch that began the round; None in a graph.
+    _began: Event | None = None
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int, *, writable: bool) -> None:
         self.comm, self.name, self.endpoint, self._state = comm, operation, comm.endpoint, comm.state
@@ -106,7 +111,7 @@ class PartitionedMessage(Partitioned):
 
     @property
     def nbytes(self) -> int:
-        """Of all partitions."""
+        """Size of all partitions together."""
         return self.buffer.nbytes * self.partitions
 
     @property
@@ -117,38 +122,41 @@ class PartitionedMessage(Partitioned):
     # The start
 
     def check_owner(self) -> None:
-        """Raise if the communicator has been freed, and what `check_errors` does."""
+        """Raise if the communicator has been freed, then call `check_errors`."""
         if not self._state.current or self.endpoint.comm is None:
             raise self.freed()
         self.check_errors()
 
     def stream(self) -> Any:
-        """Return the stream that a call works on, which comes after the producer of the array."""
+        """Return the stream of a call. It waits for the producer of the array."""
         return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
 
     def check_errors(self) -> None:
-        """Raise what kernels have recorded, and if the peer has failed."""
+        """Raise an error that kernels have recorded, or if the peer has failed."""
         self.endpoint.check()
         self.endpoint.check_peer(self.name, self.peer)
 
     def prepare(self) -> None:
-        """Make what the first start needs."""
+        """Allocate words and begin the handshake, once, before the first start."""
         raise NotImplementedError
 
     @property
     def epoch(self) -> int:
-        """The address of the number of rounds."""
+        """Address of the number of rounds that this end has begun."""
         raise NotImplementedError
 
     def activate(self, began: Event | None) -> None:
-        """Make it active; `began` is behind the launch that began the round, None in a graph."""
+        """Mark the round as begun.
+
+        `began` is recorded after the launch that began it; None in a graph.
+        """
         self.active, self._began = True, began
 
     # The program's kernels
 
     @property
     def pointer(self) -> int:
-        """The address of this end in device memory; 0 if the other end is MPI.PROC_NULL."""
+        """Address of this end in device memory; 0 if the other end is MPI.PROC_NULL."""
         if self.is_nobodys:
             return 0
         if self._struct is None:
@@ -166,15 +174,18 @@ class PartitionedMessage(Partitioned):
         raise NotImplementedError
 
     def meet(self) -> None:
-        """Wait on the host until both ends have each other's addresses; raise why they never will."""
+        """Wait on the host until both ends have each other's addresses.
+
+        Raise the reason if they cannot exchange them.
+        """
         raise NotImplementedError
 
     def packed(self) -> bytes:
-        """Return this end's `Partitions` after its Team."""
+        """Return the bytes of this end's `Partitions` that follow its Team."""
         raise NotImplementedError
 
     def wait_until(self, over: Callable[[], bool]) -> None:
-        """Move receives on until `over()` is true, for at most PYNCCLX_TIMEOUT."""
+        """Launch arrived receives until `over()` is true, for at most PYNCCLX_TIMEOUT."""
         deadline = time.monotonic() + self.endpoint.timeout_s
         while not over():
             self.check_errors()
@@ -186,13 +197,13 @@ class PartitionedMessage(Partitioned):
     # The end
 
     def launch(self, kernel: str, grid: int, arguments: bytes, stream: Any) -> None:
-        """Launch a kernel of partitioned messages; `arguments` follow its Team."""
+        """Launch a kernel of partitioned messages. `arguments` follow its Team."""
         function, threads = FUNCTIONS.get()[kernel], self.endpoint.device.threads
         parameters = self.endpoint.teams[self.name] + arguments
         self.endpoint.enqueue(function, grid, threads, parameters, stream)
 
     def finish(self) -> Wait | None:
-        """Make the current stream wait for the end of the round; raise what went wrong."""
+        """Make the current stream wait for the end of the round. Raise recorded errors."""
         self.active = False
         if self.is_nobodys:
             return None
@@ -207,7 +218,7 @@ class PartitionedMessage(Partitioned):
         return StreamWait(self.endpoint, stream) if self.endpoint.caller.blocking == "host" else None
 
     def end_round(self, stream: Any) -> None:
-        """Make a stream wait for the end of the round."""
+        """Make `stream` wait for the end of the round."""
         self.launch("await_partitions", 1, self.packed(), stream)
 
     def is_over(self) -> bool:
@@ -219,21 +230,24 @@ class PartitionedMessage(Partitioned):
         return self._began is not None and self._began.is_over() and self.round_is_over()
 
     def round_is_over(self) -> bool:
-        """Whether the round is over that has begun on the device."""
+        """Return whether the round that the device has begun is over."""
         raise NotImplementedError
 
     def peek(self, address: int, number: int) -> tuple[int, ...]:
-        """Return 32-bit words as they are now."""
+        """Return the current values of `number` 32-bit words."""
         return struct.unpack(f"={number}I", self.endpoint.device.peek(address, WORD.size * number))
 
     def let_go(self) -> bool:
-        """Let kernels leave that wait for the peer, which has failed; return whether there may be some."""
+        """Release kernels that wait for the peer, which has failed.
+
+        Return whether any may be waiting.
+        """
         raise NotImplementedError
 
     # Partitions
 
     def checked(self, method: str, partitions: Iterable[int]) -> list[int]:
-        """Return numbers of partitions of this end; raise if there is no such one."""
+        """Return the partitions as integers. Raise if one of them does not exist."""
         numbers = [operator.index(each) for each in partitions]
         for number in numbers:
             if not 0 <= number < self.partitions:
@@ -241,9 +255,9 @@ class PartitionedMessage(Partitioned):
         return numbers
 
     def ready(self, method: str, partitions: Iterable[int]) -> None:
-        """Send some partitions."""
+        """Send partitions; raise if this end receives."""
         raise MPIError(MPI.ERR_REQUEST, f"{method}: the request receives; it is for requests of Psend_init")
 
     def arrived(self, partition: int) -> bool:
-        """Return whether a partition has come."""
+        """Return whether a partition has arrived; raise if this end sends."""
         raise MPIError(MPI.ERR_REQUEST, "Parrived: the request sends; it is for requests of Precv_init")

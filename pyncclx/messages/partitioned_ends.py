@@ -1,4 +1,4 @@
-"""What a communicator has for partitioned messages: letters, its ends, and the kernels that all of them use."""
+"""A communicator's partitioned messages: ends, handshake messages, kernels."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/p
 
 
 class End(Protocol):
-    """An end of a partitioned message, with what kernels wait for.
+    """An end of a partitioned message, for which kernels may be waiting.
 
     Attributes
     ----------
     peer : int
-        The rank that has the other end.
+        The rank of the other end.
     active : bool
-        From its start to the end of its round.
+        Whether a round has begun and is not over.
     """
 
     peer: int
     active: bool
 
     def let_go(self) -> bool:
-        """Let kernels leave that wait for the peer, which has failed; return whether there may be some."""
+        """Release kernels that wait for the peer, which has failed.
+
+        Return whether any may be waiting.
+        """
 
 
 class PartitionedEnds:
@@ -38,9 +41,9 @@ class PartitionedEnds:
     Attributes
     ----------
     letters : Letters
-        By which they find each other.
+        Handshake messages by which two ends exchange addresses.
     spare_streams : list of stream
-        That ended ends have had for what waits for their receivers.
+        Streams of sending ends that have been freed, to be used again.
     """
 
     def __init__(self, owner: Correspondent) -> None:
@@ -49,14 +52,17 @@ class PartitionedEnds:
         self._ends: weakref.WeakSet[End] = weakref.WeakSet()
 
     def add(self, end: End) -> None:
-        """Let an end go when its peer fails."""
+        """Include an end in `let_go`, as long as it exists."""
         self._ends.add(end)
 
     def are_active(self) -> bool:
-        """Return whether a round of an end has begun and is not over."""
+        """Return whether any end has begun a round that is not over."""
         return any(end.active for end in list(self._ends))
 
     def let_go(self, rank: int) -> bool:
-        """Let kernels leave that wait for a rank, which has failed; return whether there may be some."""
+        """Release kernels that wait for a rank that has failed.
+
+        Return whether any may be waiting.
+        """
         waiting = [end.let_go() for end in list(self._ends) if end.peer == rank]
         return any(waiting)

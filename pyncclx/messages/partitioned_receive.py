@@ -1,4 +1,7 @@
-"""The receiver's end of a partitioned message. Its first start sends where its memory is."""
+"""The receiver's end of a partitioned message.
+
+Its first start sends the sender the location of its memory.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,25 @@ if TYPE_CHECKING:
 
 
 class PartitionedReceive(PartitionedMessage):
-    """Of `Precv_init`.
+    """The work of a request of `Precv_init`.
 
-    Its words are the number of rounds begun, then for each partition the round in which it has come. Where the sender
-    cannot open the buffer's memory, partitions land beside it, and are copied at the end, or by `arrived`.
+    Its words are the number of rounds begun, then for each partition the last round in which it has arrived. If the
+    sender cannot open the buffer's memory, partitions go to a landing buffer. `arrived` or the end of the round copies
+    them from there.
     """
 
     _words: Piece | None = None
     _landing: Piece | None = None
     _met = False
-    _error: Exception | None = None  # why the sender refuses
-    _landed_on: Any = None  # the stream that has copied partitions last
+    # The sender's refusal.
+    _error: Exception | None = None
+    # The stream of the last copy from the landing buffer.
+    _landed_on: Any = None
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
         super().__init__(comm, operation, side, partitions, writable=True)
-        self._landed: set[int] = set()  # those that have been copied in this round
+        # Partitions copied from the landing buffer in this round.
+        self._landed: set[int] = set()
         self._keys: tuple[Key, Key] | None = None
         if not self.is_nobodys:
             self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=False)
@@ -69,7 +76,7 @@ class PartitionedReceive(PartitionedMessage):
         return _located(self._envelope(LETTER), self._words)
 
     def _located_buffer(self) -> Envelope:
-        """Where the sender is to store partitions."""
+        """Return an envelope with the location where the sender stores partitions."""
         address, team = self.buffer.address, self.endpoint.team
         window = team.windows.at(address) if team else None
         if not self.nbytes:
@@ -91,7 +98,7 @@ class PartitionedReceive(PartitionedMessage):
             self.wait_until(self._has_met)
 
     def _has_met(self) -> bool:
-        """Whether the sender has answered; raise if it refuses."""
+        """Return whether the sender has answered. Raise if it refuses."""
         if self._error is not None:
             raise self._error
         if self._met:
@@ -142,7 +149,7 @@ class PartitionedReceive(PartitionedMessage):
         self._landed.clear()
 
     def _copy(self, first: int, number: int, stream: Any) -> None:
-        """Copy partitions that have landed to the buffer, after those before."""
+        """Enqueue the copy of partitions from the landing buffer, after earlier copies."""
         assert self._landing is not None
         if self._landed and self._landed_on is not stream:
             self.endpoint.device.order(self._landed_on, stream)
@@ -170,7 +177,10 @@ class PartitionedReceive(PartitionedMessage):
         return True
 
     def stream(self) -> Any:
-        """As for others; the sender may overwrite what has landed when it has been copied."""
+        """Return the stream of a start. It waits for copies from the landing buffer.
+
+        After the start the sender may overwrite that buffer.
+        """
         stream = super().stream()
         device = self.endpoint.device
         if self._landed_on is not None and self._landed_on is not stream and not device.is_capturing(stream):
@@ -178,7 +188,7 @@ class PartitionedReceive(PartitionedMessage):
         return stream
 
     def _come(self) -> list[bool]:
-        """For each partition, whether it has come."""
+        """Return for each partition whether it has arrived."""
         epoch, *arrived = self.peek(self.epoch, 1 + self.partitions)
         return [(word - epoch) % (1 << 32) < FAR * 2 for word in arrived]
 

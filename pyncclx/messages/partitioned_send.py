@@ -1,8 +1,8 @@
 """The sender's end of a partitioned message.
 
-When the receiver's letter has come, whoever looks for messages, the program or the watcher, opens its memory, answers,
-and launches what `Pready` has been called for since. So `Pready` never waits. What it launches waits for the receiver's
-start, and is on a stream of the request's own.
+When the receiver's handshake message has arrived, the next poll opens the receiver's memory, answers, and launches the
+kernels of earlier `Pready` calls. The program or the monitor thread polls, so `Pready` does not wait. Its kernels wait
+for the receiver's start, on a stream of the request's own.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ if TYPE_CHECKING:
 
 
 class _Other(NamedTuple):
-    """The receiver's end: addresses here of its words and its buffer, and its number of partitions."""
+    """The receiver's end: its number of partitions, and addresses in this process.
+
+    `sent` is the address of this end's counters, one for each partition of the receiver.
+    """
 
     words: int
     buffer: int
     partitions: int
-    sent: int  # the address of this end's counters for them
+    sent: int
 
 
 class Meeting:
-    """The letter of the receiver, as a receive that is open (`requests/open_receives.py`)."""
+    """The handshake message's open receive (`requests/open_receives.py`)."""
 
     clock, has_arrived, launched, is_posted, is_awaited, is_held_back = 0, False, False, False, False, False
 
@@ -54,7 +57,7 @@ class Meeting:
         return self.has_arrived
 
     def leave_stream(self) -> None:
-        """It has none."""
+        """Do nothing: this receive has no stream."""
 
     def is_due(self) -> bool:
         return True
@@ -64,7 +67,8 @@ class Meeting:
         try:
             if end is not None and self._letter is not None:
                 end.find(*self._letter)
-        except Exception as error:  # belongs to the next call of the request
+        # The next call of the request raises it.
+        except Exception as error:
             if end is not None:
                 end.error = error
         self.launched = True
@@ -75,27 +79,32 @@ class Meeting:
 
 
 class PartitionedSend(PartitionedMessage):
-    """Of `Psend_init`.
+    """The work of a request of `Psend_init`.
 
-    Its words are the number of rounds begun, and the number of the receiver's partitions that have gone in all of them.
+    Its words are the number of rounds begun, and the number of the receiver's partitions sent in all rounds.
 
     Attributes
     ----------
     error : Exception or None
-        Why the ends do not meet.
+        Why the two ends cannot exchange addresses.
     """
 
     error: Exception | None = None
-    _words = 0  # their address, once there are some
+    # Address of the words; 0 before they are allocated.
+    _words = 0
     _other: _Other | None = None
     _meeting: Meeting | None = None
-    _side: Any = None  # the stream of what `Pready` has launched in this round
+    # The stream on which `Pready` has launched kernels in this round.
+    _side: Any = None
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
         super().__init__(comm, operation, side, partitions, writable=False)
-        self._readied: set[int] = set()  # by the host, in this round
-        self._waiting: list[int] = []  # of these, what is to be launched when the ends meet
-        self._streams: dict[bool, Any] = {}  # by whether they are captured
+        # Partitions that the host has sent in this round.
+        self._readied: set[int] = set()
+        # Those whose kernel is launched only when the handshake is complete.
+        self._waiting: list[int] = []
+        # One stream for calls outside of captures (False), one for captures (True).
+        self._streams: dict[bool, Any] = {}
         self._keys: tuple[Key, Key] | None = None
         if not self.is_nobodys:
             self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=True)
@@ -103,7 +112,7 @@ class PartitionedSend(PartitionedMessage):
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_send(self.name, side.rank, side.tag)
 
-    # The meeting
+    # The handshake
 
     def prepare(self) -> None:
         if self._words:
@@ -127,7 +136,7 @@ class PartitionedSend(PartitionedMessage):
             raise self.error
 
     def find(self, head: Envelope, body: bytes) -> None:
-        """Open the memory that a letter describes, answer, and send what is ready."""
+        """Open the receiver's memory, answer, and send the partitions that wait."""
         assert self._keys is not None
         error_class, text = self._refusal(head)
         if not text:
@@ -144,7 +153,10 @@ class PartitionedSend(PartitionedMessage):
         self._waiting = []
 
     def _refusal(self, head: Envelope) -> tuple[int, str]:
-        """Return the class of MPI's errors, or 0, and the text, if the two ends do not fit."""
+        """Return error class and text if the two ends do not fit; else 0 and "".
+
+        The class is 0 for NotSupported, too.
+        """
         rank, peer = self.endpoint.rank, self.peer
         if head.sender.node != self.endpoint.postbox.sender.node:
             text = f"ranks {rank} and {peer} are on different nodes, between which no kernel sends partitions"
@@ -161,7 +173,7 @@ class PartitionedSend(PartitionedMessage):
         return _Other(words, address, head.place, sent)
 
     def _address_of(self, envelope: Envelope) -> int:
-        """Return where a letter's memory is here; it stays open as long as this end."""
+        """Return the address of memory that is open as long as this end exists."""
         if envelope.transport == EMPTY:
             return 0
         address = address_of(self.endpoint, envelope, self.peer)
@@ -203,7 +215,8 @@ class PartitionedSend(PartitionedMessage):
             return
         self.check_errors()
         stream = self.stream()
-        if self.endpoint.device.is_capturing(stream):  # of which nothing can be launched later
+        # All kernels of a capture must be launched now.
+        if self.endpoint.device.is_capturing(stream):
             self.meet()
         with LOCK:
             if self.error is not None:
@@ -216,7 +229,10 @@ class PartitionedSend(PartitionedMessage):
                 self._send(numbers, self._side)
 
     def _beside(self, stream: Any) -> Any:
-        """Return a stream of this request's own, which comes after what `stream` has, and no other work waits for."""
+        """Return a stream of this request's own that waits for the work of `stream`.
+
+        No other work waits for this stream.
+        """
         device = self.endpoint.device
         captured = device.is_capturing(stream)
         if captured not in self._streams:
