@@ -1,4 +1,4 @@
-"""The ranks that one communicator's messages go to: what is known of those that this process shares memory with."""
+"""The peers of a communicator's messages: which share memory, which are far."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from .postbox import Postbox
 
 
 class Peers:
-    """What is known of the ranks.
+    """Ranks of a communicator, as seen by this process.
 
     Parameters
     ----------
     serial : int
-        Of the endpoint in this process.
+        Serial number of the endpoint in this process.
     postbox : Postbox
     world_ranks : sequence of int
-        Their ranks in MPI.COMM_WORLD; negative of those that have none.
+        Rank of each peer in MPI.COMM_WORLD; negative if it is in none.
     topology : callable
-        Returns the communicator's topology, None where it is not known.
+        Returns the communicator's topology; None if it is not known.
 
     Attributes
     ----------
     numbers : list of int
-        By which this process identifies the ranks: in MPI.COMM_WORLD, or else on this endpoint.
+        Identifies each rank in this process: its rank in MPI.COMM_WORLD, else a number made from `serial` and rank.
     readers : set of int
-        Those that are known to have opened this process's bounce memory.
+        Ranks that are known to have opened this process's bounce memory.
     far : set of int
-        Those that have sent from another node.
+        Ranks that have sent a message from another node.
     """
 
     def __init__(
@@ -39,10 +39,11 @@ class Peers:
         self.numbers = [world if world >= 0 else (serial << 32) + rank for rank, world in enumerate(world_ranks)]
         self.readers: set[int] = set()
         self.far: set[int] = set()
-        self._introduced: set[int] = set()  # that have got an envelope of this process
+        # Ranks that have been sent an envelope of this process.
+        self._introduced: set[int] = set()
 
     def is_reader(self, rank: int) -> bool:
-        """Whether a rank has opened this process's bounce memory by now."""
+        """Whether a rank is known to have opened this process's bounce memory."""
         if rank in self.readers:
             return True
         if self.is_far(rank) or not self._postbox.readers.has(self.numbers[rank]):
@@ -51,15 +52,18 @@ class Peers:
         return True
 
     def introduce(self, rank: int) -> None:
-        """Take note that a rank is sent an envelope with its data, which says where this process is."""
+        """Record that a rank is sent an envelope, which contains this process's node."""
         self._introduced.add(rank)
 
     def is_far(self, rank: int) -> bool:
-        """Whether a rank is known to be on another node: its messages bring their data."""
+        """Whether a rank is known to be on another node. MPI then transfers the data."""
         return rank in self.far or self._is_apart(rank)
 
     def are_far(self, rank: int) -> bool:
-        """Whether a rank is known to be on another node, and can find out the same: no envelope is of use."""
+        """Whether both ranks can know that they are on different nodes.
+
+        Messages between them then need no envelope.
+        """
         return self._is_apart(rank) or (rank in self.far and rank in self._introduced)
 
     def _is_apart(self, rank: int) -> bool:

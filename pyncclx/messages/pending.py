@@ -1,4 +1,4 @@
-"""What requests of sends and receives of device arrays stand for, and how several of them are finished together."""
+"""The work of requests of sends and receives of device arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from .typed import TypedBuffer
 
 
 def message_request(*messages: Any, status: MPI.Status | None = None) -> Request:
-    """Post what is under way, and make its request; there is nothing to and from MPI.PROC_NULL."""
+    """Return a request for messages, and post those that are under way.
+
+    A request to or from MPI.PROC_NULL has no messages.
+    """
     for message in messages:
         if isinstance(message, Incoming):
             message.postbox.receives.post(message)
@@ -33,12 +36,12 @@ def message_request(*messages: Any, status: MPI.Status | None = None) -> Request
 
 
 def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: dict[Wait, None]) -> None:
-    """Finish requests of messages: what has to be launched at the same time is launched together."""
+    """Finish requests of messages, and launch their waiting receives together."""
     begun: list[tuple[int, MessageWork, Any]] = []
     receives: list[Incoming] = []
     for index, work in works.items():
         work.active = False
-        # Two threads may not complete one message: what has no request any more is abandoned by another one.
+        # Take the messages, so that no second thread completes them. Take them back if they have been abandoned.
         messages, work.messages = work.messages, ()
         if not messages:
             try:
@@ -53,7 +56,8 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
         if len(receives) > 1:
             receives[0].postbox.receives.launch_all(receives)
         _finish(begun, failures, waits)
-    except BaseException:  # of a signal handler, say: no later message may come into the buffers of these requests
+    # After an exception of a signal handler, say, no later message may be received into these buffers.
+    except BaseException:
         for _, _, message in begun:
             if isinstance(message, Incoming):
                 message.cancel()
@@ -62,7 +66,7 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
 
 
 def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits: dict[Wait, None]) -> None:
-    """Make the current stream wait for messages, each whatever the others raise."""
+    """Make the current stream wait for each message, even if others raise."""
     endpoint = waited = None
     for index, work, message in begun:
         try:
@@ -73,7 +77,8 @@ def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits
             if isinstance(message, Incoming) or stream is not message.stream or not message.plan.is_free_at_once:
                 message.finish(stream)
             if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
-                endpoint.device.order(stream, message.stream)  # where its packed copy is used again
+                # The message's stream reuses the memory of the packed copy.
+                endpoint.device.order(stream, message.stream)
             if work.met is not None:
                 work.met(message)
             if caller.blocking == "host":
@@ -88,16 +93,16 @@ def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits
 
 
 class MessageWork(Work):
-    """The messages of a request: one, or a receive and a send.
+    """The work of a request of one message, or of a receive and a send.
 
     Attributes
     ----------
     messages : tuple of Incoming and Outgoing
-        That are under way; none to and from MPI.PROC_NULL.
+        Messages under way; none to and from MPI.PROC_NULL.
     status : MPI.Status or None
-        Of the receive.
+        Status of the receive.
     met : callable or None
-        Is called with each message that is over.
+        Called with each message that has been finished.
     """
 
     finisher = staticmethod(finish_messages)
@@ -115,7 +120,10 @@ class MessageWork(Work):
         return together(waits) if waits else None
 
     def stream_of(self, message: Any) -> Any:
-        """Return the stream that waits for a message whose array names one; with PyTorch's tensors, theirs."""
+        """Return the stream that waits for a message whose array names a stream.
+
+        For PyTorch's tensors it is the message's own stream, else the current stream.
+        """
         endpoint = message.endpoint
         return message.stream if message.buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)
 
@@ -125,7 +133,8 @@ class MessageWork(Work):
             return True
         messages[0].endpoint.check()
         messages[0].postbox.receives.launch_arrived()
-        over = [message.is_over() for message in messages]  # each call moves one on
+        # Ask all of them, because each `is_over` makes progress.
+        over = [message.is_over() for message in messages]
         return all(over)
 
     def fill(self, status: MPI.Status) -> None:
@@ -142,24 +151,25 @@ class MessageWork(Work):
                 message.cancel()
 
     def abandon(self) -> None:
-        """Let the messages go on without their request, unless a call completes them by a copy of the handle.
+        """Let the messages complete without their request.
 
-        MPI may keep this for ever, so it must not keep the messages.
+        A copy of the handle may still complete them in a call. MPI may keep this object for ever, so it must not keep
+        the messages.
         """
-        # First, for `finish` in another thread is to find the messages in one of the two.
+        # Set this first: `finish` in another thread must find the messages in one of the two attributes.
         self._abandoned = tuple(map(weakref.ref, self.messages))
         messages, self.messages = self.messages, ()
         for message in messages:
             message.abandon()
 
     def left(self) -> MessageWork:
-        """Return what a copy of the handle completes once this has been abandoned; it keeps nothing."""
+        """Return the work for copies of the abandoned handle. It keeps no message alive."""
         work = MessageWork()
         work.status, work._abandoned = self.status, self._abandoned
         return work
 
     def taken_back(self) -> tuple[Any, ...]:
-        """Return messages that were abandoned: a call completes them."""
+        """Return the abandoned messages, for a call that completes them."""
         messages = tuple(message for reference in self._abandoned if (message := reference()) is not None)
         self._abandoned = ()
         for message in messages:

@@ -1,8 +1,8 @@
 """Persistent sends and receives of device arrays.
 
-Outside of graphs a start sends or receives one message as `Isend` and `Irecv` do: so MPI matches it with any other, and
-what several requests have to do at once takes one launch. In a graph they use channels (`channels.py`): all that is
-started together takes one launch, in which each meets the request that it met before.
+Outside of graphs a start sends or receives one message as `Isend` and `Irecv` do, so MPI matches it with any other
+message. In a graph requests use channels (`channels.py`): each is matched with the request it was matched with last.
+In both cases requests that are started together share one launch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from .typed import buffer_of
 if TYPE_CHECKING:
     from .base import MessageBase
 
-_IN_GRAPHS: list[PersistentMessage] = held([])  # freed while under way: the graph may use the array at any time
+# Requests that were freed while active in a graph. They keep their arrays, which the graph may use at any time.
+_IN_GRAPHS: list[PersistentMessage] = held([])
 
 
 class _Group:
-    """Persistent messages of one endpoint that start on one stream."""
+    """Persistent messages of one endpoint that are started on one stream."""
 
     endpoint: Endpoint
     stream: Any
@@ -42,7 +43,7 @@ class _Group:
     captured: list[PersistentMessage]
 
     def launch_captured(self) -> None:
-        """Launch what is captured, and end its capture."""
+        """Capture one launch for all messages, and mark each as active."""
         order = self.endpoint.order
         stream = order.aside(self.stream)
         with order.following(stream):
@@ -53,7 +54,7 @@ class _Group:
 
 
 def start_several(works: Sequence[PersistentMessage]) -> None:
-    """Start some in their order; those of one communicator and stream by one launch."""
+    """Start messages in their order, with one launch for each communicator and stream."""
     groups = _groups_of(works)
     try:
         for work in works:
@@ -77,8 +78,10 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
                 if not (work.receives or message.plan.is_free_at_once):
                     message.post()
             work.active = True
-    finally:  # the receivers have the envelopes of those that have begun
-        for group in dict.fromkeys(groups.values()):  # producers may share one
+    # Launch even after an exception: receivers already have the envelopes of messages that have begun.
+    finally:
+        # Producers may share a group.
+        for group in dict.fromkeys(groups.values()):
             if group.captured:
                 group.launch_captured()
             elif group.batch:
@@ -86,7 +89,10 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
 
 
 def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:
-    """Return the groups of works that send or receive anything, by their producers; raise if some cannot start."""
+    """Return the group of each producer. Raise if a message cannot start.
+
+    Messages to and from MPI.PROC_NULL have no group.
+    """
     groups: dict[Hashable, _Group] = {}
     by_stream: dict[Hashable, _Group] = {}
     for work in works:
@@ -111,7 +117,7 @@ def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:
 
 
 class PersistentMessage(MessageWork, Startable):
-    """What a persistent request of a message stands for. It is active from its start to its end.
+    """The work of a persistent request. It is active from its start to its end.
 
     Attributes
     ----------
@@ -119,17 +125,17 @@ class PersistentMessage(MessageWork, Startable):
     receives : bool
     peer, tag : int
     buffer : Buffer
-        Unless the peer is MPI.PROC_NULL.
+        Not set if the peer is MPI.PROC_NULL.
     producer : hashable
-        Equal for those that start on one stream: of one endpoint, whose arrays name the same stream, or none.
+        Equal for messages that start on one stream: of one endpoint, with arrays that name the same stream or none.
     of_current : bool
-        Whether the current stream may still be making the buffer.
+        Whether the current stream may still be writing the buffer.
     make : class
-        Of a message: Outgoing or Incoming.
+        Class of its messages: Outgoing or Incoming.
     channel : Outlet or None
-        That the envelopes of a send describe.
+        Channel that the envelopes of a send describe.
     needs_channel : bool
-        Whether `make_channel` comes first.
+        Whether a start must call `make_channel` first.
     """
 
     starter = staticmethod(start_several)
@@ -137,8 +143,10 @@ class PersistentMessage(MessageWork, Startable):
     producer: Hashable = None
     channel: Outlet | None = None
     needs_channel = False
-    _event: Event | None = None  # at the end of what a graph has of it
-    _began_on: Any = None  # the stream that this follows
+    # Recorded after its part of a graph.
+    _event: Event | None = None
+    # The stream on which that part was started.
+    _began_on: Any = None
 
     def __init__(self, comm: MessageBase, operation: str, side: Side, *, receives: bool) -> None:
         self.receives = receives
@@ -157,7 +165,7 @@ class PersistentMessage(MessageWork, Startable):
         raise NotImplementedError
 
     def check_owner(self) -> None:
-        """Raise if the communicator has been freed, and what kernels have recorded."""
+        """Raise if the communicator has been freed or kernels have recorded an error."""
         endpoint = self.endpoint
         if not self._state.current or endpoint.comm is None:
             raise self.freed()
@@ -166,30 +174,33 @@ class PersistentMessage(MessageWork, Startable):
 
     @property
     def nbytes(self) -> int:
-        """Of the buffer."""
+        """Size of the buffer."""
         return self.buffer.nbytes if self.peer != MPI.PROC_NULL else 0
 
     # The start
 
     def make_channel(self, stream: Any) -> None:
-        """Make the channel that the envelopes of a send describe, if there can be one."""
+        """Create the channel that the envelopes of a send describe, if possible."""
 
     def check_capture(self) -> None:
-        """Raise NotSupported if it has no channel."""
+        """Raise NotSupported if it has no channel yet."""
         raise NotImplementedError
 
     def capture(self, stream: Any, batch: list[Message]) -> None:
-        """Add a message of the channel to a batch."""
+        """Append a message of the channel to `batch`."""
         raise NotImplementedError
 
     def capture_end(self, event: Event, stream: Any) -> None:
-        """Make it active with the event behind its part of a graph, which follows what `stream` had."""
+        """Mark it as active in a graph that was started on `stream`.
+
+        `event` is recorded after its part of the graph.
+        """
         self.active, self._event, self._began_on = True, event, stream
 
     # The end
 
     def taken_back(self) -> tuple[Any, ...]:
-        """Let the current stream wait for what a graph has of it; there is no message."""
+        """Return the abandoned messages. In a graph, make the current stream wait instead."""
         event, self._event = self._event, None
         if event is None:
             return super().taken_back()
@@ -214,5 +225,6 @@ class PersistentMessage(MessageWork, Startable):
         if self._event is not None:
             _IN_GRAPHS.append(self)
         super().abandon()
-        if self.shown is not None:  # which MPI keeps, perhaps for ever
+        # MPI may keep `shown` for ever, so `shown` must not keep this.
+        if self.shown is not None:
             self.shown.work = self.left()

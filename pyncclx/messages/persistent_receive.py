@@ -1,4 +1,4 @@
-"""What a request of `Recv_init` stands for."""
+"""The work of requests of `Recv_init`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class PersistentReceive(PersistentMessage):
-    """Of `Recv_init`."""
+    """The work of a request of `Recv_init`."""
 
     make = Incoming
     status: MPI.Status
-    _inlet: Inlet | None = None  # of the request that it met last
+    # The channel of the request that it was matched with last.
+    _inlet: Inlet | None = None
 
     def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
         super().__init__(comm, operation, side, receives=True)
@@ -35,7 +36,7 @@ class PersistentReceive(PersistentMessage):
         return self.endpoint.check_receive(self.name, side.rank, side.tag)
 
     def met(self, message: Incoming) -> None:
-        """Remember the channel of a message, for graphs."""
+        """Cache the channel of a received message, for captures."""
         envelope, inlet = message.envelope, self._inlet
         if inlet is not None and envelope is not None and inlet.key == (envelope.sender.uid, envelope.channel):
             return
@@ -55,7 +56,8 @@ class PersistentReceive(PersistentMessage):
         assert self._inlet is not None
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, stream)
-        self._inlet.receive(batch, self.buffer.address, self.status.tag)  # the status stays that of the one it met
+        # The status stays that of the last matched message.
+        self._inlet.receive(batch, self.buffer.address, self.status.tag)
 
     def _finish_captured(self, event: Event, stream: Any) -> None:
         super()._finish_captured(event, stream)

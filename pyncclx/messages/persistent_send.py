@@ -1,4 +1,4 @@
-"""What the requests of `Send_init`, `Ssend_init` and `Rsend_init` stand for."""
+"""The work of requests of `Send_init`, `Ssend_init` and `Rsend_init`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .typed import TypedBuffer
 if TYPE_CHECKING:
     from .base import MessageBase
 
-LONGEST_WAIT_S = 5.0  # for the receiver's answer; it comes when that has waited for its request
+# Time to wait for the receiver's answer. The receiver sends it when it completes its request.
+LONGEST_WAIT_S = 5.0
 
 
 class PersistentSend(PersistentMessage):
-    """Of `Send_init`, `Ssend_init` and `Rsend_init`."""
+    """The work of a request of `Send_init`, `Ssend_init` or `Rsend_init`."""
 
     make, needs_channel = Outgoing, True
 
@@ -42,7 +43,7 @@ class PersistentSend(PersistentMessage):
             how = "start it once before, and wait for it; a long message's memory must be shareable"
             raise NotSupported(f"{self.name}: a graph cannot hold the first start, for MPI matches that: {how}")
         deadline = time.monotonic() + LONGEST_WAIT_S
-        while not self.channel.is_answered:  # the receiver does so when its request is over
+        while not self.channel.is_answered:
             if time.monotonic() > deadline:
                 why = f"rank {self.peer} has received it by no persistent request, or is on another node"
                 raise unmatched(self.name, why)

@@ -1,4 +1,4 @@
-"""Places of the bounce memory: which are free, and which messages hold the others."""
+"""The pool of places in the bounce memory (see `bounce.py`)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from collections.abc import Callable
 from ..backends import Exported
 from ..system.process import lock
 
-_SWEEP = 32  # messages that are offered between two sweeps: their exports may hold memory
+# Offered messages between two sweeps. A sweep closes exports of messages that are over, which may hold memory.
+_SWEEP = 32
 
 
 class Places:
-    """A range of places, and the messages that hold them, for all threads of the process."""
+    """A range of places, and the messages that hold them. All threads may use it."""
 
     def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
         self._first, self._number, self._done_words = first, number, done_words
         self._free = deque(range(first, first + number))
-        # place -> clock of its message, what was exported, number of the receiver
+        # place -> clock of its message, its export, number of the receiver
         self._held: dict[int, tuple[int, Exported | None, int]] = {}
         self._lock = lock()
 
     def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
-        """Return a place for a message to a rank, and keep what was exported for it; None if there is no place."""
+        """Return a free place for a message to a rank; None if there is none.
+
+        The place keeps `exported` open until its message is over.
+        """
         with self._lock:
             if not self._free or (exported is not None and len(self._held) % _SWEEP == _SWEEP - 1):
                 self._sweep()
@@ -33,7 +37,10 @@ class Places:
             return place
 
     def held_for(self, number: int) -> list[tuple[int, int]]:
-        """Return place and clock of the messages to a rank, by its number, that are not known to be over."""
+        """Return place and clock of each message to a rank that is not known to be over.
+
+        `number` identifies the rank (`Peers.numbers`).
+        """
         with self._lock:
             self._sweep()
             return [(place, clock) for place, (clock, _, each) in self._held.items() if each == number]

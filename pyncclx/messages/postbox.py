@@ -1,4 +1,7 @@
-"""What a process has for the messages of all its communicators, made at the first one."""
+"""The message context (postbox): state that all communicators of a process share.
+
+It is created at the first message.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from .scratch import Scratch
 
 
 class Postbox:
-    """The process's part of sending and receiving.
+    """Memory, kernels and progress of all messages of this process.
 
     Attributes
     ----------
@@ -36,24 +39,24 @@ class Postbox:
         The kernels of cuda/messages/point_to_point.cu.
     bounce : BounceMemory
     sender : Sender
-        This process, as its envelopes describe it.
+        Description of this process in its envelopes.
     readers : Readers
         The ranks that have opened `bounce`.
     opened : OpenedMemory
-        Other processes' memory.
+        Memory of other processes that is mapped here.
     clock : LamportClock
     arena : Arena
     channel_memory : ChannelMemory
     inlets : mapping of (bytes, int) to object
-        The receiver's ends of channels, by the uid of the sender and the channel's number, while requests have them.
+        Receiving ends of channels that requests use, by the uid of the sender and the channel's number.
     rescue : Rescue
-        For kernels that wait for ranks that have failed.
+        Releases kernels that wait for ranks that have failed.
     receives : ReceiveProgress
     scratch, pinned_scratch : Scratch
     side_stream : stream
-        Of receives that have left their own streams, which may wait for peers.
+        Stream of receives that have left their own streams, because those may wait for peers.
     host_array_stream : stream
-        Moves data to host arrays, one message after the other. On the host device these are the current stream.
+        Stream that copies data to host arrays, message by message. On the host device both are the current stream.
     """
 
     def __init__(self, device: Device) -> None:
@@ -81,14 +84,16 @@ class Postbox:
         self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))
         self.side_stream: Any = None
         self.host_array_stream: Any = None
-        if not device.exports_are_copies:  # each of which is closed after its launch, which must then be over
+        # A copied export is closed after its kernel has ended, so such devices use the current stream.
+        if not device.exports_are_copies:
             self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
 
 
     def make_room(self) -> None:
-        """Close other processes' memory that was used longest ago, unless the wait for that may be one for peers.
+        """Close least recently used memory of peers, unless this could deadlock.
 
-        They may wait for an open receive, or in a collective that is under way here for what this rank does next.
+        Closing waits for the device. Peers may wait for an open receive of this rank. In a collective that is under way
+        here, they may wait for the next call of this rank.
         """
         detector = DETECTOR.made
         if self.receives.idle and not (detector is not None and detector.waits_in_collectives()):
@@ -99,6 +104,6 @@ POSTBOX = PerProcess(lambda: Postbox(backends.select()))
 
 
 def memory_held() -> int:
-    """Return the bytes of bounce memory, and of the memory for slots and ends of messages."""
+    """Return the bytes of bounce memory, and of slots and ends of messages."""
     postbox = POSTBOX.made
     return 0 if postbox is None else NBYTES + postbox.arena.nbytes

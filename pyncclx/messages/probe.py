@@ -1,7 +1,7 @@
-"""Probes report how long a message is; a device array's is an envelope, which has to be read for that.
+"""Probes of messages with device arrays, whose length is in the envelope.
 
-MPI shows nothing of a message before it is received. So one that may be an envelope is received when a probe finds it,
-and sent to this process itself again, where the receive that comes later gets it.
+MPI cannot show the content of a message before it is received. So a probe receives a message that may be an envelope,
+and sends it again to this process itself. The program's receive takes it from there.
 """
 
 from __future__ import annotations
@@ -18,37 +18,43 @@ from ..system.process import held
 from .envelope import may_be_envelope, unpack
 from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype
 
-_sent: list[tuple[MPI.Request, Any]] = held([])  # messages to itself that are not received yet, and their memory
-HOLDING: set[ProbedMessages] = set()  # those that hold any message
+# Messages to this process itself that have not been received yet, and their memory.
+_sent: list[tuple[MPI.Request, Any]] = held([])
+# All objects that hold a message.
+HOLDING: set[ProbedMessages] = set()
 
 
 class ProbedMessage(NamedTuple):
-    """A message that a probe has found, or one that came before it."""
+    """A message that a probe has matched, or one that arrived before it.
+
+    Before `read`, `nbytes` is the length of MPI's message; afterwards it is that of the data, and `message` is one from
+    this process itself.
+    """
 
     source: int
     tag: int
-    nbytes: int  # of its data, once it has been read; of MPI's message before
-    message: MPI.Message  # from this process itself, once it has been read
+    nbytes: int
+    message: MPI.Message
     is_read: bool = False
 
     @classmethod
     def of(cls, message: MPI.Message, status: MPI.Status) -> ProbedMessage:
-        """Make it of a message that MPI has matched, and its status."""
+        """Create it from a message that MPI has matched, and its status."""
         return cls(status.source, status.tag, status.Get_elements(MPI.BYTE), message)
 
     def fits(self, source: int, tag: int) -> bool:
-        """Whether a receive would match it."""
+        """Return whether a receive with this source and tag would match it."""
         return source in (self.source, MPI.ANY_SOURCE) and tag in (self.tag, MPI.ANY_TAG)
 
     def read(self) -> ProbedMessage:
-        """Return the same message with the length of its data."""
+        """Return this message with the length of its data; read its envelope if needed."""
         if self.is_read or not may_be_envelope(self.nbytes):
             return self
         nbytes, message = _send_to_itself(self.message, self.nbytes)
         return ProbedMessage(self.source, self.tag, nbytes, message, True)
 
     def set_origin(self, status: MPI.Status | None) -> None:
-        """Set a status to its source and tag."""
+        """Set the source and tag of a status to those of the message."""
         if status is not None:
             status.Set_source(self.source)
             status.Set_tag(self.tag)
@@ -62,17 +68,17 @@ class ProbedMessage(NamedTuple):
 
 
 class ProbedMessages:
-    """The messages of a communicator that probes have found, until they are received."""
+    """Messages that probes have matched and no receive has taken yet."""
 
     def __init__(self) -> None:
         self._messages: list[ProbedMessage] = []
 
     def find(self, source: int, tag: int) -> ProbedMessage | None:
-        """Return the first that a receive would match."""
+        """Return the first message that a receive would match; None if there is none."""
         return next((each for each in self._messages if each.fits(source, tag)), None) if self._messages else None
 
     def find_and_read(self, source: int, tag: int) -> ProbedMessage | None:
-        """Return it with the length of its data."""
+        """Return the first message that matches, with the length of its data."""
         found = self.find(source, tag)
         if found is None:
             return None
@@ -81,14 +87,14 @@ class ProbedMessages:
         return read
 
     def take(self, source: int, tag: int) -> ProbedMessage | None:
-        """Return it, to be received."""
+        """Remove and return the first message that a receive would match."""
         found = self.find(source, tag)
         if found is not None:
             self.forget(found)
         return found
 
     def forget(self, message: ProbedMessage) -> None:
-        """Hold a message no longer: it has been received, or will be."""
+        """Remove a message that has been received or will be."""
         self._messages.remove(message)
         if not self._messages:
             HOLDING.discard(self)
@@ -96,10 +102,10 @@ class ProbedMessages:
     def hold(
         self, comm: MPI.Comm, probed: MPI.Status, letter_tag: int, letters: Callable[[MPI.Message, int], None]
     ) -> ProbedMessage | None:
-        """Take a message from MPI that a probe has found, with this status, if it may be an envelope.
+        """Match and hold the message that `probed` describes, if it may be an envelope.
 
-        Messages with other tags that came before it from the same rank are taken along, unread, for a receive with
-        MPI.ANY_TAG must get them first. Messages with `letter_tag` among them are given to `letters`.
+        Earlier messages from the same rank with other tags are held too, unread: a receive with MPI.ANY_TAG must get
+        them first. Messages with `letter_tag` are passed to `letters`.
         """
         if not may_be_envelope(probed.Get_elements(MPI.BYTE)):
             return None
@@ -119,7 +125,10 @@ class ProbedMessages:
 
 
 def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MPI.Message]:
-    """Receive a message that may be an envelope, and send it to this process itself; return its data's length, too."""
+    """Receive a message that may be an envelope, and send it to this process itself.
+
+    Return the length of its data, and the matched message from this process.
+    """
     nbytes = received_nbytes + GAP_NBYTES
     data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
@@ -131,12 +140,13 @@ def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MP
 
 def _send(spec: Any) -> MPI.Message:
     """Send a message to this process itself, and return it matched."""
-    with LOCK:  # no other thread gets it
+    # No other thread may match it.
+    with LOCK:
         return _begin_to_send(spec).Mprobe(0)
 
 
 def _begin_to_send(spec: Any) -> MPI.Intracomm:
-    """Send a message to this process itself, on the communicator that is returned."""
+    """Start to send a message to this process itself; return the communicator."""
     itself = ITSELF.get()
     _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
     _sent.append((itself.Isend(spec, 0), spec))
@@ -144,7 +154,7 @@ def _begin_to_send(spec: Any) -> MPI.Intracomm:
 
 
 def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> Any:
-    """Receive a message that turned out to be a Python object."""
+    """Receive a matched message that is a Python object, and return the object."""
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE], status)
     probed.set_origin(status)
@@ -152,7 +162,7 @@ def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> A
 
 
 def ireceive_object(probed: ProbedMessage) -> MPI.Request:
-    """Return a request for the same."""
+    """Return a request that receives a matched message as a Python object."""
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE])
     with LOCK:

@@ -1,6 +1,6 @@
-"""Progress of open receives: look for their messages, and launch the kernels that move the data.
+"""Progress of open receives: polls for messages, and launches of their kernels.
 
-Kernels that receive are launched in the order of their messages' clocks, see `clock.py`. Those that the watcher
+Receiving kernels are launched in the order of their messages' clocks, see `clock.py`. Those that the monitor thread
 launches wait for nothing, so their order does not matter.
 """
 
@@ -21,11 +21,12 @@ from .unsent import OF_PROCESS, Unsent
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
-GATHER_S = 50e-6  # as long as some launches take; a sender may wait for one of the receives (not measured)
+# Seconds to wait for more messages before a launch: the time of a few launches, for senders may wait (not measured).
+GATHER_S = 50e-6
 
 
 class ReceiveProgress:
-    """Moves the open receives of the process on.
+    """Polls for messages of this process's open receives, and launches their kernels.
 
     Attributes
     ----------
@@ -37,18 +38,18 @@ class ReceiveProgress:
     def __init__(self, device: Device) -> None:
         self.device, self._turn = device, 0
         self._holds_all = not device.launches_at_once
-        # Taken out to be launched. A request that is dropped meanwhile must not post its receive again.
+        # Receives that are being launched. A request that is dropped meanwhile must not post its receive again.
         self._leaving: list[OpenReceive] = []
         self.watcher = Watcher(self)
         self.unsent = Unsent(self.watcher)
 
     @property
     def turn(self) -> int:
-        """Another number each time that the program begins a request or looks for messages."""
+        """Counter that changes when the program begins a request or polls for messages."""
         return self._turn + self.unsent.begun
 
     def post(self, receive: OpenReceive) -> None:
-        """Look for its message from now on, whatever this process waits for."""
+        """Poll for the message of a receive from now on, even while this process waits."""
         with LOCK:
             self._turn, receive.is_posted = self._turn + 1, True
             if receive not in OPEN_RECEIVES and receive not in self._leaving:
@@ -57,9 +58,10 @@ class ReceiveProgress:
                 self.watcher.wake()
 
     def claim(self, receive: OpenReceive) -> bool:
-        """Take a receive out if no other is open: only its caller looks for the message then, and may wait in MPI.
+        """Return whether the caller may wait in MPI for the message of a receive.
 
-        Otherwise the receive is posted, unless another thread has just launched it.
+        It may if no other receive is open; this one is then removed from the open ones. Otherwise the receive is
+        posted, unless another thread has just launched it.
         """
         with LOCK:
             if receive.launched:
@@ -71,7 +73,10 @@ class ReceiveProgress:
             return True
 
     def check(self) -> None:
-        """Raise what has ended the watcher's thread, once; every call that sends, receives or waits begins with it."""
+        """Raise the error that ended the monitor thread, once.
+
+        Every call that sends, receives or waits calls this first.
+        """
         if self.watcher.failure is not None:
             with LOCK:
                 self.watcher.raise_failure()
@@ -83,20 +88,20 @@ class ReceiveProgress:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no receive is open, and MPI has nothing left to do that a request stands for."""
+        """Whether no receive is open and MPI has no work left for any request."""
         return not OPEN_RECEIVES and not self.unsent
 
     @property
     def may_have_more(self) -> bool:
-        """Whether MPI may have something left to do that no request stands for."""
+        """Whether MPI may have work left that belongs to no request."""
         return self.unsent.may_have_more
 
     def launch_arrived(self) -> None:
-        """Launch the receives whose messages have arrived, those first that may have led to the others.
+        """Launch the receives whose messages have arrived, in the order of their clocks.
 
-        A kernel may wait for the data, behind what the sender has still to do. Unless a call waits for the receive, the
-        kernel leaves the program's stream, so that it does not come before what the stream is given next: the sender
-        may wait for that. One that is abandoned stays there, so it is launched once its data can be read.
+        A kernel may wait until the sender has written the data. Unless a call waits for the receive, its kernel leaves
+        the program's stream: the stream's next work must not wait for the sender, which may itself wait for that work.
+        An abandoned receive stays on its stream, so it is launched only when its data can be read.
         """
         if self.watcher.failure is not None:
             self.check()
@@ -107,7 +112,7 @@ class ReceiveProgress:
                 self._launch(arrived)
 
     def _launch(self, arrived: list[OpenReceive]) -> None:
-        """Launch receives whose messages have arrived, but those that are held back."""
+        """Launch receives whose messages have arrived, except those that are held back."""
         for receive in arrived[:]:
             if (self._holds_all or not receive.is_awaited) and receive.is_held_back:
                 arrived.remove(receive)
@@ -126,7 +131,10 @@ class ReceiveProgress:
             self._leaving = before
 
     def launch_all(self, receives: Sequence[OpenReceive]) -> None:
-        """Wait until some receives are launched; give their messages a moment to arrive, so that one launch does."""
+        """Wait until receives are launched, with one launch if possible.
+
+        For GATHER_S, nothing is launched until the messages of all have arrived.
+        """
         deadline, left = time.perf_counter() + GATHER_S, list(receives)
         for receive in left:
             receive.is_awaited = True
@@ -148,12 +156,15 @@ class ReceiveProgress:
                 os.sched_yield()
 
     def go_on(self) -> None:
-        """Do for the watcher what others may be waiting for and what waits for nothing."""
+        """Do the work that peers may wait for and that waits for nothing itself.
+
+        The monitor thread calls this.
+        """
         self.launch_due()
         self.unsent.go_on()
 
     def launch_due(self) -> None:
-        """Launch the receives that senders may be waiting for, and whose kernels wait for nothing."""
+        """Launch receives that senders may wait for and whose kernels wait for nothing."""
         with LOCK:
             for receive in self._arrived():
                 if receive.is_due():
@@ -165,9 +176,10 @@ class ReceiveProgress:
                         self._leaving = before
 
     def _arrived(self) -> list[OpenReceive]:
-        """Look for messages; return the receives whose message has arrived, in the order of the clocks."""
+        """Poll, and return the receives whose messages have arrived, sorted by clock."""
         found, arrived = True, []
-        while found:  # What may have led to a message that was just seen is here by now, though not a moment ago.
+        # Poll again: a message that causally precedes the one just received may have arrived meanwhile.
+        while found:
             found = False
             for receive in OPEN_RECEIVES:
                 found |= not receive.has_arrived and receive.poll()
@@ -178,13 +190,16 @@ class ReceiveProgress:
         return arrived
 
     def wait_until(self, over: Callable[[], bool]) -> None:
-        """Move receives on until `over()` is true."""
+        """Launch arrived receives until `over()` is true."""
         while not over():
             self.launch_arrived()
             os.sched_yield()
 
     def wait(self, request: MPI.Request, hopeless: Callable[[float], Exception | None]) -> None:
-        """Move receives on until a request of MPI's is over; raise what `hopeless` returns for the seconds waited."""
+        """Launch arrived receives until a request of MPI is complete.
+
+        `hopeless` gets the seconds waited, and returns an exception to raise, or None to wait on.
+        """
         began: float | None = None
         while not request.Test():
             now = time.monotonic()
@@ -204,5 +219,5 @@ def _of_process() -> ReceiveProgress:
     return progress
 
 
-#: Made before this process waits in a kernel for the first time.
+#: Created before this process waits in a kernel for the first time.
 PROGRESS = PerProcess(_of_process)
