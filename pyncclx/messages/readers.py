@@ -1,8 +1,9 @@
-"""Ranks that have opened this process's bounce memory: found by answers to messages, not by a collective call.
+"""Ranks that have opened this process's bounce memory.
 
-The first messages to a rank carry their data through MPI and request an answer. The receiver opens the sender's bounce
-memory and, if that works, sends a datagram to the sender's socket. From then on the sender leaves data where it is. A
-rank on another node, or in a container that cannot open the memory, never answers, and its messages go on through MPI.
+This needs no collective call. MPI transfers the first messages to a rank with their data, and they request an answer.
+The receiver opens the sender's bounce memory and, if that works, sends a datagram to the sender's socket. From then on
+kernels fetch the data from the sender's memory. A rank on another node, or in a container that cannot open the memory,
+never answers, and MPI transfers all its messages.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ _TOKEN_NBYTES = 16
 
 
 class Readers:
-    """The ranks that have opened this process's bounce memory, by numbers that this process gives them.
+    """The ranks that have opened this process's bounce memory (numbers: see `Peers`).
 
     Attributes
     ----------
     name : bytes
         Address of the socket that receives answers.
     token : bytes
-        What a genuine answer begins with.
+        Random bytes with which a genuine answer begins.
     """
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._socket.bind(b"")  # the kernel picks a free abstract name
+        # Linux picks a free abstract name.
+        self._socket.bind(b"")
         self.name: bytes = self._socket.getsockname()
         self.token = os.urandom(_TOKEN_NBYTES)
         self._numbers: set[int] = set()
@@ -42,7 +44,7 @@ class Readers:
         self._numbers.add(number)
 
     def has(self, number: int) -> bool:
-        """Whether a rank is known to have opened the memory by now."""
+        """Return whether a rank is known to have opened the memory."""
         return number in self._numbers or (self._read_answers() and number in self._numbers)
 
     def _read_answers(self) -> bool:
@@ -55,6 +57,9 @@ class Readers:
         return len(self._numbers) > before
 
     def answer(self, sender: Sender, number: int) -> None:
-        """Answer a sender whose bounce memory is open here. If the answer is lost, the next message requests one."""
+        """Answer a sender whose bounce memory is open here.
+
+        If the answer is lost, the sender's next message requests another one.
+        """
         with contextlib.suppress(OSError):
             self._socket.sendto(_ANSWER.pack(sender.token, number), sender.socket)

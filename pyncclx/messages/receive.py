@@ -1,4 +1,4 @@
-"""Receiving: MPI matches the envelope, then a kernel brings the data from where the envelope locates it."""
+"""Receives: MPI matches the envelope, then a kernel copies the data."""
 
 from __future__ import annotations
 
@@ -23,28 +23,34 @@ from .send import Outgoing
 from .sender_memory import address_of
 from .typed import TypedBuffer
 
-# Not measured
 _ENTRY = operator.attrgetter("_entry")
-POLLS = 8  # for a message before the host does something else
+# Polls for a message before the host goes on (not measured).
+POLLS = 8
 
 
 class Incoming(OpenArrival):
-    """A receive of a device array: a call waits for its message, or it is posted (`requests/open_receives.py`)."""
+    """A receive of a device array.
 
-    _has_opened = False  # the sender's memory for this message
-    _end_event: Event | None = None  # of the kernel, then
-    _copied: Event | None = None  # behind a copy from what MPI has received
+    A call waits for its message, or it is posted (`requests/open_receives.py`).
+    """
+
+    # Whether the sender's memory is open for this message.
+    _has_opened = False
+    # Recorded after a kernel that has left the receive's stream.
+    _end_event: Event | None = None
+    # Recorded after a copy from memory that MPI has received into.
+    _copied: Event | None = None
 
     # The message
 
     def accept(self, message: Any, status: MPI.Status) -> None:
-        """Take a message that MPI has already received, and launch its kernel."""
+        """Launch the kernel of a message that MPI has already received."""
         self._message, self.status = message, status
         self.poll()
         self.launch()
 
     def launch_soon(self, outgoing: Outgoing) -> None:
-        """Look for the message for as long as a launch takes; if it arrives, launch it with the one to send."""
+        """Poll for about the time of a launch; if the message arrives, launch both."""
         if OPEN_RECEIVES and not self.postbox.receives.claim(self):
             return
         for _ in range(POLLS):
@@ -67,7 +73,8 @@ class Incoming(OpenArrival):
                     break
                 self.poll()
             self.launch()
-        except BaseException:  # of a signal handler, say: no later message may come into this call's buffer
+        # After an exception of a signal handler, say, no later message may be received into this buffer.
+        except BaseException:
             self.cancel()
             self.abandon()
             raise
@@ -75,7 +82,10 @@ class Incoming(OpenArrival):
     # The data
 
     def launch(self, outgoing: Outgoing | None = None) -> None:
-        """Enqueue what brings the data to the buffer; the same kernel copies a short message to send, if given."""
+        """Enqueue the kernel or copy that moves the data to the buffer.
+
+        The kernel also copies the short message `outgoing` to its slot, if given.
+        """
         message = None
         try:
             message = self._begin_launch()
@@ -89,14 +99,18 @@ class Incoming(OpenArrival):
                 if outgoing is not None:
                     kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
                 endpoint.launch(self.plan.operation, kernel, blocks, endpoint.device.threads, arguments, stream)
-        except Exception as error:  # belongs to the call that waits for this receive, which may be another one
+        # Another call may have launched this. The call that waits for this receive raises the error.
+        except Exception as error:
             self._error = self._error or error
         if message is not None and (self._start_event is not None or self._has_opened):
             self._leave()
         _end_launch((self,))
 
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
-        """Launch this one, which is at `first`, with those after it of its endpoint and stream; return their end."""
+        """Launch this receive, at index `first`, with those after it on its stream.
+
+        Return the index of the first receive that is still to be launched.
+        """
         end, has_left = first + 1, self._start_event is not None
         for other in receives[end:]:
             if not (
@@ -114,7 +128,10 @@ class Incoming(OpenArrival):
         return end
 
     def _begin_launch(self) -> Message | None:
-        """Prepare the stream and open the memory; return what a kernel has to fetch, None if MPI brought the data."""
+        """Prepare the stream, open the memory, and return the message to fetch.
+
+        Return None if no kernel is needed: MPI has transferred the data, or there is none.
+        """
         envelope = self.envelope
         if envelope is None or envelope.transport == INLINE:
             self._copy(0 if envelope is None else ENVELOPE_NBYTES)
@@ -125,7 +142,8 @@ class Incoming(OpenArrival):
         bounce, source, clock = postbox.opened.bounces.get(sender.uid), self.status.source, envelope.clock
         if bounce is None:
             bounce = postbox.opened.bounce_address(sender)
-            assert bounce is not None  # or the sender would have sent the data along
+            # Otherwise MPI would have transferred the data.
+            assert bounce is not None
         if self._start_event is not None:
             self._kernel_stream = postbox.side_stream
             self._start_event.order(self._kernel_stream)
@@ -138,7 +156,7 @@ class Incoming(OpenArrival):
         return PULL_MESSAGE, data, self.buffer.address, nbytes, *words, 0, 0, 0, source, self.status.tag
 
     def _copy(self, begin: int) -> None:
-        """Enqueue the copy of what MPI has received from a place of its message on."""
+        """Enqueue the copy of data that MPI has received, which starts at offset `begin`."""
         if self._error is None and self._nbytes:
             data = MPI.Get_address(self._message) + begin
             self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
@@ -146,7 +164,7 @@ class Incoming(OpenArrival):
                 self._copied = self._event_on(self.stream)
 
     def _opened(self, envelope: Envelope) -> int:
-        """Return where a long message's data is in this process; 0 after an error, which is kept."""
+        """Return the address of a long message's data; 0 after an error, which is kept."""
         if self._error:
             return 0
         try:
@@ -155,19 +173,24 @@ class Incoming(OpenArrival):
             return data
         except (OSError, RuntimeError) as error:
             self._error = failure_behind(error, self._sender_failure)
-        except Exception as error:  # whatever it is, the sender may use its memory again
+        # The launch must follow after any error, so that the sender can reuse its memory.
+        except Exception as error:
             self._error = error
         return 0
 
     def _release(self, envelope: Envelope) -> None:
         device, release = self.endpoint.device, self.postbox.opened.release
-        if device.exports_are_copies:  # of which this is closed when the kernel has ended
+        # A copy is closed only after the kernel has ended.
+        if device.exports_are_copies:
             device.call_between(self._kernel_stream, partial(release, envelope))
         else:
             release(envelope)
 
     def _leave(self) -> None:
-        """Note the end of a kernel beside the stream, and close what was opened for it; it may have failed to start."""
+        """Record the end of a kernel on the side stream, and release its opened memory.
+
+        Its launch may have failed.
+        """
         try:
             if self._start_event is not None:
                 self._end_event = self._event_on(self._kernel_stream)
@@ -179,11 +202,11 @@ class Incoming(OpenArrival):
     # The end
 
     def is_over(self) -> bool:
-        """Whether its kernel is launched; of one that has left its stream, whether it has ended."""
+        """Whether the kernel is launched and, if it has left its stream, has ended."""
         return self.launched and (self._end_event is None or self._end_event.is_over())
 
     def finish(self, stream: Any) -> None:
-        """Make `stream` wait for the data. The host waits for the envelope only."""
+        """Make `stream` wait for the data. The host waits only for the envelope."""
         if not self.launched:
             self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
@@ -200,11 +223,11 @@ class Incoming(OpenArrival):
             raise error
 
     def post(self) -> None:
-        """Let it go on whatever this process waits for."""
+        """Post the receive, so that it makes progress whatever this process waits for."""
         self.postbox.receives.post(self)
 
     def abandon(self) -> None:
-        """Let it go on without a call that finishes it."""
+        """Let the receive complete without a call that finishes it."""
         with LOCK:
             if self.launched:
                 self._finish_alone()
@@ -214,17 +237,17 @@ class Incoming(OpenArrival):
 
     @property
     def is_inline(self) -> bool:
-        """Whether MPI has transferred the data: with its envelope, or of a host array."""
+        """Whether MPI has transferred the data, with an envelope or from a host array."""
         return self.launched and (self.envelope is None or self.envelope.transport == INLINE)
 
     @property
     def peer(self) -> int:
-        """The rank that sent it; MPI.ANY_SOURCE before it has arrived."""
+        """Rank of the sender; MPI.ANY_SOURCE before the message has arrived."""
         return self.status.source
 
 
 def _launch_together(receives: Sequence[Incoming]) -> None:
-    """Launch receives of one endpoint and stream: one kernel fetches what kernels have to fetch."""
+    """Launch receives of one endpoint and stream, with one kernel for their data."""
     fetched: list[Incoming] = []
     messages: list[Message] = []
     for each in receives:
@@ -248,7 +271,7 @@ def _launch_together(receives: Sequence[Incoming]) -> None:
 
 
 def _end_launch(receives: Sequence[Incoming]) -> None:
-    """Note the end of receives of one endpoint, and give back the memory into which MPI has received."""
+    """Mark receives of one endpoint as launched, and give their host memory back."""
     calls = receives[0].endpoint.calls
     if calls is not None:
         for each in receives:
@@ -258,7 +281,8 @@ def _end_launch(receives: Sequence[Incoming]) -> None:
         calls.ring.end(*map(_ENTRY, receives))
     for each in receives:
         message, scratch, each._message = each._message, each._scratch, None
-        if each._comm is None:  # it has been accepted
+        # Without a communicator, the memory came from `accept`.
+        if each._comm is None:
             scratch.drop(message, each._copied)
         elif each._copied is None and len(message) == KEPT_NBYTES:
             scratch.free.append(message)
@@ -266,4 +290,5 @@ def _end_launch(receives: Sequence[Incoming]) -> None:
             scratch.give_back(message, each._copied)
         if each.is_abandoned:
             each._finish_alone()
-        each.launched = True  # last: another thread may wait for it
+        # Set this last, because another thread may wait for it.
+        each.launched = True

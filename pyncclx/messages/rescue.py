@@ -1,8 +1,8 @@
-"""Messages that nobody ends: the words that kernels and places wait for are written here.
+"""The end of messages whose peer has failed, or that MPI has refused.
 
-Kernels that wait for a rank that has failed leave then. A message that MPI has refused gives its place back.
-
-Kernels of messages between ranks that live go on: they have the same error record, so its abort word stays as it is.
+This process writes the words that the peer would have written. Then kernels that wait for a failed rank return, and
+the place of a refused message is free. The abort word is not set: kernels of messages between live ranks read the same
+error record, and must continue.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import struct
 from ..backends import Device
 from .bounce import CLOCK, PLACES, BounceMemory, words_of
 
-_READY = 0xFFFFFFFF  # as a clock: later than that of every message
+# A clock later than that of every message.
+_READY = 0xFFFFFFFF
 
 
 class Rescue:
-    """Writes the words; the failure detector's thread calls it.
+    """Writes words that kernels and places wait for, mostly for the failure detector.
 
     Attributes
     ----------
     pulled : dict of bytes to dict
-        By the uid of the sender, and by place: the clock of the last message that a kernel here was launched for.
+        By the uid of the sender and the place: the clock of the last message that a kernel here was launched for.
     """
 
     def __init__(self, device: Device, bounce: BounceMemory) -> None:
@@ -29,7 +30,10 @@ class Rescue:
         self.pulled: dict[bytes, dict[int, int]] = {}
 
     def receives(self, uid: bytes, bounce: int) -> frozenset[int]:
-        """Let kernels leave that wait for data of a sender; return the clocks of messages whose data never came."""
+        """Release kernels that wait for data of a failed sender.
+
+        Return the clocks of messages whose data will never arrive.
+        """
         pulled, (first, _) = dict(self.pulled.get(uid, {})), words_of(bounce, 0)
         words = struct.unpack(f"={PLACES}Q", self._device.peek(first, CLOCK.size * PLACES))
         broken = frozenset(clock for place, clock in pulled.items() if words[place] < clock)
@@ -38,18 +42,18 @@ class Rescue:
         return broken
 
     def sends(self, number: int) -> bool:
-        """End the messages to a rank, by its number; return whether there were any."""
+        """End the messages to a rank (`Peers.numbers`). Return whether there were any."""
         held = [*self._bounce.slots.held_for(number), *self._bounce.tickets.held_for(number)]
         for place, clock in held:
             self.end(place, clock)
         return bool(held)
 
     def end(self, place: int, clock: int) -> None:
-        """End a message that this process has sent, by its place, as if its receiver had read it."""
+        """End the sent message of a place, as if its receiver had read it."""
         _, done = words_of(self._bounce.address, place)
         self.write(done, CLOCK.pack(clock))
 
     def write(self, address: int, data: bytes) -> None:
-        """Write to memory of the device now, behind no stream of the program's."""
+        """Write to device memory at once, without waiting for streams of the program."""
         with self._device.attached():
             self._device.poke(address, data)

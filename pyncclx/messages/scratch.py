@@ -1,4 +1,4 @@
-"""Host memory of messages that MPI transfers with their data."""
+"""Host memory for messages whose data MPI transfers."""
 
 from __future__ import annotations
 
@@ -11,34 +11,40 @@ import numpy.typing as npt
 from ..backends import Device, Event
 from .unsent import Unsent, Used
 
-PINNED_NBYTES = 16 << 10  # the shortest message with pinned memory; 2 × H200, Open MPI over sockets, 2026-11-27
-KEPT_NBYTES = 1 << 20  # of a piece that is used again
-_MAX_EXTRA_NBYTES = 64 << 20  # room for messages that are longer than they should be
-_FOR_ONE = 2  # copies that are asked when a piece is taken: more than one, so that those that are over become fewer
+# The shortest message in pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).
+PINNED_NBYTES = 16 << 10
+# Size of reused pieces.
+KEPT_NBYTES = 1 << 20
+# Extra room for messages that are too long.
+_MAX_EXTRA_NBYTES = 64 << 20
+# Copies tested when a piece is taken. More than one, so that the number of finished copies shrinks.
+_FOR_ONE = 2
 
 
 class Scratch:
-    """Pieces of host memory that MPI receives into, used again and again; pinned, or ordinary.
+    """Pool of pieces of host memory that MPI receives into, pinned or pageable.
 
     Attributes
     ----------
     is_read_later : bool
-        Whether a copy from a piece may still read it when the call that enqueues the copy has returned.
+        Whether a copy may still read its piece after the call that enqueues the copy.
     free : list of memoryview
-        Pieces of KEPT_NBYTES, which have room for messages of half that.
+        Unused pieces of KEPT_NBYTES, each for messages of up to half that.
     """
 
     def __init__(self, device: Device, unsent: Unsent, *, is_pinned: bool) -> None:
         self._device, self._unsent, self._is_pinned = device, unsent, is_pinned
         self.is_read_later = is_pinned or device.name == "host"
         self.free: list[memoryview] = []
-        self._copied: deque[tuple[Event, memoryview]] = deque()  # with the end of the copy from each
+        # Pieces that a copy may still read, each with the event after the copy.
+        self._copied: deque[tuple[Event, memoryview]] = deque()
 
     def take(self, nbytes: int) -> memoryview:
-        """Return room for a message that may bring its data, and for a much longer one than it should be.
+        """Return memory for a message of `nbytes`, with room for a much longer one.
 
-        That one is then refused here. Open MPI 5.0 writes all of it when it refuses it, past the end of the
-        receiver's buffer. Pages of ordinary memory that are never written take none.
+        If a message is too long, Open MPI 5.0 reports an error but writes all of it, past the end of the buffer. With
+        the extra room MPI can receive it, and this library raises the error. Pageable memory that is never written
+        takes no pages.
         """
         if self._copied:
             self._reclaim()
@@ -50,10 +56,11 @@ class Scratch:
             return self._allocate(KEPT_NBYTES)
 
     def _allocate(self, nbytes: int) -> memoryview:
-        return host_memory(self._device, nbytes, is_pinned=self._is_pinned).data  # costs less to slice than an array
+        # A memoryview costs less to slice than an array.
+        return host_memory(self._device, nbytes, is_pinned=self._is_pinned).data
 
     def give_back(self, piece: memoryview, copied: Event | None = None) -> None:
-        """Keep a piece for another message, once what has been copied from it is over."""
+        """Reuse a piece after the copy from it has ended."""
         if len(piece) != KEPT_NBYTES:
             self.drop(piece, copied)
         elif copied is None:
@@ -62,22 +69,29 @@ class Scratch:
             self._copied.append((copied, piece))
 
     def drop(self, memory: Any, copied: Event | None = None) -> None:
-        """Free memory that no other message uses, once what has been copied from it is over."""
+        """Free memory after the copy from it has ended."""
         if copied is not None:
             self._unsent.keep_message(Used(copied, memory))
 
     def _reclaim(self) -> None:
-        """Ask the next copies, wherever they are in the queue: one whose stream waits holds no other piece back."""
+        """Test the queue's next copies, and reuse the pieces of those that have ended.
+
+        The others go to the end of the queue, so a copy whose stream waits delays no other piece.
+        """
         for _ in range(_FOR_ONE):
             try:
                 copied, piece = self._copied.popleft()
-            except IndexError:  # another thread has taken it
+            # Another thread has taken it.
+            except IndexError:
                 return
             self.give_back(piece, None if copied.is_over() else copied)
 
 
 def host_memory(device: Device, nbytes: int, *, is_pinned: bool) -> npt.NDArray[np.uint8]:
-    """Allocate host memory for a message; pinned, to and from which GPUs copy faster, from CuPy's pool."""
+    """Allocate host memory for a message.
+
+    Pinned memory is from CuPy's pool. GPUs copy to and from it faster.
+    """
     if device.name == "host" or not is_pinned:
         return np.empty(nbytes, np.uint8)
     from ..staging import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without

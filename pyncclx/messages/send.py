@@ -1,4 +1,4 @@
-"""Sending, after MPI has the envelope: launch what the sender's stream has to do, and wait for the end."""
+"""Second half of a send: launch the sender's kernel, and wait for the receiver."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from .batch import Message
 from .bounce import words_of
 from .departure import Departure
 
-_THREAD_NBYTES = 64  # that a thread of `put_eager` copies: four packs, all on their way at once (not measured)
+# Bytes that a thread of `put_eager` copies: four packs, all in flight at once (not measured).
+_THREAD_NBYTES = 64
 
 
 class Outgoing(Departure):
-    """A message that was sent.
+    """A message whose envelope has been sent.
 
-    A short one is over at once, whether its receiver comes or not. The buffer of a long one is in use until its
-    receiver has read it, which `finish` makes the current stream wait for. If no call will finish it, `abandon` lets
-    the library keep the buffer so long. The receiver gets the envelope before the kernel is launched that copies the
-    message or sets its ready word: both hosts launch at the same time.
+    A short message is over at once: its buffer can be reused without the receiver. The buffer of a long one is in use
+    until its receiver has read it. `finish` makes the current stream wait for that. If no call will finish the message,
+    `abandon` keeps the buffer alive as long. The envelope is sent first. Then a kernel is launched that copies the
+    message or sets its ready word, so both hosts launch at the same time.
     """
 
-    _is_open = False  # the watcher lets MPI go on for it
+    # Whether the monitor thread lets MPI make progress for it.
+    _is_open = False
 
     @property
     def nbytes(self) -> int:
-        """Length of the data."""
+        """Length of the data in bytes."""
         return self.plan.nbytes
 
-    # What MPI has to do whatever this process waits for
+    # MPI's progress while this process waits
 
     def post(self) -> None:
-        """Let MPI go on sending it."""
+        """Let MPI make progress with it, if MPI has not sent it yet."""
         unsent = self.postbox.receives.unsent
         if unsent.dropped:
             unsent.take_dropped()
@@ -46,16 +48,17 @@ class Outgoing(Departure):
             unsent.add(self)
 
     def _close(self) -> None:
-        """End what `post` has begun."""
+        """Undo `post`."""
         self._is_open = False
         self.postbox.receives.unsent.discard(self)
 
-    # What the stream has to do
+    # The sender's kernels
 
     def signal_ready(self, *, wait: bool = False) -> None:
-        """Let the receiver read what the stream has put into the buffer so far.
+        """Signal the receiver that the stream's data can be read.
 
-        With `wait` the stream waits until it has been read. No receive may be open: the receiver could wait for it.
+        With `wait`, make the stream wait until the receiver has read it. Use it only while no receive is open;
+        otherwise the two ranks could deadlock.
         """
         endpoint, plan = self.endpoint, self.plan
         if self.put:
@@ -65,12 +68,13 @@ class Outgoing(Departure):
         if plan.is_free_at_once:
             self.postbox.receives.unsent.keep(self._request, self.message)
         elif wait:
-            self._leave_to_mpi()  # first: MPI may need this rank to bring the envelope, for which the receiver waits
+            # MPI first: it may need this rank's calls to transfer the envelope, for which the receiver waits.
+            self._leave_to_mpi()
         if self._offered is not None:
             self._launch_offer(self.stream, ready=True, wait=wait)
 
     def signal_ready_by(self, batch: list[Message]) -> None:
-        """Do what `signal_ready` does by the launch of a batch."""
+        """Signal the receiver that the data can be read, by the launch of a batch."""
         plan = self.plan
         if self.put:
             data, slot, ready, nbytes, clock = PUT.unpack(self.put)
@@ -99,11 +103,11 @@ class Outgoing(Departure):
     # The end
 
     def finish(self, stream: Any) -> None:
-        """Make `stream` wait for the end of the message.
+        """Make `stream` wait until the buffer can be reused.
 
-        A receive whose kernel is launched later on that stream would come after it too, and the peer may wait for
-        that one first. So the host stays here until no receive is open, or the message is over.
-        A copy may still be to come on the stream that the message was sent on.
+        A receive that is launched later on `stream` would wait, too, and the peer may wait for that receive first. So
+        the host waits until no receive is open, or the message is over. If a kernel copies the message on its own
+        stream, `stream` waits for that stream.
         """
         if self.is_copied and stream is not self.stream:
             self.endpoint.device.order(self.stream, stream)
@@ -113,19 +117,21 @@ class Outgoing(Departure):
         while not (self._offered is None or receives.idle or self.is_over()):
             receives.launch_arrived()
             os.sched_yield()
-        self._leave_to_mpi()  # first, as above
+        # MPI first: see `signal_ready`.
+        self._leave_to_mpi()
         if self._offered is not None:
             self._launch_offer(stream, ready=False, wait=True)
 
     def _leave_to_mpi(self) -> None:
-        """Wait until MPI has the message."""
+        """Wait until MPI has sent its part of the message."""
         endpoint, operation = self.endpoint, self.plan.operation
         if self._is_open:
             self._close()
         try:
             self.postbox.receives.wait(self._request, self._hopeless)
         except Exception as error:
-            self.postbox.receives.unsent.keep(self._request, self.message)  # MPI may still read it
+            # MPI may still read the message.
+            self.postbox.receives.unsent.keep(self._request, self.message)
             if not isinstance(error, MPI.Exception) or isinstance(error, MPIError):
                 raise
             raise endpoint.explained(error, operation) from error
@@ -134,7 +140,7 @@ class Outgoing(Departure):
             endpoint.ring.end(self._entry)
 
     def _hopeless(self, waited_s: float) -> Exception | None:
-        """Return why the receiver will not come, after a wait for it in MPI."""
+        """Return the error if the receiver has failed or timed out; None to wait on."""
         if waited_s <= self.endpoint.timeout_s:
             return self.endpoint.failure_of(self.peer, self.plan.operation)
         operation = f"{self.plan.operation} with tag {self.plan.tag}"
@@ -142,11 +148,11 @@ class Outgoing(Departure):
         return failure
 
     def is_over(self) -> bool:
-        """Whether `finish` would return at once: the buffer may be written again, by the host too."""
+        """Whether the buffer can be reused, by the host, too. `finish` then does not wait."""
         return self.plan.is_free_at_once or self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether nothing uses the buffer any more: its receiver has read it, and MPI has sent what it was given."""
+        """Whether the receiver has read the buffer and MPI has sent its part."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
         try:
@@ -158,18 +164,21 @@ class Outgoing(Departure):
         return is_over
 
     def go_on(self) -> None:
-        """Let it go on though a signal handler, say, has ended its call: the receiver gets the data."""
+        """Signal and abandon the message of a call that was interrupted.
+
+        A signal handler may have raised. The receiver still gets the data.
+        """
         self.signal_ready()
         self.abandon()
 
     def abandon(self) -> None:
-        """Let it go on without a call that finishes it: the library keeps it until it has ended."""
+        """Let the message complete without a call. The library keeps it until then."""
         if self._is_open:
             self._close()
         self.keep_memory()
         self.postbox.receives.unsent.keep_message(self)
 
     def keep_memory(self) -> None:
-        """Keep the array until its stream has done what it has by now."""
+        """Keep the array alive until the stream has done its present work."""
         memory = self.buffer, self.owner
         self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)

@@ -1,4 +1,4 @@
-"""Data that stays in its sender's memory until a kernel fetches it: where it is here, and whether it can be read."""
+"""Data that a kernel fetches from the sender's memory: its address, its readiness."""
 
 from __future__ import annotations
 
@@ -8,23 +8,28 @@ from .envelope import OFFERED, WINDOW, Envelope
 
 
 def address_of(endpoint: Endpoint, envelope: Envelope, source: int) -> int:
-    """Return the address in this process of what a rank has in a window, or has offered."""
+    """Return the address in this process of data in a rank's window or offered memory."""
     if envelope.transport == WINDOW:
-        assert endpoint.team is not None  # windows are made by all ranks
+        # All ranks create windows together, so each has a team.
+        assert endpoint.team is not None
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
     return endpoint.postbox.opened.data_address(envelope)
 
 
 def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
-    """Whether a long message's data can be read, and its memory opened, without waiting; False of a short one."""
+    """Whether a long message's data can be read without waiting; False for short ones."""
     return envelope.transport in (OFFERED, WINDOW) and can_read(endpoint, envelope)
 
 
 def can_read(endpoint: Endpoint, envelope: Envelope) -> bool:
-    """Whether data that is in its sender's memory can be read, and the memory opened, without waiting."""
+    """Whether data in the sender's memory can be read without waiting.
+
+    The memory, too, can then be opened without waiting.
+    """
     if envelope.transport == WINDOW:
         team = endpoint.team
-        if team is None or envelope.allocation not in team.windows.by_number:  # it is being made
+        # The window is being created.
+        if team is None or envelope.allocation not in team.windows.by_number:
             return False
     opened, sender = endpoint.postbox.opened, envelope.sender
     bounce = opened.bounces.get(sender.uid) or opened.bounce_address(sender)

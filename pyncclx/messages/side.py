@@ -1,4 +1,4 @@
-"""The sides of a call: what it sends and where to, what it receives and where from."""
+"""The sides of a call: buffer, peer and tag of its send, and of its receive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
 
 @dataclass(slots=True)
 class Side:
-    """One side of a call, as the program gave it.
+    """The send or receive side of a call, before any checks.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Side:
         Destination or source.
     tag : int
     name : str
-        Of the argument, for errors.
+        Name of the argument, for error messages.
     """
 
     buf: Any
@@ -35,29 +35,29 @@ class Side:
 
 @dataclass(slots=True)
 class Plan:
-    """A side after all checks: what an equal call need not find out again.
+    """A side after all checks, which can be cached for calls with equal arguments.
 
     Attributes
     ----------
     operation : str
     buffer : Buffer
-        A cached plan's keeps no memory: each message keeps its own array.
+        In a cached plan it keeps no array alive; each message keeps its own.
     rank, tag : int
     facts : bytes
-        Of the message's entry in the flight recorder.
+        Packed fields of the message's entry in the flight recorder.
     of_current : bool or None
-        Whether the current stream may still be making the buffer; None: not known.
+        Whether the current stream may still be writing the buffer; None if not known.
     record : callable or None
-        Writes the entry of a send that is free at once; made at the first one.
+        Writes the entry of a send that is free at once; created at the first such send.
     nbytes : int
     room_nbytes : int
-        As long as the message of MPI's may be, with an envelope.
+        Largest size of MPI's message, with an envelope.
     is_short : bool
-        Whether there are data, for which a slot of the bounce memory has room.
+        Whether there is data and it fits into a slot of the bounce memory.
     is_synchronous : bool
-        Whether it is a send that is over only when it has been matched.
+        Whether it is a send that is complete only when it has been matched.
     is_free_at_once : bool
-        Whether what the stream does next may use the buffer of a send again, which waits for nobody.
+        Whether the stream's next work may reuse the buffer of a send, without the receiver.
     """
 
     operation: str

@@ -1,4 +1,4 @@
-"""Buffers of messages; those of derived datatypes are packed before they are sent, and unpacked after they arrive."""
+"""Message buffers. Derived datatypes are packed to send, unpacked on arrival."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from .endpoint import Endpoint
 
 @dataclass(slots=True)
 class TypedBuffer(Buffer):
-    """The buffer of a message that has a packed copy, in temporary memory of its stream.
+    """A message buffer with a packed copy, in temporary memory of its stream.
 
     Attributes
     ----------
     typed : Typed
-        Where the message's elements are in the array.
+        Location of the message's elements in the array.
     memory : Upload or None
-        Of the packed copy, once there is one; `address` is its address then.
+        Memory of the packed copy, if allocated; `address` is then its address.
     """
 
     typed: Typed
     memory: Upload | None = None
 
     def pack(self, endpoint: Endpoint, stream: Any) -> None:
-        """Pack what the stream has put into the array so far."""
+        """Enqueue the packing of the array on the stream."""
         self.allocate(endpoint.device, stream)
         self._move(PACK, endpoint, stream, None)
 
     def allocate(self, device: Device, stream: Any) -> None:
-        """Allocate the packed copy, unless a persistent request has done so before."""
+        """Allocate the packed copy, unless a persistent request already has."""
         if self.memory is None:
             self.memory = device.allocate_temporary(max(self.nbytes, 1), stream)
             self.address = self.memory.address
 
     def unpack(self, endpoint: Endpoint, stream: Any, nbytes: int) -> None:
-        """Copy the first `nbytes` of the packed copy into the array."""
+        """Enqueue the copy of the first `nbytes` of the packed copy into the array."""
         self._move(UNPACK, endpoint, stream, nbytes)
 
     def _move(self, kernel: str, endpoint: Endpoint, stream: Any, limit: int | None) -> None:
@@ -50,7 +50,7 @@ class TypedBuffer(Buffer):
 
 
 def buffer_of(endpoint: Endpoint, name: str, spec: Any, *, writable: bool) -> Buffer:
-    """Resolve a message's buffer, of any datatype; a `TypedBuffer` if it is not contiguous."""
+    """Return a message's buffer, of any datatype; a `TypedBuffer` if not contiguous."""
     device = endpoint.device
     try:
         return resolve(spec, name, writable=writable, device=device)

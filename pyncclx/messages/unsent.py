@@ -1,10 +1,9 @@
-"""What MPI has still to do inside its own calls: messages to send, and the program's requests of MPI's own.
+"""Pending sends, and other work that MPI does only inside its own calls.
 
-Messages that no call ends are kept here, with the memory that MPI, a receiver or a stream still uses.
-
-MPI cannot take any number of envelopes before their receiver looks for them, and sends the others inside its own calls.
-There it also moves long messages of host memory, and does the later steps of nonblocking collectives. This rank may
-make no such call until then, for it waits in a kernel, or computes. So the watcher lets MPI go on meanwhile.
+MPI buffers a limited number of envelopes, and sends the others inside later calls. There it also moves long messages
+of host memory, and runs later steps of nonblocking collectives. This rank may make no such call, because it waits in a
+kernel or computes. So the monitor thread calls MPI meanwhile. Messages that no call completes are kept here, with the
+memory that MPI, a receiver or a stream still uses.
 """
 
 from __future__ import annotations
@@ -24,25 +23,29 @@ from ..system.process import held
 from .watcher import Watcher
 
 _Begun = TypeVar("_Begun", bound=MPI.Request)
-MOST_NEW = 64  # requests: of many more objects the garbage collector would take note
-STEPS = 16  # of MPI's at a look: the receiver may take as little as one message between two (MPICH)
-_AT_A_LOOK = 64  # kept messages that are asked whether they have ended
-_FOR_ONE = 2  # of them when another one comes: more than one, so that those that have ended become fewer
+# New requests that are not counted yet. Many more objects would start the garbage collector.
+MOST_NEW = 64
+# Progress steps of MPI in one poll. Between two, a receiver may take as little as one message (MPICH).
+STEPS = 16
+# Kept messages tested in one poll.
+_AT_A_LOOK = 64
+# Kept messages tested when one is added. More than one, so that the number of ended messages shrinks.
+_FOR_ONE = 2
 
 
 class Kept(Protocol):
-    """A message that the library keeps, with its memory: no call of the program ends it."""
+    """A message that the library keeps with its memory, because no call completes it."""
 
     @property
     def nbytes(self) -> int:
-        """How long it is in device memory."""
+        """Its size in device memory."""
 
     def has_ended(self) -> bool:
-        """Whether nothing uses its memory any more; an exception says that nothing ever will."""
+        """Return whether its memory is unused. Raise if it will never be used again."""
 
 
 class _Sent(NamedTuple):
-    """A message that MPI has still to send."""
+    """A kept message that MPI has still to send."""
 
     request: MPI.Request
     memory: Any
@@ -53,7 +56,7 @@ class _Sent(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Memory that a stream uses."""
+    """Kept memory that a stream uses until the event `end`."""
 
     end: Event
     memory: Any
@@ -64,33 +67,36 @@ class Used(NamedTuple):
 
 
 class Follows(ref[Any]):
-    """A reference to a part of a request of MPI's own that has something to do while the request is under way."""
+    """Weak reference to a part of an MPI request that needs progress of its own."""
 
     __slots__ = ()
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the program has still to complete the request. Python clears the callback when the part ends."""
+        """Whether the program has still to complete the request.
+
+        Python clears the callback when the part is destroyed.
+        """
         return self.__callback__ is not None
 
     def go_on(self) -> None:
-        """Do what other ranks may wait for, without waiting."""
+        """Do the work that other ranks may wait for, without waiting."""
 
 
 class Unsent:
-    """What MPI may still have to do for this process.
+    """Work that MPI may still have to do for this process.
 
     Attributes
     ----------
     new : deque of weak references
-        To requests of MPI's own that the program has begun and that are not counted yet.
+        MPI requests that the program has begun and that are not counted in `begun` yet.
     begun : int
-        How many there were before.
+        Number of MPI requests that the program has begun.
     dropped : deque
-        Of requests' works: the program has dropped the requests. Appended to at any time, by destructors.
+        Works of requests that the program has dropped. Destructors append to it at any time.
     may_have_more : bool
-        Whether MPI may have messages to send that no request stands for: buffered ones, or those whose requests the
-        program has freed or dropped. MPI does not say when it has sent them.
+        Whether MPI may have messages to send that have no request: buffered ones, or those whose requests the program
+        has freed or dropped. MPI does not report when it has sent them.
     """
 
     may_have_more = False
@@ -100,17 +106,20 @@ class Unsent:
         self.begun = 0
         self.dropped: deque[Any] = deque()
         self._watcher = watcher
-        self._followed: list[ref[Any]] = []  # requests that the program has still to complete
-        self._open = WeakSet[Any]()  # those that a call will end
-        self._kept: deque[Kept] = deque()  # those that no call waits for
+        # MPI requests that the program has still to complete.
+        self._followed: list[ref[Any]] = []
+        # Sends that a call will complete.
+        self._open = WeakSet[Any]()
+        # Messages that no call waits for.
+        self._kept: deque[Kept] = deque()
 
     def __bool__(self) -> bool:
         return self._follows() or bool(self._open or self._kept or self.dropped)
 
     def _follows(self) -> bool:
-        """Whether the program has still to complete a request. Completed ones are null; only the program asks MPI.
+        """Return whether the program has MPI requests to complete. Count new ones first.
 
-        To be asked at each look: it takes note of new requests.
+        Requests that are complete are null. Only the program tests requests with MPI. Call this in each poll.
         """
         with LOCK:
             self._count_new()
@@ -118,7 +127,7 @@ class Unsent:
             return bool(self._followed)
 
     def note_new(self) -> None:
-        """Take note of new requests: wake the watcher for the first, forget those of many that are over."""
+        """Wake the monitor thread for new requests. If there are many, count them."""
         with LOCK:
             if len(self.new) > MOST_NEW:
                 self._count_new()
@@ -131,28 +140,32 @@ class Unsent:
         self._followed += [reference for reference in new if _is_under_way(reference)]
 
     def note_buffered(self) -> None:
-        """Let MPI go on from now on."""
+        """Let MPI make progress from now on, because it has a buffered message to send."""
         with LOCK:
             if not self.may_have_more:
                 self.may_have_more = True
                 self._watcher.wake()
 
     def add(self, message: Any) -> None:
-        """Let MPI go on until the message is discarded."""
+        """Let MPI make progress until the message is discarded."""
         with LOCK:
             self._open.add(message)
             self._watcher.wake()
 
     def discard(self, message: Any) -> None:
-        """MPI has sent it, or a call waits for that."""
+        """Remove a message that MPI has sent or that a call waits for."""
         with LOCK:
             self._open.discard(message)
 
     def keep(self, request: MPI.Request, memory: Any) -> None:
-        """Keep a message that no call waits for until MPI has sent it; most have gone already."""
+        """Keep a message that no call waits for until MPI has sent it.
+
+        MPI has already sent most of these messages.
+        """
         try:
             has_ended = request.Test()
-        except MPI.Exception:  # its receiver has failed, and no call waits for it
+        # Its receiver has failed, and no call waits for the message.
+        except MPI.Exception:
             has_ended = True
         if has_ended and not self._kept and not self.dropped:
             return
@@ -165,14 +178,17 @@ class Unsent:
                 self.sweep(_FOR_ONE)
 
     def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
-        """Keep memory until a stream has done what it has by now; in a capture its graph's owner keeps it."""
+        """Keep memory until a stream has done its present work.
+
+        In a capture, do nothing: the graph's owner keeps the memory.
+        """
         if not device.is_capturing(stream):
             end = device.event()
             end.record(stream)
             self.keep_message(Used(end, memory))
 
     def keep_message(self, message: Kept) -> None:
-        """Keep a message that no call waits for until nothing uses its memory."""
+        """Keep a message that no call waits for until its memory is unused."""
         with LOCK:
             self._kept.appendleft(message)
             self.sweep(1 + _FOR_ONE)
@@ -180,7 +196,10 @@ class Unsent:
                 self._watcher.wake()
 
     def has_room(self, nbytes: int, most: int) -> bool:
-        """Drop kept messages that have ended; return whether one more makes no more than `most` bytes, or is alone."""
+        """Return whether one more message of `nbytes` may be kept.
+
+        Kept messages may have `most` bytes together; a single one may be longer. Those that have ended are dropped.
+        """
         with LOCK:
             for number in (_FOR_ONE, len(self._kept)):
                 self.sweep(number)
@@ -190,7 +209,7 @@ class Unsent:
             return False
 
     def go_on(self) -> None:
-        """Let MPI send what it can, and fetch what host arrays are to receive and senders may wait for."""
+        """Let MPI make progress, and fetch data for host arrays whose senders may wait."""
         if self or self.may_have_more:
             with LOCK:
                 for _ in range(STEPS):
@@ -201,25 +220,29 @@ class Unsent:
                         reference.go_on()
 
     def take_dropped(self) -> None:
-        """Let messages go on whose requests the program has dropped."""
+        """Abandon the messages of requests that the program has dropped."""
         with LOCK:
             while self.dropped:
                 self.dropped.popleft().abandon()
 
     def give_back(self, message: Any) -> None:
-        """Keep a message no longer, if it is kept: a call completes it, in which no other thread may test it."""
+        """Stop keeping a message that a call completes.
+
+        No other thread may test it during the call.
+        """
         with LOCK, suppress(ValueError):
             self._kept.remove(message)
 
     def sweep(self, most: int = _AT_A_LOOK) -> None:
-        """Drop kept messages that have ended: ask the next ones, wherever they are in the queue."""
+        """Test the next `most` kept messages, and drop those that have ended."""
         if self.dropped:
             self.take_dropped()
         with LOCK:
             for _ in range(min(most, len(self._kept))):
                 try:
                     has_ended = self._kept[0].has_ended()
-                except Exception:  # it never will: its receiver has failed, and no call waits for it
+                # Its receiver has failed, and no call waits for the message.
+                except Exception:
                     has_ended = True
                 if has_ended:
                     self._kept.popleft()
@@ -227,24 +250,24 @@ class Unsent:
                     self._kept.rotate(-1)
 
 
-#: That of the process, once it has any and if a thread may call MPI for it.
+#: The pending sends of this process: one item once they exist, if the monitor thread may call MPI.
 OF_PROCESS: list[Unsent] = held([])
 
 
 def going_on(request: _Begun) -> _Begun:
-    """Return a request of MPI's own; MPI goes on with it from now on, whatever this process waits for."""
+    """Return an MPI request, for which the monitor thread now lets MPI make progress."""
     follow(ref(request))
     return request
 
 
 def note_buffered() -> None:
-    """Let MPI go on, whatever this process waits for: it has a buffered message to send."""
+    """Let MPI make progress from now on, because it has a buffered message to send."""
     if OF_PROCESS:
         OF_PROCESS[0].note_buffered()
 
 
 def follow(reference: ref[Any]) -> None:
-    """Let MPI go on with what is referred to, until it is complete: a request of MPI's own, or a part of it."""
+    """Let MPI make progress until an MPI request, or a part of one, is complete."""
     if OF_PROCESS:
         new = OF_PROCESS[0].new
         new.append(reference)

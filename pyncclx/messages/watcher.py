@@ -1,7 +1,7 @@
-"""A thread that moves messages on while the program does not: it is in a barrier, or computes.
+"""The monitor thread of messages, for progress while the program does not call.
 
-MPI demands this: a send may wait, on its stream or on the host, until its receiver has read the data, and a receiver
-that has posted the receive need not call anything for that. Nor need a sender, for its message to arrive.
+MPI requires this. A send may wait, on its stream or on the host, until its receiver has read the data; a receiver that
+has posted the receive need not call MPI again for that. A sender need not call MPI for its message to arrive.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from ..backends import Device
 from ..system import threads
 from ..system.mpi_library import before_finalize
 
-# What the thread costs: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without it and 47 to 49
+# Cost of the thread: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without it and 47 to 49 µs
 # with it (host device, medians of 10 000, November 2026; on GPUs not measured).
-PAUSE_S = 1e-3  # between two looks; a program that looks for its messages within this time is left alone
-LONGEST_PAUSE_S = 16e-3  # while the program does so: each look takes the interpreter from it
-QUIET = 64  # pauses without an open message until it sleeps: to wake it takes the program longer than a pause
-_END_S = 5.0  # that the end of the program waits for a look to end
+
+# Seconds between two polls. If the program polls within this time, the thread does not.
+PAUSE_S = 1e-3
+# Seconds between two polls while the program polls, too. Each poll takes the interpreter from the program.
+LONGEST_PAUSE_S = 16e-3
+# Pauses without an open message before the thread sleeps. To wake it costs the program more than a pause.
+QUIET = 64
+# Seconds to wait at exit for a poll in progress.
+_END_S = 5.0
 
 
 class Receives(Protocol):
@@ -32,29 +37,31 @@ class Receives(Protocol):
 
     @property
     def turn(self) -> int:
-        """Another number each time that the program calls MPI."""
+        """Counter that changes when the program begins a request or polls for messages."""
 
     @property
     def at_rest(self) -> bool:
-        """Whether no receive is open, and MPI has nothing left to do that a request stands for."""
+        """Whether no receive is open and MPI has no work left for any request."""
 
     @property
     def may_have_more(self) -> bool:
-        """Whether MPI may have something left to do that no request stands for."""
+        """Whether MPI may have work left that belongs to no request."""
 
     def go_on(self) -> None:
-        """Do what others may be waiting for."""
+        """Do the work that peers may wait for."""
 
 
 class Watcher:
-    """The thread. It starts with the first message that it may have to move on, if any thread may call MPI.
+    """The monitor thread of messages.
+
+    It starts with the first message that may need it, if MPI allows calls from any thread.
 
     Attributes
     ----------
     asleep : bool
-        Whether `wake` must be called when there is one.
+        Whether a message that may need the thread must call `wake`.
     failure : BaseException or None
-        What has ended the thread.
+        Error that ended the thread.
     """
 
     failure: BaseException | None = None
@@ -67,18 +74,22 @@ class Watcher:
         self._ended = False
 
     def wake(self) -> None:
-        """Let it look for open messages, if it is asleep; called by one thread at a time."""
+        """Wake the thread, if it is asleep. Only one thread may call this at a time."""
         if not self.asleep:
             return
         self.asleep = False
         self._posted.set()
         if self._thread is None:
             self._thread = threads.start("pyncclx messages", self._run)
-            if self._thread is not None:  # else the interpreter ends, and calls alone move messages on
+            # Without a thread the interpreter is exiting, and only calls make progress.
+            if self._thread is not None:
                 before_finalize(self._end)
 
     def raise_failure(self) -> None:
-        """Raise what has ended the thread; another one looks for open messages from now on. Called by one thread."""
+        """Raise the error that ended the thread, and start another thread if needed.
+
+        Only one thread may call this at a time.
+        """
         failure, self.failure = self.failure, None
         if failure is None:
             return
@@ -99,7 +110,8 @@ class Watcher:
             with self._receives.device.attached():
                 self._watch()
         except BaseException as error:
-            if not self._ended:  # else there is no call any more to raise it
+            # After the end there is no call to raise it.
+            if not self._ended:
                 self.failure = error
 
     def _watch(self) -> None:
@@ -108,7 +120,7 @@ class Watcher:
             time.sleep(pause)
             at_rest, turn_before, turn = self._receives.at_rest, turn, self._receives.turn
             stuck = not at_rest and turn == turn_before
-            # The program's looks do a part only of what may be left.
+            # Polls of the program do only a part of the work.
             more = pause == LONGEST_PAUSE_S and (not at_rest or self._receives.may_have_more)
             if stuck or more:
                 self._receives.go_on()
@@ -119,10 +131,11 @@ class Watcher:
                 pause, quiet = PAUSE_S, 0
 
     def _sleep(self) -> None:
-        """Wait until it is woken."""
+        """Sleep until `wake`. Poll meanwhile if `may_have_more`."""
         self._posted.clear()
         self.asleep = not self._ended
-        if self._receives.at_rest and not self._ended:  # tested after `asleep` is set: from then on `wake` is called
+        # Test this after setting `asleep`: from then on new messages call `wake`.
+        if self._receives.at_rest and not self._ended:
             while not self._posted.wait(LONGEST_PAUSE_S if self._receives.may_have_more else None):
                 self._receives.go_on()
         self.asleep = False
