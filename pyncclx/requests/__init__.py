@@ -1,6 +1,6 @@
 """Requests: what a program waits for.
 
-`request.py` has those of one operation on device arrays, `persistent.py` those that are started again and again, and
-`host_receive.py` those of receives of host arrays. `open_receives.py` lists the receives whose kernels are not
-launched yet; `status.py` sets statuses.
+`request.py` defines requests of one operation on device arrays, `persistent.py` persistent requests, and
+`host_receive.py` requests of receives into host arrays. `open_receives.py` lists the receives whose kernels have not
+been launched yet. `status.py` sets statuses.
 """

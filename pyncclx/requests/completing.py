@@ -1,4 +1,4 @@
-"""Completing several requests of any kind, of this library and mpi4py's: all, whatever any of them raises."""
+"""Complete several requests, of this library or mpi4py's, even if some raise."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Statuses = list[MPI.Status] | None
 
 
 class OwnRequest(MPI.Request):
-    """A request of operations on device arrays, as calls that complete several requests see it."""
+    """Base of all requests of operations on device arrays."""
 
     _work: Work = NOTHING
 
     @property
     def is_active(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether the request has an operation to complete."""
         return self._work.active or self._work.is_asked
 
     def _is_over(self) -> bool:
-        """Whether `Wait` would return at once."""
+        """Return whether `Wait` would return at once."""
         work = self._work
         return not work.active or work.is_over()
 
@@ -37,25 +37,27 @@ _OF_HOST_ARRAYS = {MPI.Request, HostReceiveRequest}
 
 
 def as_many(statuses: list[MPI.Status], requests: Sequence[object]) -> list[MPI.Status]:
-    """Append what is missing to a list of statuses, as mpi4py does."""
+    """Append empty statuses, as mpi4py does, until there is one for each request."""
     statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
     return statuses
 
 
 def has_come(request: MPI.Request) -> bool:
-    """Whether a request is over, which is none of those of mpi4py's that `end_persistent` completes."""
+    """Return whether a request is over. Not for mpi4py's persistent requests."""
     if isinstance(request, OwnRequest):
         return request._is_over()
     return request.Get_status() if isinstance(request, HostReceive) else has_ended(request)
 
 
 def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[int, MPI.Status] | None:
-    """Return None unless all are over; else complete mpi4py's persistent ones, and return their statuses by index.
+    """If all requests are over, complete mpi4py's persistent ones.
 
-    Those are asked last and together, since MPICH completes them where it is only asked for their status.
+    Return their statuses by index, or None if a request is not over. They are tested last, in one call, because MPICH
+    completes them even when only their status is queried.
     """
     ended = {index: MPI.Status() for index, each in enumerate(requests) if is_persistent(each)}
-    over = [has_come(each) for index, each in enumerate(requests) if index not in ended]  # each call moves one on
+    # `has_come` also makes progress, so it is called for every request.
+    over = [has_come(each) for index, each in enumerate(requests) if index not in ended]
     try:
         if not (all(over) and MPI.Request.Testall([requests[index] for index in ended], list(ended.values()))):
             return None
@@ -68,7 +70,10 @@ def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[
 
 
 def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
-    """Let persistent requests that MPI has completed do the rest: the methods of staged ones have more to do."""
+    """Call `Wait` of persistent requests that MPI has completed.
+
+    Staged requests then copy their data to the device.
+    """
     for index, request in enumerate(requests):
         if is_persistent(request) and not failures.is_pending(index):
             with failures.keeping(index):
@@ -76,7 +81,7 @@ def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
 
 
 def is_persistent(request: MPI.Request) -> bool:
-    """Whether a request is a persistent one of mpi4py's, on host arrays or host copies."""
+    """Return whether a request is a persistent one of mpi4py's, staged or not."""
     return isinstance(request, MPI.Prequest) and not isinstance(request, (OwnRequest, HostReceive))
 
 
@@ -85,7 +90,7 @@ def complete_if_over(
     statuses: Statuses,
     complete: Callable[[Sequence[MPI.Request], list[MPI.Status]], Failures],
 ) -> Failures | None:
-    """Complete all by a function, if all are over; return None if not."""
+    """Complete all requests by `complete` if all are over; return None if not."""
     failures = Failures()
     ended = end_persistent(requests, failures)
     if ended is None:
@@ -99,7 +104,7 @@ def complete_if_over(
 
 
 def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Failures:
-    """Wait for all, each whatever the others raise; set their statuses."""
+    """Wait for all requests, even if some raise, and set their statuses."""
     if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
         failures = _wait_and_check(requests, as_many([] if statuses is None else statuses, requests))
     else:
@@ -108,7 +113,8 @@ def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Fail
             if isinstance(each, OwnRequest):
                 ours[index] = each
         if len(ours) < len(requests):
-            statuses = as_many([] if statuses is None else statuses, requests)  # where MPI tells what has failed
+            # MPI reports in the statuses which requests have failed.
+            statuses = as_many([] if statuses is None else statuses, requests)
             failures = _complete_mixed(requests, ours, statuses)
         else:
             failures = Failures()
@@ -124,9 +130,10 @@ def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Fail
 def _complete_mixed(
     requests: Sequence[MPI.Request], ours: dict[int, OwnRequest], statuses: list[MPI.Status]
 ) -> Failures:
-    """Complete those of this library, by their indices, for MPI to find null, and let it complete the others.
+    """Complete this library's requests, then call MPI's `Waitall` for the others.
 
-    If there are receives of host arrays or probed objects, all are asked, and these come first.
+    MPI then sees null requests in place of `ours`, which are given by index. If there are receives into host arrays or
+    probed objects, they are polled first instead (see `complete_asking`).
     """
     own_ways = HostReceive, SentToItself
     to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, own_ways)}
@@ -145,10 +152,10 @@ def _complete_mixed(
 
 
 def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Work]:
-    """Finish what is active, each whatever the others raise, those of a kind together; return the works by index.
+    """Finish the active requests, even if some raise; return the works by index.
 
-    The host waits at the end, and once for what several share: each wait takes some 12 µs though all but the first have
-    nothing to wait for (PyFR with 4 ranks on an H200, November 2026).
+    Works with the same finisher are finished together. The host waits at the end, and once for a wait that several
+    share: each wait takes some 12 µs even if nothing is left to wait for (PyFR with 4 ranks on an H200, November 2026).
     """
     finished: dict[int, Work] = {}
     kinds: dict[Finisher, dict[int, Work]] = {}
@@ -183,7 +190,7 @@ def _finish_each(works: dict[int, Work], failures: Failures, waits: dict[Wait, N
 
 
 def _wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status]) -> Failures:
-    """Wait for requests of mpi4py's, and check receives of host arrays among them."""
+    """Wait for mpi4py's requests, and check the receives into host arrays among them."""
     receives = [(index, each) for index, each in enumerate(requests) if type(each) is HostReceiveRequest and each]
     for _, receive in receives:
         receive.landing.is_claimed = True
@@ -193,7 +200,8 @@ def _wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status])
     except MPI.Exception as error:
         failures.add_of_mpi(error, zip(range(len(requests)), statuses, strict=False))
     for index, receive in receives:
-        if receive:  # MPI may return before the others when one has failed
+        # When one request has failed, MPI may return before the others are complete.
+        if receive:
             receive.landing.is_claimed = False
         elif index not in failures.of_requests:
             with failures.keeping(index):
@@ -204,7 +212,7 @@ def _wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status])
 def complete_some(
     requests: Sequence[MPI.Request], statuses: Sequence[MPI.Status], indices: Sequence[int], failures: Failures
 ) -> None:
-    """Wait for some of the requests, by their indices."""
+    """Wait for the requests with the given indices."""
     if indices:
         some = complete([requests[index] for index in indices], [statuses[index] for index in indices])
         failures.update(some, indices)
@@ -216,16 +224,18 @@ def complete_asking(
     asked: Sequence[int],
     is_over: Callable[[int], bool],
 ) -> Failures:
-    """Ask whether some are over, by their indices, until they are, and move those of this library on; then all others.
+    """Poll requests with indices in `asked` until they are over; wait for the others.
 
-    So host arrays are received first. A peer's long message to one ends only when its receive has been checked: if all
-    peers waited for their own long messages first, none would get there.
+    While it polls, this library's other requests make progress. Host arrays are received first because a peer's long
+    message to one ends only when its receive has been checked. If all peers waited for their own long messages first,
+    they would deadlock.
     """
     failures, left = Failures(), list(asked)
     rest = [index for index in range(len(requests)) if index not in asked]
     while left:
         for index in list(left):
-            over = True  # a request is used up by its error
+            # A request that raises is over.
+            over = True
             with failures.keeping(index):
                 over = is_over(index)
             if over:

@@ -1,4 +1,4 @@
-"""What requests raise that one call completes: all are completed, whatever any of them raises."""
+"""Exceptions of the requests that one call completes, kept until all are complete."""
 
 from __future__ import annotations
 
@@ -17,46 +17,50 @@ class Failures:
     Attributes
     ----------
     of_requests : mapping of int to MPI.Exception
-        By the index of the request: those that MPI has in the statuses.
+        Errors that MPI reports in statuses, by the index of the request.
     of_call : Exception or None
-        The first of all others. They concern the communicator, as PeerTimeout and RankFailed do, or an object.
+        The first of all other errors. They concern the communicator (PeerTimeout, RankFailed) or an object.
     """
 
-    of_requests: Mapping[int, MPI.Exception] = MappingProxyType({})  # until there is any
+    of_requests: Mapping[int, MPI.Exception] = MappingProxyType({})
     of_call: Exception | None = None
     _pending: frozenset[int] = frozenset()
 
     def add(self, error: Exception, index: int) -> None:
-        """Keep what a request has raised, by its index."""
+        """Record an error that the request with this index has raised."""
         if isinstance(error, MPI.Exception) and not isinstance(error, (RankFailed, Revoked)):
-            self.of_requests = {index: error, **self.of_requests}  # the first of a request stays
+            # The first error of a request is kept.
+            self.of_requests = {index: error, **self.of_requests}
         else:
             self.add_of_call(error)
 
     def add_of_call(self, error: Exception) -> None:
-        """Keep what concerns all requests."""
+        """Record an error that concerns all requests."""
         self.of_call = self.of_call or error
 
     def update(self, other: Failures, indices: Sequence[int]) -> None:
-        """Add the failures of some of the requests, by their indices among all."""
+        """Add the failures of some requests; `indices` are their indices among all."""
         self.of_requests = {**self.of_requests, **{indices[index]: each for index, each in other.of_requests.items()}}
         self._pending |= {indices[index] for index in other._pending}
         self.of_call = self.of_call or other.of_call
 
     def is_pending(self, index: int) -> bool:
-        """Whether MPI has left a request to a later call, as it may when another one has failed."""
+        """Return whether MPI has left a request active because another one has failed."""
         return index in self._pending
 
     @contextmanager
     def keeping(self, index: int) -> Iterator[None]:
-        """Keep what the block raises of a request."""
+        """Record what the block raises as an error of the request with this index."""
         try:
             yield
         except Exception as error:
             self.add(error, index)
 
     def add_of_mpi(self, error: MPI.Exception, statuses: Iterable[tuple[int, MPI.Status]]) -> None:
-        """Keep what a call of MPI's for several requests has raised, given their indices and statuses."""
+        """Record the error of an MPI call for several requests.
+
+        `statuses` has the index and the status of each request.
+        """
         codes = [(index, status.Get_error()) for index, status in statuses]
         failed = {index: MPI.Exception(code) for index, code in codes if code not in (MPI.SUCCESS, MPI.ERR_PENDING)}
         if error.Get_error_class() != MPI.ERR_IN_STATUS or not failed:
@@ -66,21 +70,24 @@ class Failures:
         self._pending |= {index for index, code in codes if code == MPI.ERR_PENDING}
 
     def set_errors(self, statuses: Iterable[tuple[int, MPI.Status]]) -> None:
-        """Set the error of each status, given with the index of its request; if none has failed, MPI leaves it."""
+        """Set the error of each status, given with the index of its request.
+
+        If no request has failed, the statuses stay as MPI has set them.
+        """
         for index, status in statuses if self.of_requests else ():
             error = self.of_requests.get(index)
             code = MPI.ERR_PENDING if index in self._pending else MPI.SUCCESS
             status.Set_error(code if error is None else error.Get_error_code())
 
     def raise_of(self, call: str) -> None:
-        """Raise what a call raises for these, if there are any.
+        """Raise the error of a call for the recorded failures, if there are any.
 
         Raises
         ------
         MPI.Exception
-            Of class ERR_IN_STATUS, from the first that a request has raised; the text has all.
+            Class ERR_IN_STATUS: requests have failed. The text lists all errors; `__cause__` is the first.
         Exception
-            `of_call`.
+            `of_call`, if it is set.
         """
         if self.of_call is not None:
             raise self.of_call

@@ -1,4 +1,4 @@
-"""Requests of receives of host arrays, whose message may turn out to be a device array's."""
+"""Requests of receives into host arrays, to which a peer may send a device array."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from mpi4py import MPI
 from .status import fill_empty, has_ended
 
 _wait = MPI.Request.Wait
-#: Begins every envelope, and other data only by an accident of 2**-128.
+#: The first bytes of every envelope. Other data begins with them with probability 2**-128.
 ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
 class Landing(Protocol):
-    """What a message to a host array is taken from, once MPI has received it.
+    """The memory that MPI receives a host array into, checked for an envelope.
 
     Attributes
     ----------
     is_claimed : bool
-        Whether a method of the request examines the message. If not, the end of the request in mpi4py does so.
+        Whether a method of the request examines the message. If not, it is examined when mpi4py ends the request.
     """
 
     is_claimed: bool
 
     def is_complete(self, status: MPI.Status) -> bool:
-        """Whether all data is there, of a message that MPI has received with this status; sets the status if so."""
+        """Return whether all data of a message that MPI has received is in the array.
+
+        If so, set the status, which MPI's receive has filled in.
+        """
 
     def complete(self, status: MPI.Status) -> None:
-        """Wait for the data of a message that MPI has received with this status, and set the status."""
+        """Wait for the data of a message that MPI has received, and set its status."""
 
 
 class HostReceive(MPI.Request):
-    """A receive of a host array: each way to complete it replaces an envelope by the data, once.
+    """A receive into a host array. Its completion replaces an envelope by the data.
 
     Attributes
     ----------
@@ -42,25 +45,31 @@ class HostReceive(MPI.Request):
     landing: Landing
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait for the message. As mpi4py's `Wait`."""
+        """Wait for the message and its data. As mpi4py's `Wait`."""
         if not self:
             return _wait(self, status)
         self.finish(MPI.Status() if status is None else status)
         return True
 
     def finish(self, status: MPI.Status) -> None:
-        """Wait for the message, and set the status."""
+        """Wait for the message and its data, and set the status."""
         landing = self.landing
         landing.is_claimed = True
         _wait(self, status)
         landing.complete(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether the message has come, with its data; if so, complete the request. As mpi4py's `Test`."""
+        """Complete the request if its data has arrived; return whether it has.
+
+        As mpi4py's `Test`.
+        """
         return self.test_active(status) is not False
 
     def test_active(self, status: MPI.Status | None) -> bool | None:
-        """Complete the request if the message has come with its data, and return whether; None if nothing is active."""
+        """Complete the request if its data has arrived; return whether it has.
+
+        Return None if the request is inactive.
+        """
         if status is None:
             status = MPI.Status()
         has_come = self.has_come(status)
@@ -70,33 +79,39 @@ class HostReceive(MPI.Request):
         return None if has_come is None else False
 
     def has_come(self, status: MPI.Status) -> bool | None:
-        """Return whether MPI has received the message, and set the status if so; None if nothing is active."""
+        """Return whether MPI has received the message, and set the status if so.
+
+        Return None if the request is inactive.
+        """
         if self:
             return has_ended(self, status)
         fill_empty(status)
         return None
 
     def finish_received(self, status: MPI.Status) -> None:
-        """Do what `finish` does when the status has just been set."""
+        """Complete a request whose status `has_come` has just set."""
         self.finish(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Whether the message has come, with its data; the request stays. As mpi4py's `Get_status`."""
+        """Return whether the data has arrived, without completing the request.
+
+        As mpi4py's `Get_status`.
+        """
         if status is None:
             status = MPI.Status()
         has_come = self.has_come(status)
         return has_come is None or (has_come and self.landing.is_complete(status))
 
     def get_status(self, status: MPI.Status | None = None) -> bool:
-        """As `Get_status`."""
+        """Return whether the data has arrived, without completing the request."""
         return self.Get_status(status)
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """As `Wait`; return None, for there is no object."""
+        """Wait for the message and its data; return None because there is no object."""
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As `Test`; the object is None."""
+        """Complete the request if its data has arrived; return whether it has, and None."""
         return self.Test(status), None
 
 

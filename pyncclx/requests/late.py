@@ -1,8 +1,8 @@
-"""What callbacks of MPI's leave to be done when MPI's call has returned.
+"""Work that MPI's callbacks defer until MPI's call has returned.
 
-Exceptions of signals' handlers are raised then: neither MPI nor mpi4py passes them on. Python raises an exception that
-is set for a thread as soon as the thread runs Python code again. So code in C sets it, behind the last callback of the
-call of MPI. Where it is not known which callback that is, a later call raises it.
+Neither MPI nor mpi4py passes on exceptions of signal handlers, so they are raised afterwards. Python raises an
+exception that is set for a thread as soon as the thread runs Python code. So C code sets it, after the last callback
+of the MPI call. Where the last callback cannot be determined, a later call raises the exception.
 """
 
 from __future__ import annotations
@@ -19,39 +19,47 @@ from typing import Any
 _python = ctypes.PyDLL(None)
 _set = _python.PyThreadState_SetAsyncExc
 _set.argtypes = [ctypes.c_ulong, ctypes.py_object]
-Last = Callable[[], object]  # a function in C with its arguments
+#: A C function with its arguments.
+Last = Callable[[], object]
 NOTHING: Last = int
 
-#: By thread: what has still to be raised, and where the program has called MPI.
+#: By thread: the exception still to be raised, and the place where the program has called MPI.
 INTERRUPTED: dict[int, tuple[BaseException, tuple[int, int]]] = {}
 
 
 def callback(step: Iterator[Last]) -> Callable[..., Any]:
-    """Return a callback that goes on to where `step` yields what is called last, behind all Python code."""
+    """Return a callback that runs `step` up to a yield and calls the yielded function.
+
+    No Python code runs after that function until the callback has returned.
+    """
     return partial(next, map(methodcaller("__call__"), step))
 
 
 def keep(error: BaseException, caller: FrameType | None) -> None:
-    """Keep what the call of MPI's should raise that the program makes in its frame `caller`."""
+    """Record the exception that the MPI call in the frame `caller` should raise."""
     INTERRUPTED[threading.get_ident()] = error, _place(caller)
 
 
 def is_interrupted(caller: FrameType | None) -> bool:
-    """Whether an exception is kept of the call of MPI's that the program makes in its frame `caller`."""
+    """Return whether an exception is recorded for the MPI call in the frame `caller`."""
     _, place = INTERRUPTED.get(threading.get_ident(), (None, None))
     return place == _place(caller)
 
 
 def taken() -> Last:
-    """Return what makes this thread raise the exception that is kept, of which Python makes the instance."""
+    """Return a C function that makes this thread raise its recorded exception."""
     error, _ = INTERRUPTED.pop(threading.get_ident())
     kind = type(error)
+    # Python sets a class and instantiates it later: this class returns the recorded instance.
     again = type(kind.__name__, (kind,), {"__new__": lambda *_: error, "__init__": _nothing})
     return partial(_set, threading.get_ident(), again)
 
 
 def behind_the_call(work: Callable[[], object]) -> Last:
-    """Return what lets the main thread do some work when it runs Python code again; nothing in other threads."""
+    """Return a C function that makes the main thread run `work` after the MPI call.
+
+    The work runs when the thread runs Python code again. In other threads the function does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         return NOTHING
     _waiting.append(work)
@@ -59,7 +67,7 @@ def behind_the_call(work: Callable[[], object]) -> Last:
 
 
 def raise_kept() -> None:
-    """Raise the exception that is kept for this thread, if any."""
+    """Raise the exception that is recorded for this thread, if any."""
     kept = INTERRUPTED.pop(threading.get_ident(), None)
     if kept is not None:
         raise kept[0]

@@ -1,4 +1,4 @@
-"""Calls that complete several requests of any kind, mpi4py's of objects among them, and return the objects."""
+"""Calls that complete several requests of any kind and return their objects."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from .status import fill_empty
 
 
 class ObjectRequests(Requests):
-    """mpi4py's calls with a lower-case name; requests without an object have None."""
+    """mpi4py's lower-case calls. The object of a request that receives none is None."""
 
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[Any]:
-        """Wait for all, and return their objects, None of those without. As mpi4py's `waitall`."""
+        """Wait for all requests, and return their objects. As mpi4py's `waitall`."""
         objects: list[Any] = [None] * len(requests)
         _receive(requests, as_many([] if statuses is None else statuses, requests), objects).raise_of("waitall")
         return objects
 
     @classmethod
     def testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
-        """Return whether all are over; if so, their objects, too. As mpi4py's `testall`."""
+        """Return whether all requests are over, and their objects if so.
+
+        As mpi4py's `testall`.
+        """
         objects: list[Any] = [None] * len(requests)
         failures = complete_if_over(requests, statuses, lambda some, every: _receive(some, every, objects))
         if failures is None:
@@ -36,13 +39,16 @@ class ObjectRequests(Requests):
 
     @classmethod
     def waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, Any]:
-        """Wait for one, and return its index and its object. As mpi4py's `waitany`."""
+        """Wait for one request, and return its index and object. As mpi4py's `waitany`."""
         index, _, message = first(lambda: cls.testany(requests, status), lambda result: result[1])
         return index, message
 
     @classmethod
     def testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool, Any]:
-        """Return the index of one that is over, whether there is one, and its object. As mpi4py's `testany`."""
+        """Complete one request that is over, if there is one.
+
+        Return its index, whether there is one, and its object. As mpi4py's `testany`.
+        """
         is_any_active = False
         for index, request in enumerate(requests):
             over, message = _test_object(request, MPI.Status() if status is None else status)
@@ -57,14 +63,20 @@ class ObjectRequests(Requests):
     def waitsome(
         cls, requests: Sequence[MPI.Request], statuses: Statuses = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Wait until some are over, and return their indices and objects. As mpi4py's `waitsome`."""
+        """Wait until some requests are over, and return their indices and objects.
+
+        As mpi4py's `waitsome`.
+        """
         return first(lambda: cls.testsome(requests, statuses), lambda result: result[0] is None or bool(result[0]))
 
     @classmethod
     def testsome(
         cls, requests: Sequence[MPI.Request], statuses: Statuses = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Return the indices of those that are over, and their objects. As mpi4py's `testsome`."""
+        """Complete the requests that are over, and return their indices and objects.
+
+        As mpi4py's `testsome`.
+        """
         found, failures = [MPI.Status() for _ in requests], Failures()
         objects: list[Any] = [None] * len(requests)
 
@@ -81,7 +93,7 @@ class ObjectRequests(Requests):
 
 
 def _receive(requests: Sequence[MPI.Request], statuses: list[MPI.Status], objects: list[Any]) -> Failures:
-    """Wait for all, each whatever the others raise; set their statuses and objects."""
+    """Wait for all requests, even if some raise; set their statuses and objects."""
 
     def is_over(index: int) -> bool:
         over, objects[index] = _test_object(requests[index], statuses[index])
@@ -94,7 +106,10 @@ def _receive(requests: Sequence[MPI.Request], statuses: list[MPI.Status], object
 
 
 def _test_object(request: MPI.Request, status: MPI.Status) -> tuple[bool | None, Any]:
-    """Do what `_test` does, and return the object, too."""
+    """Complete a request if it is over; return whether it was, and its object.
+
+    The first is None if the request is inactive.
+    """
     if isinstance(request, (OwnRequest, HostReceive, MPI.Prequest)):
         return test(request, status), None
     return request.test(status) if request else (None, None)

@@ -1,8 +1,7 @@
-"""The open receives of this process: posted, and so far without a kernel on a stream.
+"""The open receives of this process: posted, but their kernels not yet launched.
 
-Every function that gives a stream something that may wait for peers first calls `let_receives_leave`. The stream may
-wait for the very peer whose message a receive is for, and that peer for the receive, whose kernel must then not come
-behind the wait on the same stream.
+Every function that enqueues work that may wait for peers calls `let_receives_leave` first. Otherwise the stream could
+wait for a peer that waits for one of these receives. The receive's kernel must then not be enqueued behind that wait.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ class OpenReceive(Protocol):
     Attributes
     ----------
     clock : int
-        Of its message; receives are launched in the order of their clocks.
+        Lamport clock of its message. Receives are launched in the order of their clocks.
     has_arrived : bool
-        Whether its envelope has.
+        Whether its envelope has arrived.
     launched : bool
-        Whether its kernel is.
+        Whether its kernel has been launched.
     is_posted : bool
-        Whether it is, or was, in the list.
+        Whether it is, or was, in `OPEN_RECEIVES`.
     is_awaited : bool
-        Whether a call waits for it that makes the program's stream wait, too.
+        Whether a call waits for it. Such a call makes the program's stream wait, too.
     is_held_back : bool
         Whether its kernel must not be launched yet, though its message has arrived.
     """
@@ -40,33 +39,37 @@ class OpenReceive(Protocol):
 
     @property
     def is_held_back(self) -> bool:
-        """As above."""
+        """Whether its kernel must not be launched yet, though its message has arrived."""
 
     def poll(self) -> bool:
-        """Look whether its envelope has arrived; True once."""
+        """Poll for its envelope. Return True once, when it has arrived."""
 
     def leave_stream(self) -> None:
-        """Let its kernel come after what its stream has by now, but not on that stream."""
+        """Launch its kernel on another stream later, after the work its stream has now."""
 
     def is_due(self) -> bool:
-        """Whether the sender may be waiting for nothing but this receive's kernel; then it has left its stream."""
+        """Return whether the sender may be waiting for this receive's kernel alone.
+
+        If so, the receive has left its stream.
+        """
 
     def launch(self) -> None:
         """Launch the kernel that moves the data."""
 
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
-        """Launch this one, which is at `first`, with those after it that one launch may do; return how far that goes.
+        """Launch this receive, `receives[first]`, and those after it that fit one launch.
 
-        The number returned is the index of the first receive that has still to be launched.
+        Return the index of the first receive that has still to be launched.
         """
 
 
 OPEN_RECEIVES: list[OpenReceive] = held([])
-LOCK = lock()  # held to change the list, or to look for a message of a receive in it
+#: Held while the list is changed, or a receive in it is polled.
+LOCK = lock()
 
 
 def let_receives_leave() -> None:
-    """Let open receives leave their streams, which are about to get what may wait for peers."""
+    """Move open receives off their streams. Call it before enqueuing waits for peers."""
     if OPEN_RECEIVES:
         with LOCK:
             for receive in OPEN_RECEIVES:

@@ -9,7 +9,7 @@ from .work import Startable
 
 
 class Partitioned(Startable):
-    """The partitioned message that a request stands for."""
+    """The partitioned message of a request."""
 
     @property
     def pointer(self) -> int:
@@ -17,20 +17,20 @@ class Partitioned(Startable):
         raise NotImplementedError
 
     def ready(self, method: str, partitions: Iterable[int]) -> None:
-        """Send some partitions."""
+        """Send some partitions; `method` is the name for errors."""
         raise NotImplementedError
 
     def arrived(self, partition: int) -> bool:
-        """Return whether a partition has come."""
+        """Return whether a partition has arrived."""
         raise NotImplementedError
 
 
 class PartitionedRequest(Prequest):
-    """An `mpi4py.MPI.Prequest` of a partitioned message of device arrays: what `Psend_init` and `Precv_init` return.
+    """Persistent request of a partitioned message, from `Psend_init` or `Precv_init`.
 
-    `Start` begins a round after what the current stream has, and waits for nothing. Each partition is sent once in a
-    round: by `Pready`, or by a kernel of the program's own, which is given `pointer`. `Wait` makes the stream that is
-    current wait until all are over.
+    It is an `mpi4py.MPI.Prequest` on device arrays. `Start` begins a round after the work on the current stream, and
+    returns at once. Each partition is sent once in a round, by `Pready` or by your own kernel, which takes `pointer`.
+    `Wait` makes the stream that is then current wait until all partitions are sent or received.
 
     Examples
     --------
@@ -47,23 +47,23 @@ class PartitionedRequest(Prequest):
 
     @property
     def pointer(self) -> int:
-        """This end of the message for kernels of the program's own, a 64-bit integer (``pyncclx_pready_block`` …).
+        """64-bit integer that stands for this end of the message in your own kernels.
 
-        0 if the other end is MPI.PROC_NULL. The first time, the host waits for the other end, whose program must have
-        asked for its pointer, too, or have started it. It lasts as long as the request.
+        Pass it to ``pyncclx_pready_block`` and the like. It is valid as long as the request, and 0 if the other end is
+        MPI.PROC_NULL. At the first use the host waits until the other end reads its pointer, too, or is started.
 
         Raises
         ------
         NotSupported
-            A sender cannot open the memory of the array that receives: on the host device it must be `comm.Alloc`'s. Or
-            the ranks are on different nodes.
+            The sender cannot map the receiver's array: on the host device it must be from `comm.Alloc`. Or the ranks
+            are on different nodes.
         PeerTimeout, RankFailed
-            The other end did not come.
+            The other end neither read its pointer nor was started.
         """
         return self._work.pointer
 
     def Pready(self, partition: int) -> None:
-        """Send a partition as it is after what the current stream has. As mpi4py's `Pready`.
+        """Send a partition after the work on the current stream. As mpi4py's `Pready`.
 
         Raises
         ------
@@ -74,15 +74,33 @@ class PartitionedRequest(Prequest):
         self._work.ready("Pready", (partition,))
 
     def Pready_range(self, partition_low: int, partition_high: int) -> None:
-        """Send partitions from one to another, both included, by one launch. As mpi4py's `Pready_range`."""
+        """Send the partitions from `partition_low` to `partition_high` in one launch.
+
+        Both are included. As mpi4py's `Pready_range`.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_ARG, if a partition does not exist or has been sent in this round; ERR_REQUEST, if the request has
+            not been started, or receives.
+        """
         self._work.ready("Pready_range", range(partition_low, partition_high + 1))
 
     def Pready_list(self, partitions: Sequence[int]) -> None:
-        """Send some partitions by one launch. As mpi4py's `Pready_list`."""
+        """Send the listed partitions in one launch. As mpi4py's `Pready_list`.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_ARG, if a partition does not exist or has been sent in this round; ERR_REQUEST, if the request has
+            not been started, or receives.
+        """
         self._work.ready("Pready_list", partitions)
 
     def Parrived(self, partition: int) -> bool:
-        """Whether a partition has come, for what the current stream does next. As mpi4py's `Parrived`.
+        """Return whether a partition has arrived. As mpi4py's `Parrived`.
+
+        If it has, subsequent work on the current stream can read it.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from .request import Request
 from .shown import handle_of, hide, set_handle, show
 from .work import NOTHING, Startable, Starter, check
 
-#: Persistent requests of this library, by their handles; weakly.
+#: Weak references to this library's persistent requests, by handle.
 BY_HANDLE: weakref.WeakValueDictionary[int, MPI.Request] = weakref.WeakValueDictionary()
 
 
@@ -25,15 +25,15 @@ class EmitsStarts:
     _event: tuple[str, str, int] | None = None
 
     def emits(self, operation: str, how: str, nbytes: int) -> None:
-        """Set the operation of the events, how it is done, and the length of its longest array."""
+        """Set what the events report: operation, kind of execution, longest array."""
         self._event = operation, how, nbytes
 
     def prepare(self) -> None:
-        """Do what comes before MPI starts a request of its own."""
+        """Prepare a start by MPI, such as by copying arrays to host memory."""
 
 
 def begin_starts(requests: Sequence[MPI.Prequest]) -> float:
-    """Give hooks the events of requests that one call is about to start; return the time."""
+    """Tell event hooks that one call is about to start requests; return the time."""
     began = events.now()
     for request in requests:
         if isinstance(request, EmitsStarts) and request._event is not None:
@@ -50,13 +50,14 @@ def emit_starts(requests: Sequence[MPI.Prequest], began: float) -> None:
 
 
 class Prequest(EmitsStarts, MPI.Prequest, Request):
-    """An `mpi4py.MPI.Prequest` of a collective or a message on device arrays, which it keeps.
+    """Persistent request of a collective or message on device arrays.
 
-    `Start` launches a kernel after what the current stream has then; that of a collective, and all in a graph, on a
-    stream of the communicator's own. `Wait` makes the stream that is current wait for it, and `Test` returns whether
-    the kernel has ended; so do the calls for many requests of `pyncclx.Request` and `pyncclx.MPI.Request`, and mpi4py's
-    own `Waitall`. mpi4py's `Testall`, `Waitany` and the like may take it first and wait. `Startall` is that of
-    `pyncclx.Prequest` or `pyncclx.MPI.Prequest`: mpi4py's own raises.
+    It is an `mpi4py.MPI.Prequest`, and keeps the arrays alive. `Start` launches a kernel after the work on the current
+    stream. Collectives, and all starts in a graph, run on a stream of the communicator's own. `Wait` makes the stream
+    that is then current wait for the kernel; `Test` returns whether it has ended. Class methods of `pyncclx.Request`
+    and `pyncclx.MPI.Request`, and mpi4py's `Waitall`, do the same for many requests. mpi4py's `Testall`, `Waitany` and
+    the like may choose this request first and wait for it. mpi4py's `Startall` raises: call `pyncclx.Prequest.Startall`
+    or `pyncclx.MPI.Prequest.Startall`.
 
     Examples
     --------
@@ -69,13 +70,13 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     _work: Startable
     _own_handle: int
-    _made_of: bytes  # its memory in the beginning
+    _made_of: bytes  # the memory of its original handle
     _is_freed = False
 
     def __new__(cls, work: Startable) -> Prequest:
-        """Make the request of a call."""
+        """Return the request of a persistent operation."""
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
-        # Its own handle, by which it is known: `handle` needs this attribute. MPI sees that of a null request.
+        # `handle` and `BY_HANDLE` need the original handle. MPI sees the handle of a null request.
         request._own_handle, request._made_of = vars(MPI.Request)["handle"].__get__(request), handle_of(request)
         set_handle(request, handle_of(MPI.REQUEST_NULL))
         request._work = work
@@ -83,22 +84,26 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         return request
 
     def __bool__(self) -> bool:
-        """Whether it has not been freed."""
+        """Return whether the request has not been freed."""
         return not self._is_freed
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is this one, or both are null."""
+        """Return whether both are the same request, or both are null."""
         return self is other if self else MPI.Prequest.__eq__(self, other)
 
-    def __ne__(self, other: object) -> bool:  # mpi4py has its own
-        """Return the opposite."""
+    # mpi4py defines its own `__ne__`, too.
+    def __ne__(self, other: object) -> bool:
+        """Return whether the requests differ."""
         return not self == other
 
     __hash__ = MPI.Prequest.__hash__  # none
 
     @property
     def handle(self) -> int:  # type: ignore[override]
-        """A handle for `fromhandle` of `pyncclx.MPI.Request`, and while the request is active for that of mpi4py's."""
+        """Handle for `fromhandle` of `pyncclx.MPI.Request`.
+
+        While the request is active, mpi4py's own `fromhandle` takes it, too.
+        """
         if not self:
             return MPI.REQUEST_NULL.handle
         if not self.is_active:
@@ -108,17 +113,17 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         return shown
 
     def is_known_by(self, handle: int) -> bool:
-        """Return whether a handle is that of the request."""
+        """Return whether a handle belongs to this request."""
         return bool(self) and handle in (self._own_handle, self.handle)
 
     def Start(self) -> None:
-        """Launch the kernel.
+        """Launch the kernel after the work on the current stream. As mpi4py's `Start`.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if it is active or was freed, or its communicator was; ERR_BUFFER, if an array, PyTorch's
-            or NumPy's on the host device, has been given other memory since the request was made.
+            Class ERR_REQUEST, if the request is active, or it or its communicator has been freed; ERR_BUFFER, if a
+            PyTorch array, or on the host device a NumPy array, has other memory than when the request was made.
         """
         began = begin_starts([self]) if events.listeners else None
         if self._is_freed:
@@ -135,10 +140,15 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
-        """Start all; those of one communicator in the order of the list. As mpi4py's `Startall`.
+        """Start all requests. As mpi4py's `Startall`.
 
-        Messages on device arrays that follow each other take one launch; so do a communicator's collectives if it has
-        `ordered_starts`.
+        Those of one communicator start in the order of the list. One launch starts consecutive messages on device
+        arrays. It also starts a communicator's consecutive collectives if `ordered_starts` is true.
+
+        Raises
+        ------
+        MPI.Exception
+            What `Start` raises. Class ERR_REQUEST also if a request is in the list twice.
         """
         began = begin_starts(requests) if events.listeners else None
         start_all(requests)
@@ -146,12 +156,12 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             emit_starts(requests, began)
 
     def Free(self) -> None:
-        """Free the request and what it keeps. A message that is under way goes on.
+        """Free the request and its memory. A message that is under way completes.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if it has been freed, or is a collective whose kernel has not ended.
+            Class ERR_REQUEST, if the request has been freed, or is a collective whose kernel has not ended.
         """
         if not self:
             raise MPIError(MPI.ERR_REQUEST, "Free: the request has been freed")
@@ -164,13 +174,13 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         self._is_freed = True
 
     def free(self) -> None:
-        """Free the request, unless it has been freed. As mpi4py's free."""
+        """Free the request, unless it has been freed. As mpi4py's `free`."""
         if self:
             self.Free()
 
 
 def start_all(requests: Sequence[Any]) -> None:
-    """Start requests of ours and of mpi4py's in the order of the list, without events."""
+    """Start this library's and mpi4py's requests in list order, without events."""
     works: list[Startable] = []
     groups: list[tuple[Starter, list[Startable]]] = []
     for request in requests:
@@ -188,14 +198,16 @@ def start_all(requests: Sequence[Any]) -> None:
     if len(set(map(id, works))) < len(works):
         raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
     try:
-        for starter, together in groups:  # those of a kind that follow each other may take one launch
+        # Consecutive requests with the same starter may share a launch.
+        for starter, together in groups:
             starter(together)
-    finally:  # of those that have been started, if another one cannot be
+    finally:
+        # Some may have been started before another one raised.
         show(requests)
 
 
 def _start_mixed(requests: Sequence[Any]) -> None:
-    """Start ours that follow each other together, and so MPI's."""
+    """Start each run of this library's requests, and each run of MPI's, together."""
     for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
         some = list(together)
         if is_own:

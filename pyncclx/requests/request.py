@@ -1,4 +1,4 @@
-"""Requests of operations on device arrays, which all of MPI's and mpi4py's ways to wait accept."""
+"""Requests of operations on device arrays, for all wait calls of MPI and mpi4py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Request(ObjectRequests):
 
     `Wait` makes the current stream wait. The host waits only until a message is matched.
 
-    mpi4py's own `MPI.Request.Waitall` is right for it, too, and for lists with host arrays' requests.
-    mpi4py's `Testall`, `Waitany` and the like may take it first and wait; the class methods here do not.
+    mpi4py's own `MPI.Request.Waitall` also takes it, in lists with requests of host arrays, too. mpi4py's `Testall`,
+    `Waitany` and the like may choose it first and wait for it; the class methods here do not.
 
     Examples
     --------
@@ -28,12 +28,14 @@ class Request(ObjectRequests):
     """
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Make the current stream wait, and return True. As mpi4py's `Wait`.
+        """Make the current stream wait for the operation, and return True.
+
+        As mpi4py's `Wait`.
 
         Raises
         ------
         MPI.Exception, PeerTimeout, Aborted
-            Errors of the operation. The request is used up.
+            Errors of the operation. The request is then complete.
         """
         work = self._work
         if not (work.active or work.is_asked):
@@ -52,11 +54,22 @@ class Request(ObjectRequests):
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether `Wait` would return at once; if so, do what it does. As mpi4py's `Test`."""
+        """Return whether the operation is over; if so, do what `Wait` does.
+
+        As mpi4py's `Test`.
+
+        Raises
+        ------
+        MPI.Exception, PeerTimeout, Aborted
+            Errors of the operation. The request is then complete.
+        """
         return self._is_over() and self.Wait(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Whether `Wait` would return at once; the request stays. As mpi4py's `Get_status`."""
+        """Return whether the operation is over, without completing the request.
+
+        As mpi4py's `Get_status`.
+        """
         if not self.is_active:
             hide((self,))
             return super().Get_status(status)
@@ -66,32 +79,32 @@ class Request(ObjectRequests):
         return over
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """As `Wait`; return None, for there is no object."""
+        """Make the current stream wait. Return None, because there is no object."""
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As `Test`; the object is None."""
+        """Return what `Test` returns, and None, because there is no object."""
         return self.Test(status), None
 
     def Cancel(self) -> None:
-        """Cancel a receive that no message has matched. As mpi4py's `Cancel`: complete the request afterwards.
+        """Cancel a receive that no message has matched. As mpi4py's `Cancel`.
 
-        The status then says by `Is_cancelled` whether it was cancelled; a send never is.
+        Complete the request afterwards: `Is_cancelled` of its status returns whether it was cancelled. Sends never are.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the request is of no message, or has nothing to complete.
+            Class ERR_REQUEST, if the request is inactive or not that of a message.
         """
         (self._work if self.is_active else NOTHING).cancel()
 
     def Free(self) -> None:
-        """Free the request. As mpi4py's `Free`: a message that is under way goes on.
+        """Free the request. As mpi4py's `Free`. A message that is under way completes.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the request is of no message and is not over.
+            Class ERR_REQUEST, if the operation is under way and not a message.
         """
         if self._is_over():
             self.Wait()
@@ -102,13 +115,13 @@ class Request(ObjectRequests):
         hide((self,))
 
     def __del__(self) -> None:
-        """Let a message go on whose request the program has dropped. Waits for nothing."""
+        """Let the message complete without its request. Return at once."""
         if self._work.active:
             self._work.drop()
 
 
 def request_of(work: Work) -> Request:
-    """Make the request of some work."""
+    """Return a request of some work."""
     request = Request()
     request._work = work
     show((request,))

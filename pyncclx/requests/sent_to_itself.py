@@ -1,4 +1,4 @@
-"""Requests of objects that a probe has found, and that this process has sent to itself since."""
+"""Requests of objects that a probe has found and this process sends to itself."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from mpi4py import MPI
 
 
 class SentToItself(MPI.Request):
-    """The request of such an object. Each way to complete it sets the source and tag of the message that was found."""
+    """Request of an object that a probe has found and this process sends to itself.
+
+    Completing it sets the source and tag of the message that the probe has found.
+    """
 
     def __new__(cls, request: MPI.Request, *_: Any) -> SentToItself:
-        """As mpi4py's, which takes the request alone."""
+        """Return a copy of `request`. mpi4py's constructor takes no other argument."""
         return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Request, source: int, tag: int) -> None:
         self._source, self._tag = source, tag
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's."""
+        """Wait for the object and return it. As mpi4py's `wait`."""
         return self._completed(super().wait, status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """As mpi4py's."""
+        """Return whether the object is there, and the object. As mpi4py's `test`."""
         result: tuple[bool, Any] = self._completed(super().test, status)
         return result
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
-        """As mpi4py's."""
+        """Wait for the message, and return True. As mpi4py's `Wait`."""
         return self._completed(super().Wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """As mpi4py's."""
+        """Complete the request if it is over; return whether it was."""
         return bool(self._completed(super().Test, status))
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """As mpi4py's."""
+        """Return whether the request is over, without completing it."""
         is_over = super().Get_status(status)
         if is_over and self:
             self._set_origin(status)

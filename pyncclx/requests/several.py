@@ -1,4 +1,4 @@
-"""Calls that complete several requests of any kind: of this library, and mpi4py's."""
+"""Calls that complete several requests, of this library or mpi4py's."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _T = TypeVar("_T")
 
 
 class Requests(OwnRequest):
-    """mpi4py's calls for many requests, for those of operations on device arrays and others together.
+    """mpi4py's calls for many requests, on device arrays and others together.
 
-    `Waitsome`, `Testall`, `Testsome` and the relatives with lower-case names raise what `Waitall` does.
+    `Waitsome`, `Testall`, `Testsome` and the lower-case calls raise what `Waitall` raises.
     """
 
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> Literal[True]:
-        """Wait for all, and return True. As mpi4py's `Waitall`.
+        """Wait for all requests, and return True. As mpi4py's `Waitall`.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_IN_STATUS, if requests have failed: the text and the statuses have their errors, the first is its
-            `__cause__`.
+            Class ERR_IN_STATUS, if requests have failed. The text and the statuses have their errors; `__cause__` is
+            the first.
         PeerTimeout, RankFailed, Revoked, Aborted, CollectiveMismatch
             Errors of a communicator.
         """
@@ -41,7 +41,10 @@ class Requests(OwnRequest):
 
     @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
-        """Whether all are over; if so, do what `Waitall` does. As mpi4py's `Testall`."""
+        """Return whether all requests are over; if so, complete them.
+
+        As mpi4py's `Testall`. It raises what `Waitall` raises.
+        """
         failures = complete_if_over(requests, statuses, complete)
         if failures is None:
             return False
@@ -50,12 +53,18 @@ class Requests(OwnRequest):
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait for one, and return its index, or MPI.UNDEFINED if none is active. As mpi4py's `Waitany`."""
+        """Wait for one request, and return its index. As mpi4py's `Waitany`.
+
+        The index is MPI.UNDEFINED if no request is active.
+        """
         return first(lambda: cls.Testany(requests, status), lambda result: result[1])[0]
 
     @classmethod
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of one that is over, and whether there is one. As mpi4py's `Testany`."""
+        """Complete one request that is over; return its index, and whether there is one.
+
+        As mpi4py's `Testany`. If no request is active, return MPI.UNDEFINED and True.
+        """
         is_any_active = False
         for index, request in enumerate(requests):
             over = test(request, status)
@@ -68,12 +77,18 @@ class Requests(OwnRequest):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Wait until some are over, and return their indices; None if none is active. As mpi4py's `Waitsome`."""
+        """Wait until some requests are over, complete them, and return their indices.
+
+        Return None if no request is active. As mpi4py's `Waitsome`. It raises what `Waitall` raises.
+        """
         return first(lambda: cls.Testsome(requests, statuses), lambda over: over is None or bool(over))
 
     @classmethod
     def Testsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Return the indices of those that are over; None if none is active. As mpi4py's `Testsome`."""
+        """Complete the requests that are over, and return their indices.
+
+        Return None if no request is active. As mpi4py's `Testsome`. It raises what `Waitall` raises.
+        """
         found, failures = [MPI.Status() for _ in requests], Failures()
         over = test_each(requests, lambda index: _test_or_look(requests[index], found[index]), failures)
         if over is None:
@@ -86,14 +101,17 @@ class Requests(OwnRequest):
 
 
 def first(test: Callable[[], _T], is_enough: Callable[[_T], bool]) -> _T:
-    """Call `test` until what it returns is enough."""
+    """Call `test` until `is_enough` accepts its result; return that result."""
     while not is_enough(result := test()):
         os.sched_yield()
     return result
 
 
 def fill_first(statuses: Statuses, found: Sequence[MPI.Status], indices: Sequence[int], failures: Failures) -> None:
-    """Set the first statuses of a list, which gets those that it lacks, to those of some requests."""
+    """Set the first statuses of a list to those of the requests with some indices.
+
+    Statuses that the list lacks are appended.
+    """
     if statuses is not None:
         first = list(zip(indices, as_many(statuses, indices), strict=False))
         for index, status in first:
@@ -102,7 +120,7 @@ def fill_first(statuses: Statuses, found: Sequence[MPI.Status], indices: Sequenc
 
 
 def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
-    """Complete a request if it is over, and return whether it was; None of one that is not active."""
+    """Complete a request if it is over, and return whether it was; None if inactive."""
     over = _test_or_look(request, status)
     if over and isinstance(request, OwnRequest):
         request.Wait(status)
@@ -110,7 +128,11 @@ def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
 
 
 def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | None:
-    """Do so, but leave requests of this library, of which several are better completed together."""
+    """Return whether a request is over, None if it is inactive.
+
+    Requests of mpi4py's and of host arrays are completed if over. This library's other requests are not: the caller
+    completes them together.
+    """
     if isinstance(request, OwnRequest):
         return request._is_over() if request.is_active else None
     if isinstance(request, HostReceive):
@@ -121,25 +143,33 @@ def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | Non
 
 
 def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bool | None:
-    """Complete a persistent request of mpi4py's that is over; None of an inactive one, as MPI shows in lists only."""
+    """Complete a persistent request of mpi4py's if it is over; return whether it was.
+
+    Return None if it is inactive. Only MPI's calls that take lists tell inactive requests from completed ones.
+    """
     status = MPI.Status() if status is None else status
     index, over = MPI.Request.Testany([request], status)
     if index == MPI.UNDEFINED:
         return None if over else False
-    request.Wait()  # staged ones have more to do
+    # `Wait` of a staged request copies its data.
+    request.Wait()
     return True
 
 
 def test_each(
     requests: Sequence[MPI.Request], test: Callable[[int], bool | None], failures: Failures
 ) -> list[int] | None:
-    """Test all, by their indices; return the indices of those that are over, None if none is active."""
+    """Call `test` with each index; return those of requests that are over.
+
+    Return None if no request is active. A request that raises is over.
+    """
     outcomes: list[bool | None] = []
     for index in range(len(requests)):
-        over: bool | None = True  # a request is used up by its error
+        over: bool | None = True
         with failures.keeping(index):
             over = test(index)
-        if failures.of_call is not None:  # which is raised now; what has not been tested stays
+        # The requests that have not been tested stay active.
+        if failures.of_call is not None:
             raise failures.of_call
         outcomes.append(over)
     if all(over is None for over in outcomes):

@@ -1,4 +1,4 @@
-"""What mpi4py's own calls, which know nothing but handles, find in the requests of this library."""
+"""Handles of this library's requests, for mpi4py's own calls."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _NULL = MPI._addressof(MPI.REQUEST_NULL)
 
 
 class Shown:
-    """A generalized request of MPI's, complete from the beginning: MPI finishes the work where it asks for the status.
+    """An MPI generalized request that stands for a request of this library.
 
-    Calls of this library complete requests without MPI, so it outlives them. A persistent request keeps its own:
-    programs may keep copies of the handle from one start to the next. Other requests take over each other's.
+    It is complete from the beginning: MPI's query of its status finishes the work. This library completes requests
+    without MPI, so it outlives them and is used again. A persistent request keeps its own, because programs may keep
+    copies of the handle from one start to the next.
 
     Attributes
     ----------
     work : Work or None
-        Of the request that it is shown for, while that is active.
+        The work of the request that shows it, while that is active.
     is_freed : bool
         Whether MPI has freed it.
     request : weak reference or None
-        To the persistent request that shows it.
+        The persistent request that shows it.
     """
 
     __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "request", "work")
@@ -52,7 +53,7 @@ _HIDDEN: list[Shown] = held([])
 
 
 def show(requests: Iterable[Any]) -> None:
-    """Show mpi4py those of some requests whose work is under way, and that it does not see."""
+    """Give active requests the handle of a generalized request, for mpi4py's calls."""
     for request in requests:
         work = request._work
         if work.active:
@@ -68,9 +69,10 @@ def show(requests: Iterable[Any]) -> None:
 
 
 def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
-    """Show mpi4py null requests, which are for MPI inactive ones, too, where the work is no longer under way.
+    """Give requests whose work has ended a null handle.
 
-    With `for_good` persistent requests leave what they showed to others.
+    To MPI, null requests and inactive ones are the same. With `for_good`, other requests may use the generalized
+    requests of persistent ones.
     """
     for request in requests:
         work = request._work
@@ -94,7 +96,10 @@ def set_handle(request: MPI.Request, handle: bytes) -> None:
 
 
 def _query(status: MPI.Status, shown: Shown) -> None:
-    """MPI calls this when the program waits for the request, or asks for its status, by mpi4py's own methods."""
+    """Finish the work and fill in the status: MPI's query callback.
+
+    MPI calls it when the program waits for the request or queries its status by mpi4py's own methods.
+    """
     work = shown.work
     if work is None or (late.INTERRUPTED and late.is_interrupted(sys._getframe(1))):
         fill_empty(status)
@@ -105,24 +110,29 @@ def _query(status: MPI.Status, shown: Shown) -> None:
         except Exception as error:
             work.asked_error = error
             raise
-        except BaseException as error:  # of a signal's handler
+        except BaseException as error:
+            # A signal handler has raised it.
             late.keep(error, sys._getframe(1))
         work.fill(status)
 
 
 def _free(shown: Shown) -> Iterator[late.Last]:
-    """Do what is to be done when MPI frees the request, to which one completed by a copy of its handle still refers."""
+    """Handle MPI's freeing of the generalized request: the steps of its free callback.
+
+    If MPI has completed it by a copy of its handle, the request of this library still has the freed handle.
+    """
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:
         work.is_asked, work.asked_error = False, None
     if late.INTERRUPTED and late.is_interrupted(sys._getframe(1)) and not any(map(_is_under_way, list(_ALL))):
-        yield late.taken()  # MPI's call has no other callback
+        # The MPI call has no other callback, so the exception can be raised now.
+        yield late.taken()
     request = None if shown.request is None else shown.request()
     yield late.NOTHING if request is None else late.behind_the_call(partial(_make_null, request, handle_of(request)))
 
 
 def _make_null(request: MPI.Request, handle: bytes) -> None:
-    """Make a request null for mpi4py whose handle MPI has freed with a copy of it, unless it has another one by now."""
+    """Give a request a null handle if it still has this handle, which MPI has freed."""
     if handle_of(request) == handle:
         set_handle(request, handle_of(MPI.REQUEST_NULL))
 

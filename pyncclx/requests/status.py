@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 
 def fill_empty(status: MPI.Status) -> None:
-    """Make a status MPI's empty one."""
+    """Set a status to MPI's empty status."""
     status.Set_source(MPI.ANY_SOURCE)
     status.Set_tag(MPI.ANY_TAG)
     status.Set_error(MPI.SUCCESS)
@@ -15,9 +15,10 @@ def fill_empty(status: MPI.Status) -> None:
 
 
 def has_ended(request: MPI.Request, status: MPI.Status | None = None) -> bool:
-    """Whether MPI has ended an operation of its own, which is not persistent; the request stays, with its error.
+    """Return whether MPI has ended its operation, without completing the request.
 
-    MPICH raises the error of the operation here, too, and completes a persistent request.
+    Not for persistent requests, which MPICH completes here. MPICH raises the operation's error here, too: it is set in
+    the status, and the call that completes the request raises it.
     """
     try:
         return MPI.Request.Get_status(request, status)
@@ -28,7 +29,7 @@ def has_ended(request: MPI.Request, status: MPI.Status | None = None) -> bool:
 
 
 def copy_status(status: MPI.Status, other: MPI.Status) -> None:
-    """Set a status to what another one says of its message, without its error."""
+    """Copy source, tag, length and cancellation to a status, without the error."""
     status.Set_source(other.source)
     status.Set_tag(other.tag)
     status.Set_error(MPI.SUCCESS)

@@ -1,4 +1,4 @@
-"""What a request stands for: a message, a collective, or a copy."""
+"""Work of requests: the message, collective or copy that a request stands for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import late
 from .failures import Failures
 from .status import fill_empty
 
-#: What the host waits for at the end of a call: equal for requests that share the wait.
+#: Function that lets the host wait at the end of a call. Equal for requests that share the wait.
 Wait = Callable[[], None]
 Starter = Callable[[Sequence[Any]], None]
 Finisher = Callable[[dict[int, Any], Failures, dict[Wait, None]], None]
@@ -24,18 +24,18 @@ class Work:
     Attributes
     ----------
     active : bool
-        From its begin to `finish`.
+        Whether it has begun and `finish` has not been called.
     is_asked : bool
-        Whether MPI has finished it where it was asked for the status; then the request has still to be completed.
+        Whether MPI's query of the status has finished it. The request has still to be completed.
     asked_error : BaseException or None
-        What it raised then: Open MPI does not pass it on.
+        The error raised in that query: Open MPI does not pass it on.
     is_persistent : bool
         Whether its request can be started again.
     shown : Shown or None
-        What mpi4py's own calls find in the request.
+        The generalized request that mpi4py's own calls see.
     finisher : callable or None
-        Finishes several that have the same one: by the index of each request; adds their errors to `Failures`, and what
-        the host has to wait for.
+        Finishes several works that have the same finisher, given by the index of their requests. It adds their errors
+        to `Failures`, and the waits of the host to the last argument.
     """
 
     active = True
@@ -45,34 +45,46 @@ class Work:
     finisher: Finisher | None = None
 
     def finish(self) -> Wait | None:
-        """Let what is enqueued on the current stream from now on come after it; raise its errors, once.
+        """Make subsequent work on the current stream wait for it; raise its errors, once.
 
-        Return what the host has to wait for, if the communicator's calls block.
+        If the communicator's calls block, return the wait of the host.
         """
         raise NotImplementedError
 
     def is_over(self) -> bool:
-        """Whether `finish` would return at once. What it returns may still let the host wait for the stream."""
+        """Return whether `finish` would return at once.
+
+        The wait that `finish` returns may still make the host wait for the stream.
+        """
         raise NotImplementedError
 
     def fill(self, status: MPI.Status) -> None:
-        """Set all of the status: to the empty one, unless it is a message."""
+        """Set the whole status: to MPI's empty status, unless the work is a message."""
         fill_empty(status)
 
     def cancel(self) -> None:
-        """Cancel a receive that nothing has matched; a send goes on."""
+        """Cancel a receive that no message has matched. A send is not cancelled."""
         raise MPIError(MPI.ERR_REQUEST, "Cancel: only a send or a receive that is under way can be cancelled")
 
     def abandon(self) -> None:
-        """Let it go on without its request; raise MPI.Exception, of class ERR_REQUEST, if it cannot."""
+        """Let it complete without its request.
+
+        Raises
+        ------
+        MPI.Exception
+            Class ERR_REQUEST: it cannot, because it is no message.
+        """
         raise MPIError(MPI.ERR_REQUEST, "Free: the operation is under way, and is no message; Wait for it first")
 
     def drop(self) -> None:
-        """Abandon it soon, if it can be; a destructor calls this, at any time."""
+        """Abandon it soon, if it can be. A destructor may call this at any time."""
 
 
 def finish(work: Work) -> None:
-    """Finish an operation, and let the host wait if it has to; raise the error of one that MPI has finished."""
+    """Finish an operation, and wait on the host if its calls block.
+
+    If MPI has finished it already, raise the error that it had then.
+    """
     if late.INTERRUPTED:
         late.raise_kept()
     if work.active:
@@ -85,7 +97,7 @@ def finish(work: Work) -> None:
 
 
 def wait_for(waits: Iterable[Wait], failures: Failures) -> None:
-    """Let the host wait for all, each whatever the others raise."""
+    """Wait on the host for all, even if some raise; record their errors."""
     for wait in waits:
         try:
             wait()
@@ -94,7 +106,10 @@ def wait_for(waits: Iterable[Wait], failures: Failures) -> None:
 
 
 def together(waits: Iterable[Wait]) -> Wait | None:
-    """Return what waits for all, and then raises the first error; None if there is nothing to wait for."""
+    """Return one wait for several, which raises the first error at its end.
+
+    Return None if there is nothing to wait for.
+    """
     every = tuple(waits)
     if len(every) < 2:
         return every[0] if every else None
@@ -109,7 +124,7 @@ def together(waits: Iterable[Wait]) -> Wait | None:
 
 
 class Over(Work):
-    """The work of a request that has none."""
+    """Work that is over from the beginning, for requests without an operation."""
 
     active = False
 
@@ -121,18 +136,18 @@ NOTHING = Over()
 
 
 class Startable(Work):
-    """An operation that is started again and again, on the same arrays.
+    """Work of a persistent request: it can be started many times, on the same arrays.
 
     Attributes
     ----------
     name : str
-        Of the method that has made its request.
+        The method that has made its request.
     starter : callable
-        Starts several that have the same one, in their order; all have been checked.
+        Starts several works that have the same starter, in their order. All have been checked.
     places : sequence of (callable, int)
-        What reads the address of each array that may get other memory, and the address when the request was made.
+        For each array whose memory may change: a function that reads its address, and the address at first.
     owner : object or None
-        What `check_owner` asks: of several works in a row with the same one, the first is asked.
+        The object that `check_owner` checks. Of consecutive works with the same owner only the first is checked.
     starts_alone : bool
         Whether `start` starts one in fewer steps than `starter`.
     """
@@ -144,23 +159,23 @@ class Startable(Work):
     owner: object = None
 
     def start(self) -> None:
-        """Start it after what the current stream has; it has been checked."""
+        """Start it after the work on the current stream. It has been checked."""
         self.starter((self,))
 
     def close(self) -> None:
-        """Free what only its request needs; that is being freed."""
+        """Free the resources of its request, which is being freed."""
 
     def check_owner(self) -> None:
-        """Raise if its communicator has been freed, and what kernels or other ranks have recorded."""
+        """Raise if its communicator has been freed, or kernels or ranks have failed."""
         raise NotImplementedError
 
     def freed(self) -> MPIError:
-        """Return the error of a communicator that has been freed."""
+        """Return the error of a start after its communicator has been freed."""
         return MPIError(MPI.ERR_REQUEST, f"{self.name}: the request's communicator has been freed")
 
 
 def check(works: Iterable[Startable]) -> None:
-    """Raise if some cannot be started."""
+    """Raise the error of the first work that cannot be started, if there is one."""
     owner: object = None
     for work in works:
         if work.active or work.is_asked:
