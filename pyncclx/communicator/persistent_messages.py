@@ -1,4 +1,4 @@
-"""Persistent sends and receives of a communicator: device arrays by kernels, host arrays by mpi4py."""
+"""Persistent messages: kernels move device arrays, mpi4py moves host arrays."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from .methods import or_staged
 class PersistentMessages(MessageBase):
     """Persistent messages with device arrays.
 
-    A started request sends or receives one message, as `Isend` and `Irecv` do, and may meet any other. What `Startall`
-    starts takes one launch, and so does what `Waitall` waits for. In a graph two requests meet that have met before,
-    without the host; all that is started together takes one launch.
+    Each start sends or receives one message, which MPI matches with any other send or receive. `Startall` and
+    `Waitall` take one launch for all their messages. In a graph, a request is matched with the one that it matched last
+    before the capture, without the host. There, too, all requests that are started together take one launch.
     """
 
     @or_staged
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
-        """Prepare to send a message to a rank again and again. As mpi4py's `Send_init`.
+        """Return a request that sends a message at each start. As mpi4py's `Send_init`.
 
-        Start it once, and wait for it, before it is captured in a graph; what is started in a capture must be waited
-        for in the capture. Keep the request as long as the graph.
+        Before you capture the request in a graph, start it once and wait for it. Wait in the capture for each request
+        started there. Keep the request as long as the graph.
 
         Parameters
         ----------
@@ -48,8 +48,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            What `Isend` raises. `Start` and `Startall` raise NotSupported in a capture if the message met no persistent
-            receive before.
+            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent receive
+            has matched the request before.
 
         Examples
         --------
@@ -65,23 +65,63 @@ class PersistentMessages(MessageBase):
 
     @or_staged
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
-        """As `Send_init`; the request is over when the message has been matched."""
+        """Return a persistent request of a synchronous send.
+
+        As mpi4py's `Ssend_init`. Each send is over only when a receive has matched it. For graphs, see `Send_init`.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, tag : int
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent receive
+            has matched the request before.
+        """
         if on_host(buf):
             return cast(MPI.Prequest, super().Ssend_init(buf, dest, tag))
         return _request(PersistentSend(self, "Ssend_init", Side(buf, dest, tag)))
 
     @or_staged
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
-        """As `Send_init`: that the receive has been started is of no use."""
+        """Return a persistent request of a send whose receive has been started before.
+
+        As mpi4py's `Rsend_init`. On device arrays it is the same as `Send_init`.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, tag : int
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent receive
+            has matched the request before.
+        """
         if on_host(buf):
             return cast(MPI.Prequest, super().Rsend_init(buf, dest, tag))
         return _request(PersistentSend(self, "Rsend_init", Side(buf, dest, tag)))
 
     @or_staged
     def Recv_init(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
-        """Prepare to receive a message again and again. As mpi4py's `Recv_init`; see `Send_init`.
+        """Return a request that receives a message at each start. As mpi4py's `Recv_init`.
 
-        In a graph it receives from the request that it met last before the capture. Wildcards cannot be captured.
+        In a graph it receives from the request that it matched last before the capture. So start it once and wait for
+        it before you capture it, and wait for it in the capture. `MPI.ANY_SOURCE` cannot be captured.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype, as long as the message or longer
+        source, tag : int
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent send has
+            matched the request before, or source is MPI.ANY_SOURCE.
         """
         if on_host(buf):
             return receive_init(self, cast(Any, super().Recv_init(buf, source, tag)), buf)
@@ -91,11 +131,12 @@ class PersistentMessages(MessageBase):
     def Psend_init(
         self, buf: Any, partitions: int, dest: int, tag: int = 0, info: MPI.Info = MPI.INFO_NULL
     ) -> MPI.Prequest:
-        """Prepare to send a message in parts, each when it is ready. As mpi4py's `Psend_init`; not collective.
+        """Return a request that sends a message in partitions, each when it is ready.
 
-        It meets the `Precv_init` of the receiver that has as many before it with this tag. Both may divide the same
-        bytes differently. Partitions are stored in the receiver's array, by `Pready` or by kernels of the program's
-        own, so they can be sent in a graph, too: capture `Start`, the kernel, and `Wait`.
+        As mpi4py's `Psend_init`. Not collective. The nth `Psend_init` with a dest and tag matches that rank's nth
+        `Precv_init` from this rank with the tag. Both may divide the same bytes differently. `Pready`, or your own
+        kernel, stores partitions in the receiver's array. So a graph can send them, too: capture `Start`, the kernel,
+        and `Wait`.
 
         Parameters
         ----------
@@ -113,8 +154,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            What `Isend` raises; and for elements with gaps between them. At `Wait` and `pointer`, on both ranks:
-            NotSupported if they are on different nodes; MPI.Exception, of class ERR_TRUNCATE, if their arrays have
+            An argument is not valid, or elements have gaps between them. `Wait` and `pointer` raise on both ranks:
+            NotSupported if they are on different nodes; MPI.Exception, class ERR_TRUNCATE, if their arrays have
             different lengths.
 
         Examples
@@ -140,9 +181,32 @@ class PersistentMessages(MessageBase):
         tag: int = MPI.ANY_TAG,
         info: MPI.Info = MPI.INFO_NULL,
     ) -> MPI.Prequest:
-        """Prepare to receive a message in parts. As mpi4py's `Precv_init`; see `Psend_init`.
+        """Return a request that receives a message in partitions.
 
-        Source and tag must be given, as MPI has it.
+        As mpi4py's `Precv_init`. Not collective. The nth `Precv_init` with a source and tag matches that rank's nth
+        `Psend_init` to this rank with the tag. Both may divide the same bytes differently. `Parrived` returns whether a
+        partition has arrived.
+
+        Parameters
+        ----------
+        buf : array or buffer spec
+            A count in a spec is that of one partition.
+        partitions : int
+        source, tag : int
+            Required: MPI has no wildcards here.
+        info : MPI.Info
+            Not used.
+
+        Returns
+        -------
+        PartitionedRequest
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            An argument is not valid, or elements have gaps between them. `Wait` and `pointer` raise on both ranks:
+            NotSupported if they are on different nodes; MPI.Exception, class ERR_TRUNCATE, if their arrays have
+            different lengths.
         """
         if on_host(buf):
             return super().Precv_init(buf, partitions, source, tag, info)

@@ -1,4 +1,4 @@
-"""Sends and receives of a communicator: device arrays by kernels, host arrays by mpi4py."""
+"""Sends and receives: kernels move device arrays, mpi4py moves host arrays."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .probes import is_probed, probed_message
 class PointToPoint(PersistentMessages):
     """Messages with device arrays.
 
-    MPI matches them, by communicator, source and tag, in order, wildcards included. Never collective. The calls return
-    when the message is matched (receives) or handed to MPI (sends); the data is moved on the current stream. A short
-    message is copied, and the buffer of a send is then free for what the stream does next; for a long one the stream
-    waits until it has been received, as MPI's sends may. They cannot be captured in a graph: messages are matched on
-    the host. Persistent ones can, see `Send_init`.
+    MPI matches them by communicator, source and tag, in order, with wildcards. No call is collective. A receive returns
+    when its message is matched, a send when MPI has taken the message; the current stream moves the data. A short
+    message is copied, so subsequent work on the stream may write to the buffer. For a long one the stream waits until
+    it has been received, as MPI's sends may. Messages are matched on the host, so these calls cannot be captured in a
+    graph. Persistent messages can be captured: see `Send_init`.
     """
 
     @or_staged
@@ -40,26 +40,52 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            Before anything is sent.
+            An argument is not valid, or the stream is being captured. Nothing is sent.
         """
         return super().Send(buf, dest, tag)
 
     @or_staged
     @calls.sending
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """As `Send`, and return when the message has been matched."""
+        """Send a message, and return when a receive has matched it.
+
+        As mpi4py's `Ssend`. It raises what `Send` raises.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, tag : int
+        """
         return super().Ssend(buf, dest, tag)
 
     @or_staged
     @calls.isending
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """As `Send`, but the stream does not wait; buf may be used again after the request was waited for."""
+        """Begin to send a message, and return its request. As mpi4py's `Isend`.
+
+        The stream does not wait. Do not write to `buf` before you wait for the request.
+        The call raises what `Send` raises.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, tag : int
+        """
         return super().Isend(buf, dest, tag)
 
     @or_staged
     @calls.isending
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """As `Isend`; the request is over when the message has been matched."""
+        """Begin to send a message; its request is over once a receive has matched it.
+
+        As mpi4py's `Issend`. The stream does not wait. Do not write to `buf` before you wait for the request.
+        The call raises what `Send` raises.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, tag : int
+        """
         return super().Issend(buf, dest, tag)
 
     @or_staged
@@ -67,7 +93,9 @@ class PointToPoint(PersistentMessages):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        """Receive a message. As mpi4py's `Recv`: the host waits until it is matched, the stream for the data.
+        """Receive a message. As mpi4py's `Recv`.
+
+        The host waits until the message is matched; the current stream waits for the data.
 
         Parameters
         ----------
@@ -79,7 +107,7 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         MPI.Exception
-            Of class ERR_TRUNCATE if the message is longer than buf. The message is used up.
+            Class ERR_TRUNCATE, if the message is longer than buf. The message is lost.
         """
         with probed_message(self, source, tag) as found:
             if found is not None:
@@ -89,7 +117,21 @@ class PointToPoint(PersistentMessages):
     @or_staged
     @calls.ireceiving
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """As `Recv`, but neither waits before the request is waited for; then the current stream waits for the data."""
+        """Begin to receive a message, and return its request. As mpi4py's `Irecv`.
+
+        Neither host nor stream waits. `Wait` of the request makes the stream that is then current wait for the data. It
+        raises MPI.Exception, class ERR_TRUNCATE, if the message is longer than buf.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype, as long as the message or longer
+        source, tag : int
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            An argument is not valid, or the stream is being captured.
+        """
         with probed_message(self, source, tag) as found:
             if found is not None:
                 return found.Irecv(buf)
@@ -107,7 +149,23 @@ class PointToPoint(PersistentMessages):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        """Send and receive at once: as `Isend`, `Recv`, and the wait for the request."""
+        """Send a message while receiving another one. As mpi4py's `Sendrecv`.
+
+        The host waits until the received message is matched; the current stream waits for both messages.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : array or buffer spec, any datatype
+        dest, sendtag, source, recvtag : int
+        status : MPI.Status, optional
+            Output: source, tag and length of the received message.
+
+        Raises
+        ------
+        TypeError, ValueError, NotSupported, MPI.Exception
+            An argument is not valid, or the stream is being captured: nothing is sent. Or the received message is
+            longer than recvbuf (class ERR_TRUNCATE).
+        """
         began = events.now() if events.listeners else None
         sending = planned(self, "Sendrecv", sendbuf, dest, sendtag, "sendbuf", writable=False)
         receiving = planned(self, "Sendrecv", recvbuf, source, recvtag, "recvbuf", writable=True)
@@ -129,7 +187,16 @@ class PointToPoint(PersistentMessages):
         source: int = MPI.ANY_SOURCE,
         recvtag: int = MPI.ANY_TAG,
     ) -> MPI.Request:
-        """As `Isend` and `Irecv`, with one request, whose status is that of the receive."""
+        """Begin to send a message and to receive another one; return one request for both.
+
+        As mpi4py's `Isendrecv`. The status of the request is that of the receive. `Wait` raises MPI.Exception, class
+        ERR_TRUNCATE, if the received message is longer than recvbuf. The call itself raises what `Send` raises.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : array or buffer spec, any datatype
+        dest, sendtag, source, recvtag : int
+        """
         began = events.now() if events.listeners else None
         sending = planned(self, "Isendrecv", sendbuf, dest, sendtag, "sendbuf", writable=False)
         receiving = planned(self, "Isendrecv", recvbuf, source, recvtag, "recvbuf", writable=True)
@@ -155,7 +222,17 @@ class PointToPoint(PersistentMessages):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        """As `Sendrecv`, with one buffer: a copy of it is sent."""
+        """Send a copy of a buffer while receiving into it. As mpi4py's `Sendrecv_replace`.
+
+        It raises what `Sendrecv` raises.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, sendtag, source, recvtag : int
+        status : MPI.Status, optional
+            Output: source, tag and length of the received message.
+        """
         began = events.now() if events.listeners else None
         plan = planned(self, "Sendrecv_replace", buf, source, recvtag, writable=True)
         if plan is not None:
@@ -171,7 +248,16 @@ class PointToPoint(PersistentMessages):
     def Isendrecv_replace(
         self, buf: Any, dest: int, sendtag: int = 0, source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG
     ) -> MPI.Request:
-        """As `Isendrecv`, with one buffer: a copy of it is sent."""
+        """Begin to send a copy of a buffer and to receive into it; return one request.
+
+        As mpi4py's `Isendrecv_replace`. The status of the request is that of the receive. `Wait` raises MPI.Exception,
+        class ERR_TRUNCATE, if the received message is longer than buf. The call itself raises what `Send` raises.
+
+        Parameters
+        ----------
+        buf : array or buffer spec, any datatype
+        dest, sendtag, source, recvtag : int
+        """
         began = events.now() if events.listeners else None
         plan = planned(self, "Isendrecv_replace", buf, source, recvtag, writable=True)
         if plan is not None:
@@ -188,26 +274,27 @@ class PointToPoint(PersistentMessages):
         )
 
     def _check_both(self, operation: str, sending: tuple[Any, int, int], receiving: tuple[Any, int, int]) -> None:
-        """Check all arguments of a send and a receive before either begins."""
+        """Check the arguments of a send and a receive before either begins."""
         (_, dest, sendtag), (_, source, recvtag) = sending, receiving
         self.endpoint.check_send(operation, dest, sendtag)
         self.endpoint.check_receive(operation, source, recvtag)
         for side, writable, prepare in ((sending, False, MPI.Comm.Send_init), (receiving, True, MPI.Comm.Recv_init)):
             plan = planned(self, operation, *side, writable=writable)
             if plan is None:
-                prepare(MPI.COMM_SELF, side[0], 0, 0).Free()  # raises what mpi4py raises
+                # mpi4py raises its own errors for host arrays.
+                prepare(MPI.COMM_SELF, side[0], 0, 0).Free()
             elif plan is not NOTHING:
                 stream_of(self.endpoint, plan)
 
     def _receive_beside(
         self, sending: MPI.Request, buf: Any, source: int, tag: int, status: MPI.Status | None
     ) -> None:
-        """Receive a message while another one is being sent, and wait for both."""
+        """Receive a message, then wait for a send that has already begun."""
         try:
             self.Recv(buf, source, tag, status)
         finally:
             sending.Wait()
 
     def _isend_copy(self, buf: Any, dest: int, tag: int) -> MPI.Request:
-        """Begin to send what a host array has now, which may be written again at once."""
+        """Begin to send a copy of a host array, which may be written again at once."""
         return going_on(MPI.Comm.Isend(self, [gathered(buf), MPI.PACKED], dest, tag))
