@@ -1,7 +1,7 @@
-"""Host arrays first: calls with plain NumPy arrays go to mpi4py at once, before anything else is asked of them.
+"""Methods that pass calls with plain NumPy arrays to mpi4py at once.
 
-This adds less than half a microsecond to mpi4py's calls, so it looks at little: at types, and not at addresses. Calls
-with device arrays take no longer for it: what follows is in the same function, not behind another call.
+The check adds less than half a microsecond to mpi4py's calls, because it reads types and, of most arrays, no addresses.
+It costs calls with device arrays nothing: the same function goes on with them, without another call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from mpi4py import MPI
 from numpy import ndarray
 
-from .. import events  # noqa: F401  in `_SOURCE`, as those below
+from .. import events  # noqa: F401  used in `_SOURCE`, like the other F401
 from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
 from ..messages import host_receive, unsent  # noqa: F401
@@ -29,13 +29,15 @@ from ..system.process import cached
 
 _Method = Callable[..., Any]
 _IN_PLACE = MPI.IN_PLACE
-_CLASSES = frozenset((ndarray, MPI.buffer, list, tuple, type(None), type(MPI.IN_PLACE)))  # of what may be plain
+#: Classes of arguments that may be plain.
+_CLASSES = frozenset((ndarray, MPI.buffer, list, tuple, type(None), type(MPI.IN_PLACE)))
 
 
 def is_plain(buffer: Any) -> bool:
-    """Whether an argument is certainly in host memory: a NumPy array or `MPI.buffer` there, in a list or alone.
+    """Return whether a buffer argument is certainly in host memory.
 
-    So are None and `MPI.IN_PLACE`, which have no memory. Of other objects the general way finds out.
+    True for NumPy arrays and `MPI.buffer` in host memory, alone or first in a list or tuple, and for None and
+    `MPI.IN_PLACE`, which have no memory. For other objects the native method finds out.
     """
     kind = type(buffer)
     if (kind is list or kind is tuple) and buffer:
@@ -44,22 +46,27 @@ def is_plain(buffer: Any) -> bool:
     if kind is ndarray:
         base = buffer.base
         if base is None or (type(base) is ndarray and base.base is None):
-            return True  # over NumPy's own memory
+            # The memory is NumPy's own.
+            return True
         return not pointers.is_over_device(buffer)
     if kind is MPI.buffer:
-        return bool(buffer.address) and not pointers.is_over_device(buffer)  # else the other buffer decides
+        # If the address is 0, the other buffer decides.
+        return bool(buffer.address) and not pointers.is_over_device(buffer)
     return buffer is None or buffer is _IN_PLACE
 
 
 @cached
 def looks_closely() -> bool:
-    """Whether no array is plain: on the host device, and where calls with host arrays are compared or recorded."""
+    """Return whether no array counts as plain.
+
+    So on the host device, and where calls with host arrays are compared or recorded.
+    """
     return places.host_arrays() or settings.CHECK.get() or records_all()
 
 
 @functools.cache
 def parameters(name: str) -> tuple[str, ...]:
-    """The parameters of mpi4py's method, without `self`."""
+    """Return the names of the parameters of mpi4py's method, without `self`."""
     return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
 
 
@@ -94,8 +101,8 @@ _RECEIVE = """status = MPI.Status() if status is None else status
             if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
                 host_receive.examine(self, original, ({{but_status}}), {buffer}, status)
             return None"""
-#: What MPI's receives do with host arrays: they look at what has arrived, which may be the envelope of a device array.
-#: While a probe holds messages, the general way looks for them there.
+#: Receives into host arrays: they examine what has arrived, which may be the envelope of a device array. While a probe
+#: holds messages, calls go to the native method, which looks there first.
 _RECEIVES = {
     "Recv": _RECEIVE.format(buffer="buf"),
     "Irecv": """if buf.nbytes < ENVELOPE_NBYTES:
@@ -108,17 +115,17 @@ RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
 
 
 def host_first(name: str, native: _Method, family: type = object, staged: _Method | None = None) -> _Method:
-    """Return the method of a name for all calls.
+    """Return the method with this name, for plain and other arrays.
 
     Parameters
     ----------
     name : str
     native : callable
-        Takes the calls with arrays that are not plain, or raises NotSupported. It may have more keywords than mpi4py's.
+        Called for arrays that are not plain. It may raise NotSupported, and may have more keywords than mpi4py's.
     family : type
-        The class that gets the method; mpi4py's communicators have methods of their own.
+        The class that gets the method. Communicators of other classes keep their own method.
     staged : callable, optional
-        Takes what `native` does not support, if the communicator stages.
+        Called when `native` raises NotSupported, if the communicator stages.
     """
     original: _Method = getattr(MPI.Cartcomm, name)
     known = list(inspect.signature(original).parameters.values())[1:]
@@ -145,7 +152,7 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
 
 
 def _plain(name: str) -> str:
-    """Return the source of the question whether mpi4py takes a call at once."""
+    """Return the source of the condition under which mpi4py takes a call at once."""
     buffers = [each.name for each in OPERATIONS.get(name, ())]
     if not buffers or is_persistent(name) or (name in RECEIVES and name not in _RECEIVES):
         return "False"
@@ -156,7 +163,10 @@ def _plain(name: str) -> str:
 
 
 def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Let MPI receive what kernels refuse here: the sender cannot know of it, and may have sent a device array."""
+    """Receive by MPI where kernels raise NotSupported.
+
+    The peer cannot know of that, and may have sent a device array: its envelope is replaced by the data.
+    """
     arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
     into = next(each.name for each in OPERATIONS[name] if each.written)
     buf = arguments.get(into)

@@ -1,4 +1,4 @@
-"""Methods made from an operation's function: its nonblocking and persistent forms, and the way to MPI if it refuses."""
+"""Nonblocking, persistent and staged methods, made from an operation's function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ current then, where the arrays are to be ready. Ranks may start requests in diff
 
 
 class _Method:
-    """A method that is made when its class is, for `super` needs the class and the method's name."""
+    """A method that is made together with its class: `super` needs class and name."""
 
     def __init__(self, make: Callable[[type, str], _Function]) -> None:
         self._make = make
@@ -61,15 +61,15 @@ class _Method:
 
 
 def or_staged(native: _Decorated) -> _Decorated:
-    """Let a method leave to MPI, on host copies, what its kernels refuse with NotSupported, if `staging` allows it.
+    """Return a method that calls MPI on host copies when `native` raises NotSupported.
 
-    Kernels refuse before anything is launched, and on all ranks alike.
+    It does so only if `staging` is true. `native` raises before it launches anything, and on all ranks alike.
     """
     return cast(_Decorated, _Method(lambda family, name: _or_staged(native, family, name)))
 
 
 def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
-    """The nonblocking form of the operation whose calls `make` makes."""
+    """Return the nonblocking form of the operation whose calls `make` returns."""
 
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
@@ -104,10 +104,11 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
 
 
 def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
-    """The persistent form of the operation whose calls `make` makes."""
+    """Return the persistent form of the operation whose calls `make` returns."""
 
     def method(family: type, name: str) -> _Function:
-        before_info = parameters(name).index("info")  # the last; a kernel has no use for it
+        # `info` is the last parameter. Kernels do not use it.
+        before_info = parameters(name).index("info")
 
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
             ours = {key: value for key, value in kwargs.items() if key != "info"}
@@ -128,10 +129,10 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
 def _on_track(
     comm: Any, make: _MakeCall, call: Any, spanning: Spanning | None, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Startable:
-    """Return the work of a persistent call: on a track of its own, or on the communicator's if there is none left.
+    """Return the work of a persistent call, on a track (stream and memory) of its own.
 
-    There the ranks must start it in the same order, so its number is compared with the call. If `staging` allows it,
-    MPI takes the call instead.
+    If no track is left and `staging` is true, NotSupported is raised, and MPI takes the call. Other calls without a
+    track use the communicator's memory. Ranks must start those in the same order, so their numbers are compared, too.
     """
     tracks, track = tracks_of(comm), None
     try:
@@ -142,7 +143,8 @@ def _on_track(
     on, owner = (comm, spanning) if track is None else (track.comm, spanning_of(track.comm))
     if track is None:
         call.signature = (*call.signature, f"request {tracks.made}")
-    else:  # again, with memory of the track
+    else:
+        # The call is made again, with memory of the track.
         call = (make if spanning is None else OVER_NODES[make])(on, *args, **options)
     work: Any = Prepared(comm, call, on) if owner is None else prepared(comm, owner, call)
     if track is not None:
@@ -155,7 +157,7 @@ def _span(comm: Any) -> None:
 
 
 def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call mpi4py's method with the arguments that it has."""
+    """Call mpi4py's method, without the keywords that only this library has."""
     theirs = {key: value for key, value in kwargs.items() if key in parameters(name)}
     return getattr(super(family, comm), name)(*args, **theirs)
 
@@ -170,7 +172,8 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
     def staged(self: Any, *args: Any, **kwargs: Any) -> Any:
         which = mixed.host_buffer(name, args, kwargs)
         if which is not None and not self.is_inter:
-            with suppress(NotSupported):  # of kernels, on all ranks alike
+            # Kernels raise it on all ranks alike; MPI then takes the call.
+            with suppress(NotSupported):
                 return mixed.with_copy(self, native, which, args, kwargs)
         by_mpi: _Function = getattr(super(family, self), name)
         if name in RECEIVES and places.host_arrays():

@@ -1,8 +1,8 @@
-"""Collectives with one buffer on the device and the other on the host, as CUDA-aware MPIs take them.
+"""Collectives with one buffer on the device and the other on the host.
 
-Other ranks cannot know of it, so where such a call goes must follow from what all of them see alike: an operation with
-a root goes where the buffer is that every rank has; another one to the device. There the host's buffer is copied, to
-which kernels are given the copy's address.
+CUDA-aware MPIs take such calls. Other ranks do not see where both buffers are, but all must choose kernels or MPI
+alike. So an operation with a root runs where the buffer is that every rank has; other operations run on the device.
+There, kernels use a device copy of the host buffer.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from ..team.base import Base, wait_for_calls
 from ..team.plans import Producer
 from ..team.streams import LEGACY_DEFAULT_STREAM
 
-#: The buffers of operations with a root that every rank has; the other one matters at root only.
+#: The buffer that every rank has, of each operation with a root. The other buffer matters at root only.
 _OF_ALL = {"Gather": "sendbuf", "Gatherv": "sendbuf", "Scatter": "recvbuf", "Scatterv": "recvbuf", "Reduce": "sendbuf"}
 
 
 def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument | None:
-    """Return the argument that kernels are to have a copy of; None if MPI does the call, or neither can."""
+    """Return the host buffer that has to be copied for kernels; None if there is none.
+
+    There is none if both buffers are in the same kind of memory, or MPI has to do the call.
+    """
     if OPERATIONS.get(name) is not PAIR or is_persistent(name):
         return None
     places = {each.name: where(argument(each, args, kwargs)) for each in PAIR}
@@ -48,7 +51,7 @@ def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arg
 def with_copy(
     comm: Base, native: Callable[..., Any], which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a method for device arrays with a copy in the place of a host buffer."""
+    """Call a method for device arrays, with a device copy instead of a host buffer."""
     copy = _Copy(argument(which, args, kwargs), which)
     if which.position < len(args):
         args = (*args[: which.position], copy.spec, *args[which.position + 1 :])
@@ -68,7 +71,7 @@ def _array_of(spec: Any) -> Any:
 
 
 class _Copy:
-    """The copy of a host buffer on the device, made and read on a stream of this library's own."""
+    """A device copy of a host buffer, copied on a stream of this library's own."""
 
     def __init__(self, spec: Any, which: Argument) -> None:
         self._device = backends.select()
@@ -88,7 +91,10 @@ class _Copy:
         self.spec: Any = type(spec)((buffer, *spec[1:])) if isinstance(spec, (list, tuple)) else buffer
 
     def bring_back(self) -> None:
-        """Copy to the host what the operation has changed, once it is over: the program may have changed the rest."""
+        """Copy to the host the bytes that the operation has changed, after its end.
+
+        Other bytes stay, because the program may have changed them meanwhile.
+        """
         if self._before is not None:
             result = np.empty_like(self._before)
             self._move(MPI.Get_address(result), self._memory.address)
@@ -101,14 +107,17 @@ class _Copy:
 
 
 class _Finishing(Work):
-    """The work of a request that brings the result to the host when it is waited for."""
+    """The work of a request that copies the result to the host when it is waited for."""
 
     def __init__(self, request: MPI.Request, copy: _Copy) -> None:
         self._request = request
         self._copy: _Copy | None = copy
 
     def finish(self) -> None:
-        """Wait on the host for this operation, and for no other of the communicator, which may be far from its end."""
+        """Wait on the host for this operation, then copy its result to the host.
+
+        It does not wait for other operations of the communicator, which may take much longer.
+        """
         copy, self._copy, self.active = self._copy, None, False
         if copy is not None:
             while not self._request.Get_status():

@@ -1,4 +1,4 @@
-"""mpi4py's buffer operations, which copy device arrays to host memory and back: what kernels leave to MPI."""
+"""mpi4py's buffer operations, with device arrays copied to host memory and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Method = Callable[..., Any]
 
 
 def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
-    """Give a class a staged form of each buffer operation that `owner` defines."""
+    """Return a decorator that adds a staged form of each buffer operation of `owner`."""
 
     def add(cls: _Class) -> _Class:
         for operation in OPERATIONS:
@@ -39,7 +39,7 @@ def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
 
 
 def _staged(operation: str, original: _Method) -> _Method:
-    # Those are recorded before they come here.
+    # Blocking collectives have been recorded already.
     nonblocking = is_nonblocking(operation)
     receives = operation in RECEIVES and not nonblocking
     buffered = operation in ("Bsend", "Bsend_init")
@@ -51,7 +51,7 @@ def _staged(operation: str, original: _Method) -> _Method:
             note_buffered()
         began = events.begin(operation, self) if events.listeners else None
         records = not is_blocking_collective and is_on() and (places.host_arrays() or records_all())
-        # On the host device every array is in host memory: staging is MPI's call itself.
+        # On the host device every array is in host memory, so MPI's call needs no copies.
         if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
             if self.staging:
                 call = _checking(self, operation, original) if receives else functools.partial(original, self)
@@ -71,14 +71,14 @@ def _staged(operation: str, original: _Method) -> _Method:
         elif began is not None:
             nbytes = events.longest_nbytes([*args, *kwargs.values()])
             events.emit(operation, events.HOST, nbytes, began, comm=self)
-        # Of a receive the program has a copy, which is followed.
+        # The program has a copy of a receive's request; that copy is followed already.
         return going_on(result) if nonblocking and operation not in RECEIVES else result
 
     return host_first(operation, method)
 
 
 def _checking(comm: Base, operation: str, original: _Method) -> _Method:
-    """mpi4py's receive on host copies, into which an envelope may come."""
+    """Return mpi4py's receive into a host copy, which also takes envelopes."""
     call = functools.partial(original, comm)
     functools.update_wrapper(call, original)
 
@@ -90,7 +90,7 @@ def _checking(comm: Base, operation: str, original: _Method) -> _Method:
 
 @_stages_all_of(MPI.Comm)
 class StagedMessages(Base):
-    """Operations of all communicators: messages, and the collectives that intercommunicators have too."""
+    """Messages and collectives of all communicators, intercommunicators included."""
 
 
 @_stages_all_of(MPI.Intracomm)
@@ -100,4 +100,4 @@ class StagedCollectives(Base):
 
 @_stages_all_of(MPI.Topocomm)
 class StagedNeighbors(Base):
-    """Operations that only communicators with a topology have: the neighbourhood collectives."""
+    """Operations of communicators with a topology: the neighbourhood collectives."""

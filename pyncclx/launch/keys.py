@@ -1,7 +1,7 @@
-"""Keys of arguments: equal for arguments that lead to the same launch, and cheap to make.
+"""Keys of arguments, by which launches are cached.
 
-The key of an array has its address, type, shape and strides, and not the array itself: another array in the same place
-leads to the same launch.
+Arguments that lead to the same launch have equal keys. The key of an array has its address, type, shape and strides,
+but not the array itself: another array with the same memory leads to the same launch.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class,
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
 
-#: Returns the key of a derived datatype, None if it has none yet; the room of derived datatypes adds its own.
+#: Functions that return the key of a derived datatype, or None if it has none yet. `pyncclx.derived` adds its own.
 derived_keys: list[Callable[[MPI.Datatype], Hashable | None]] = []
 
 
 class NoKey(Exception):
-    """An argument has no key: it has to be checked in each call."""
+    """An argument has no key, so it must be checked in each call."""
 
 
 def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any]) -> Hashable:
-    """Return the key of a call of some kind, None if an argument has none."""
+    """Return the key of a call of some kind; None if an argument has no key."""
     key: list[Hashable] = [kind]
     try:
         for argument in itertools.chain(args, options.values()):
@@ -39,7 +39,10 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
 
 
 def arrays_of(*arguments: Any) -> list[Any]:
-    """Return the arrays of buffer arguments, to keep them; the program may change the lists that they are in."""
+    """Return the arrays of buffer arguments, without the lists that they may be in.
+
+    Keep these to keep the arrays alive: the program may change the lists.
+    """
     arrays = []
     for each in arguments:
         arrays.append(each[0] if isinstance(each, (list, tuple)) and each else each)
@@ -67,7 +70,8 @@ def _of_torch(tensor: Any) -> Hashable:
 
 
 def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
-    if not array.flags.forc:  # MPI has no address of it; the operation raises the exception for arrays with gaps
+    # MPI has no address of an array with gaps. The operation raises the exception.
+    if not array.flags.forc:
         raise NoKey
     if not host_arrays() and not pointers.is_over_device(array):
         raise NoKey
@@ -81,7 +85,10 @@ def _of_buffer(buffer: MPI.buffer) -> Hashable:
 
 
 def _of_spec(spec: Any) -> Hashable:
-    """Of an array with counts, displacements and a datatype; a list means other things than a tuple."""
+    """Return the key of an array with counts, displacements and a datatype.
+
+    Lists and tuples have different keys because they have different meanings.
+    """
     if not spec:
         raise NoKey
     key: list[Hashable] = [isinstance(spec, list), MAKERS[type(spec[0])](spec[0])]
@@ -95,10 +102,12 @@ def _of_values(values: Any) -> Hashable:
 
 
 def _of_numbers(numbers: np.ndarray[Any, Any]) -> Hashable:
-    """Of counts on the host: the key has the numbers."""
-    if numbers.dtype.hasobject:  # its bytes are addresses of objects, which may change
+    """Return the key of counts on the host, which contains the numbers."""
+    # The bytes are addresses of objects, whose values may change.
+    if numbers.dtype.hasobject:
         raise NoKey
-    address = MPI.Get_address(numbers) if numbers.flags.forc else None  # numbers with gaps are read on the host
+    # Numbers with gaps are read on the host, so their address is not needed.
+    address = MPI.Get_address(numbers) if numbers.flags.forc else None
     return address, numbers.dtype, numbers.shape, numbers.strides, numbers.tobytes()
 
 
@@ -128,7 +137,7 @@ _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
 
 
 class _Makers(dict[type, _Maker]):
-    """By the type of an argument, the function that makes its key."""
+    """The function that returns an argument's key, by the type of the argument."""
 
     def __missing__(self, kind: type) -> _Maker:
         by_class = next((make for base, make in _BY_CLASS if issubclass(kind, base)), _none)
@@ -137,7 +146,7 @@ class _Makers(dict[type, _Maker]):
 
 
 class _ValueMakers(dict[type, _Maker]):
-    """By the type of a count, displacement or datatype, the function that makes its key."""
+    """The function that returns a key, by the type of a count or datatype."""
 
     def __missing__(self, kind: type) -> _Maker:
         by_class = ((list, _of_values), (tuple, _of_values), (np.ndarray, _of_numbers))
@@ -145,11 +154,12 @@ class _ValueMakers(dict[type, _Maker]):
         return self[kind]
 
 
-_AS_THEY_ARE: dict[type, _Maker] = {type(None): type, bool: bool, int: int, str: str}  # which run no code of Python's
-#: By the type of an argument, what makes its key: of an array, a buffer spec, an operator, a number, a string or None.
-#: Raises NoKey for others, such as derived datatypes that no call has flattened, and arrays that only an interface
+#: These run no Python code.
+_AS_THEY_ARE: dict[type, _Maker] = {type(None): type, bool: bool, int: int, str: str}
+#: The function that returns an argument's key, by its type: array, buffer spec, operator, number, string or None. It
+#: raises NoKey for others, such as derived datatypes that no call has flattened, and arrays that only an interface
 #: describes.
 MAKERS = _Makers(_AS_THEY_ARE)
 MAKERS |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}
-#: The same for counts, displacements and datatypes: the key of a host array of counts has its numbers.
+#: The function that returns the key of a count, displacement or datatype. The key of a host array has its numbers.
 VALUES = _ValueMakers(_AS_THEY_ARE)
