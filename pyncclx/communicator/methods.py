@@ -34,19 +34,20 @@ _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
 _MakeCall = Callable[..., Call | None]
 
-_NONBLOCKING_DOC = """Begin what `{operation}` does, with its arguments, and return a request.
+_NONBLOCKING_DOC = """Begin `{operation}`, with its arguments, and return a request.
 
-On device arrays the kernel is enqueued on a stream of the communicator's own, after what the current stream
-has: what that is given next does not wait for the kernel. `Wait` makes the stream that is current then wait for
-it, and the host only if `blocking` is "host"; `Test` returns whether it has ended. The first call with a new
-kernel compiles it, and is collective. What begins in a capture must be waited for in the capture.
+On device arrays the kernel is enqueued on a stream of the communicator's own, after the work on the current
+stream. Subsequent work on the current stream does not wait for the kernel. `Wait` makes the stream that is then
+current wait for it; the host waits, too, only if `blocking` is "host". `Test` returns whether the kernel has
+ended. The first call with a new kernel compiles it, and is collective. If you begin a call in a capture, wait
+for it in the capture.
 """
-_PERSISTENT_DOC = """Prepare what `{operation}` does, with its arguments, and return a request to start again and again.
+_PERSISTENT_DOC = """Return a persistent request of `{operation}`, with its arguments.
 
-Collective on device arrays: the kernel is chosen and compiled, and its parameters are packed, so that
-a start is only a launch. `Start` launches on a stream of the request's own, after what the stream has that is
-current then, where the arrays are to be ready. Ranks may start requests in different orders (see
-`ordered_starts`). What is started in a capture must be waited for in the capture.
+Collective on device arrays: the call compiles the kernel and packs its parameters, so that a start is only
+a launch. `Start` launches the kernel on a stream of the request's own, after the work on the stream that is then
+current. That work must make the arrays ready. Ranks may start requests in different orders unless
+`ordered_starts` is true. If you start a request in a capture, wait for it in the capture.
 """
 
 
