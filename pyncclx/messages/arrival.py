@@ -125,7 +125,7 @@ class Arrival:
             if nbytes > capacity_nbytes:
                 self._error = self._truncated(f"{nbytes}")
         except Exception as error:
-            # The call that waits for this receive raises it; this may be another call.
+            # The call that waits for this receive raises the error; another call may have polled.
             self._refuse(error)
         self.has_arrived = True
         return True

@@ -30,6 +30,6 @@ class LamportClock:
             return self.now
 
     def observe(self, clock: int) -> None:
-        """Give later messages clocks above that of a message that has arrived."""
+        """Raise the clock to that of an arrived message, so that later sends exceed it."""
         with LOCK:
             self.now = max(self.now, clock)

@@ -86,7 +86,7 @@ class Endpoint:
     broken : set of (int, int)
         Rank and clock of messages whose data never arrived.
     id, uids, comm, world_ranks, loss
-        See `recovery.watched.Watched`. The detector asks only MPI, and uses what it knows of MPI.COMM_WORLD's ranks.
+        See `recovery.watched.Watched`. The detector asks only MPI, and includes failures found in MPI.COMM_WORLD.
     """
 
     id: bytes = b""

@@ -134,7 +134,7 @@ class Envelope(NamedTuple):
         return Envelope(*self[:7], *other[7:12], *self[12:])
 
     def _without_slots(self) -> Envelope:
-        """Return a copy without a channel that has slots, whose fields the location needs."""
+        """Return a copy without a channel with slots, whose fields the data needs."""
         return self._replace(channel=0, channel_stride=0) if self.channel_stride else self
 
     @property

@@ -166,7 +166,7 @@ class _Exchange(Work):
                 request.Free()
 
     def drop(self) -> None:
-        """Let both messages continue soon, when a destructor drops the request.
+        """Have both messages continue soon, without the request; a destructor calls this.
 
         A copy of the handle may still complete both. MPI itself progresses messages of host arrays.
         """
