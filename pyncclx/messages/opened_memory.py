@@ -17,7 +17,7 @@ _Key = tuple[bytes, int, int, int]
 
 
 class OpenedMemory:
-    """Open memory of senders. The least recently used allocations are closed.
+    """Mapped memory of senders, whose least recently used allocations are closed.
 
     `uid` and `bounce` are this process's own: its memory is not opened.
 

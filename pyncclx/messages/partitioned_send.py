@@ -155,7 +155,7 @@ class PartitionedSend(PartitionedMessage):
     def _refusal(self, head: Envelope) -> tuple[int, str]:
         """Return error class and text if the two ends do not fit; else 0 and "".
 
-        The class is 0 for NotSupported, too.
+        Class 0 with a text stands for NotSupported.
         """
         rank, peer = self.endpoint.rank, self.peer
         if head.sender.node != self.endpoint.postbox.sender.node:

@@ -1,4 +1,4 @@
-"""The peers of a communicator's messages: which share memory, which are far."""
+"""The peers of a communicator: which share memory, which are on other nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Peers:
         Serial number of the endpoint in this process.
     postbox : Postbox
     world_ranks : sequence of int
-        Rank of each peer in MPI.COMM_WORLD; negative if it is in none.
+        Rank of each peer in MPI.COMM_WORLD; negative if it has none.
     topology : callable
         Returns the communicator's topology; None if it is not known.
 
@@ -52,7 +52,7 @@ class Peers:
         return True
 
     def introduce(self, rank: int) -> None:
-        """Record that a rank is sent an envelope, which contains this process's node."""
+        """Record that a rank is sent an envelope. The envelope names this process's node."""
         self._introduced.add(rank)
 
     def is_far(self, rank: int) -> bool:

@@ -26,7 +26,7 @@ GATHER_S = 50e-6
 
 
 class ReceiveProgress:
-    """Polls for messages of this process's open receives, and launches their kernels.
+    """The progress of this process's open receives: polls, and launches of kernels.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class ReceiveProgress:
     def launch_all(self, receives: Sequence[OpenReceive]) -> None:
         """Wait until receives are launched, with one launch if possible.
 
-        For GATHER_S, nothing is launched until the messages of all have arrived.
+        Within GATHER_S, launch nothing unless the messages of all have arrived.
         """
         deadline, left = time.perf_counter() + GATHER_S, list(receives)
         for receive in left:

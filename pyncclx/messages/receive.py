@@ -130,7 +130,7 @@ class Incoming(OpenArrival):
     def _begin_launch(self) -> Message | None:
         """Prepare the stream, open the memory, and return the message to fetch.
 
-        Return None if no kernel is needed: MPI has transferred the data, or there is none.
+        Return None if no kernel is needed: MPI has the data, there is none, or the sender has failed.
         """
         envelope = self.envelope
         if envelope is None or envelope.transport == INLINE:

@@ -17,7 +17,7 @@ _READY = 0xFFFFFFFF
 
 
 class Rescue:
-    """Writes words that kernels and places wait for, mostly for the failure detector.
+    """Writer of words that kernels and places wait for, used by the failure detector.
 
     Attributes
     ----------

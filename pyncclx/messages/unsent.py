@@ -41,7 +41,7 @@ class Kept(Protocol):
         """Its size in device memory."""
 
     def has_ended(self) -> bool:
-        """Return whether its memory is unused. Raise if it will never be used again."""
+        """Return whether its memory is unused. Raise if it can never complete."""
 
 
 class _Sent(NamedTuple):
@@ -241,7 +241,7 @@ class Unsent:
             for _ in range(min(most, len(self._kept))):
                 try:
                     has_ended = self._kept[0].has_ended()
-                # Its receiver has failed, and no call waits for the message.
+                # Its receiver has failed, so it never completes. No call waits for the message.
                 except Exception:
                     has_ended = True
                 if has_ended:

@@ -24,7 +24,7 @@ from ..system.mpi_library import before_finalize
 PAUSE_S = 1e-3
 # Seconds between two polls while the program polls, too. Each poll takes the interpreter from the program.
 LONGEST_PAUSE_S = 16e-3
-# Pauses without an open message before the thread sleeps. To wake it costs the program more than a pause.
+# Pauses without an open message before the thread sleeps. Waking it costs the program more than a pause.
 QUIET = 64
 # Seconds to wait at exit for a poll in progress.
 _END_S = 5.0
