@@ -59,7 +59,7 @@ def is_plain(buffer: Any) -> bool:
 def looks_closely() -> bool:
     """Return whether no array counts as plain.
 
-    So on the host device, and where calls with host arrays are compared or recorded.
+    True on the host device, and where calls with host arrays are compared or recorded.
     """
     return places.host_arrays() or settings.CHECK.get() or records_all()
 

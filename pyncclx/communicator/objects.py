@@ -165,9 +165,10 @@ class ObjectMessages(MessageBase):
             return _sendrecv(self, message, dest, sendtag, recvbuf, source, recvtag, status)
 
     def _sendrecv(self, message: Any, sending: tuple[int, int], receiving: tuple[Any, ...]) -> Any:
-        """Send a message while receiving an object. If its unpickling raises, MPI goes on reading the message.
+        """Send a message while receiving an object, even if unpickling the object raises.
 
-        mpi4py's `sendrecv` drops the message's memory then, and the receiver gets what is there by that time.
+        The message's memory is then kept until MPI has sent it. mpi4py's `sendrecv` frees it at once, so the receiver
+        may get other data.
         """
         request = super().isend(message, *sending)
         try:

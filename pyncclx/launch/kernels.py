@@ -227,7 +227,10 @@ def load_alone(device: Device, file: str) -> dict[str, Function]:
 
 
 def load_for_any_time(device: Device) -> None:
-    """Load what a program may need while kernels of it wait for peers, unless kernels are loaded beside those."""
+    """Load the kernels that a program may need while other kernels wait for peers.
+
+    Devices that can load kernels beside waiting ones load nothing here.
+    """
     if not device.loads_beside_kernels:
         for file in AT_ANY_TIME:
             load_alone(device, file)

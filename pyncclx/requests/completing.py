@@ -43,7 +43,7 @@ def as_many(statuses: list[MPI.Status], requests: Sequence[object]) -> list[MPI.
 
 
 def has_come(request: MPI.Request) -> bool:
-    """Return whether a request is over. Not for mpi4py's persistent requests."""
+    """Return whether a request is over. Exclude mpi4py's persistent ones before."""
     if isinstance(request, OwnRequest):
         return request._is_over()
     return request.Get_status() if isinstance(request, HostReceive) else has_ended(request)
@@ -154,8 +154,8 @@ def _complete_mixed(
 def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Work]:
     """Finish the active requests, even if some raise; return the works by index.
 
-    Works with the same finisher are finished together. The host waits at the end, and once for a wait that several
-    share: each wait takes some 12 µs even if nothing is left to wait for (PyFR with 4 ranks on an H200, November 2026).
+    Works with the same finisher are finished together. The host waits at the end, once for all works that share a wait:
+    each wait takes some 12 µs even if nothing is left to wait for (PyFR with 4 ranks on an H200, November 2026).
     """
     finished: dict[int, Work] = {}
     kinds: dict[Finisher, dict[int, Work]] = {}

@@ -117,7 +117,7 @@ def _query(status: MPI.Status, shown: Shown) -> None:
 
 
 def _free(shown: Shown) -> Iterator[late.Last]:
-    """Handle MPI's freeing of the generalized request: the steps of its free callback.
+    """Clean up when MPI frees the generalized request: the steps of its free callback.
 
     If MPI has completed it by a copy of its handle, the request of this library still has the freed handle.
     """

@@ -17,8 +17,8 @@ def fill_empty(status: MPI.Status) -> None:
 def has_ended(request: MPI.Request, status: MPI.Status | None = None) -> bool:
     """Return whether MPI has ended its operation, without completing the request.
 
-    Not for persistent requests, which MPICH completes here. MPICH raises the operation's error here, too: it is set in
-    the status, and the call that completes the request raises it.
+    Do not call it for persistent requests: MPICH completes them here. MPICH raises the operation's error
+    here, too: it is set in the status, and the call that completes the request raises it.
     """
     try:
         return MPI.Request.Get_status(request, status)
