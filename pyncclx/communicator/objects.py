@@ -173,10 +173,10 @@ class ObjectMessages(MessageBase):
         request = super().isend(message, *sending)
         try:
             received = super().recv(*receiving) if HOLDING else _recv(self, *receiving)
+            request.wait()
         except BaseException:
             self.endpoint.postbox.receives.unsent.keep(request, message)  # the request keeps the pickle
             raise
-        request.wait()
         return received
 
 

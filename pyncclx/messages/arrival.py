@@ -76,8 +76,6 @@ class Arrival:
             plan.buffer.allocate(endpoint.device, stream)
         if plan.nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):
             scratch = self._scratch = postbox.pinned_scratch
-        if endpoint.ring is not None:
-            self._entry = endpoint.ring.add_packed(0, plan.facts)
         self._comm, nbytes = comm, plan.room_nbytes
         try:
             memory = self._message = scratch.free.pop() if 2 * nbytes <= KEPT_NBYTES else scratch.take(nbytes)
@@ -89,6 +87,8 @@ class Arrival:
             self._request = MPI.Comm.Irecv(comm, [memory, MPI.BYTE], plan.rank, plan.tag)
         else:
             self._request = start_receive(comm, plan.rank, plan.tag, memory)
+        if endpoint.ring is not None:
+            self._entry = endpoint.ring.add_packed(0, plan.facts)
 
     def cancel(self) -> None:
         """Cancel the receive, unless MPI has matched it.
