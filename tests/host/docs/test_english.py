@@ -1,7 +1,4 @@
-"""What a machine can see of plain English: short summaries, whole comments, sentences and code lines that fit.
-
-`UNREAD` names the packages whose texts have not been gone through yet.
-"""
+"""What a machine can see of plain English: short summaries, whole comments, sentences and code lines that fit."""
 
 import ast
 import io
@@ -16,11 +13,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SUMMARY, SENTENCE, CODE, PAGE, CHANGE = 80, 40, 76, 150, 160  # characters, words, characters, lines, characters
 POINTERS = re.compile(r"(Do so|Do the same|Do it|As |The same)")  # a docstring that begins so does not stand alone
 HALVES = re.compile(r"#\s*(of|that|by|which|whose|else)\b")  # a comment that begins so is half a clause
-UNREAD: tuple[str, ...] = ()
 
-FOLDERS = sorted(path for path in (ROOT / "pyncclx").iterdir() if path.is_dir() and (path / "__init__.py").exists())
-SOURCES = sorted((ROOT / "mpi_bootstrap").rglob("*.py")) + sorted((ROOT / "pyncclx").glob("*.py"))
-SOURCES += [path for folder in FOLDERS if folder.name not in UNREAD for path in sorted(folder.rglob("*.py"))]
+SOURCES = [path for top in ("mpi_bootstrap", "pyncclx") for path in sorted((ROOT / top).rglob("*.py"))]
 
 SECTIONS = ("guide", "howto", "reference", "tutorial")
 FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
