@@ -11,9 +11,9 @@ import pyncclx
 
 comm = pyncclx.Communicator(MPI.COMM_WORLD).Dup()
 comm.Allreduce(MPI.IN_PLACE, comm.Alloc(4))
+lease = comm.team.lease  # raises once the others know of the death
 if comm.rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-lease = comm.team.lease
 try:
     comm.Barrier(device=True)
 except pyncclx.RankFailed as error:
