@@ -226,7 +226,7 @@ def _take_note(comm: MPI.Comm, source: int) -> bool:
 
 
 def _without_note(comm: MPI.Comm) -> list[int]:
-    """Send all other ranks a note that this one has come; return those that send none."""
+    """Send the others a note of arrival; return the ranks that sent none in time."""
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     _left.extend(MPI.Comm.Isend(comm, [_NOTE, MPI.BYTE], rank, _TAG) for rank in others)
     end = time.monotonic() + _FOR_NOTES_S

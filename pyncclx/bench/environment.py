@@ -37,7 +37,10 @@ def describe(
 
 
 def of(comm: Any) -> dict[str, Any]:
-    """Return the environment of figures on a communicator (collective at first use)."""
+    """Return where and with what a benchmark ran (collective at first use).
+
+    That is the number of ranks and nodes, the engine between nodes, the device, the date, and versions.
+    """
     spanning = comm.spanning
     # The team of this rank's node.
     team = comm.team if spanning is None else spanning.team
@@ -83,7 +86,7 @@ def wire(about: dict[str, Any]) -> float | None:
 
 
 def write_json(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:
-    """Write the file of --json."""
+    """Write environment and results to the file of --json; do nothing without one."""
     if path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"environment": about, **results}, indent=1) + "\n")

@@ -113,9 +113,9 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
 
 
 def _method(case: Case, name: str) -> Callable[..., Any] | None:
-    """Return a method of the communicator unless it is mpi4py's.
+    """Return the communicator's method `name`; None if it is mpi4py's.
 
-    mpi4py's methods take no device arrays.
+    mpi4py's methods take no device arrays. Return None, too, if the case cannot be captured in a graph.
     """
     kind = type(case.comm)
     ours = getattr(kind, name, None) is not getattr(MPI.Intracomm, name, None)

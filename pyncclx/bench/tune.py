@@ -60,7 +60,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
-    """Return the limits of all algorithm tables (collective). Rank 0 prints the times."""
+    """Time all algorithms; return the longest message for each (collective).
+
+    These limits, in bytes, are by kernel. Rank 0 prints the times.
+    """
     memory = Ordinary(comm)
     limits: dict[str, int] = {}
     for operation, rungs in LADDERS.items():

@@ -79,7 +79,10 @@ def half_of_lines(layout: Layout) -> int:
 
 
 def chunks(kernel: str, limit_nbytes: int = sys.maxsize) -> Rung:
-    """Return the algorithm for messages of any length, as chunks."""
+    """Return the algorithm that moves messages as chunks.
+
+    It can move any length, but is chosen up to `limit_nbytes` only.
+    """
     return Rung(kernel, Transport.CHUNKS, limit_nbytes, longest_nbytes=sys.maxsize)
 
 

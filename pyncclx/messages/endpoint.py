@@ -167,7 +167,7 @@ class Endpoint:
         self.check()
 
     def check(self) -> None:
-        """Raise an error that a kernel recorded or, once, that ended the monitor thread."""
+        """Raise a recorded error: a kernel's, a send's or, once, the monitor thread's."""
         if self.watcher.failure is not None:
             self.postbox.receives.check()
         if late.INTERRUPTED:

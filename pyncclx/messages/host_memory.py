@@ -30,7 +30,7 @@ class HostMemory:
         self._array, self.nbytes = array, array.nbytes
 
     def envelope(self) -> Envelope | None:
-        """Return the message's envelope; None if there is none or MPI has written a part."""
+        """Return the message's envelope; None if it has none, or not all has arrived."""
         if self._array[: len(ENVELOPE_MAGIC)].tobytes() != ENVELOPE_MAGIC:
             return None
         return unpack(self._array[:ENVELOPE_NBYTES], min(self.nbytes, ENVELOPE_NBYTES))

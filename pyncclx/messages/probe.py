@@ -25,10 +25,10 @@ HOLDING: set[ProbedMessages] = set()
 
 
 class ProbedMessage(NamedTuple):
-    """A message that a probe has matched, or one that arrived before it.
+    """A message that a probe has matched, or an earlier one from the same rank.
 
-    Before `read`, `nbytes` is the length of MPI's message; afterwards it is that of the data, and `message` is one from
-    this process itself.
+    `nbytes` is the length of MPI's message. In what `read` returns, it is the length of the data. To learn that, `read`
+    receives a message that may have an envelope and sends it again, to this process: then `message` is the new one.
     """
 
     source: int

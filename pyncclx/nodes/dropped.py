@@ -78,9 +78,9 @@ def _close(states: Sequence[State]) -> None:
 
 
 def _is_dropped(state: State) -> bool:
-    """Whether nothing needs the communicator and this thread made it.
+    """Return whether this thread made the communicator, and nothing uses it now.
 
-    No object, kernel, graph, window, message or request may use it.
+    Users are objects, kernels, graphs, windows, messages and requests. A closed or failed communicator does not count.
     """
     spanning = state.attachments.get(NAME)
     if not (isinstance(spanning, Spanning) and state.is_dropped):

@@ -50,9 +50,10 @@ class Share:
 
 
 def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) -> Any:
-    """Return the object whose share root has broadcast (collective).
+    """Return the object that root broadcasts; its `share` has arrived (collective).
 
-    Root has the cargo. The ranks agree before the kernel, so that no rank waits for one without memory for the arrays.
+    `own` is the cargo on root, else None. Before the kernel, the ranks agree that each could allocate memory for the
+    arrays: otherwise they would wait for a rank that failed.
     """
     if not has_kernels(comm):
         data = MPI.Comm.bcast(comm, None if own is None else own.download(backends.select()), root)

@@ -1,7 +1,7 @@
 """The open receives of this process: posted, but their kernels not yet launched.
 
-Every function that enqueues work that may wait for peers calls `let_receives_leave` first. Otherwise the stream could
-wait for a peer that waits for one of these receives. The receive's kernel must then not be enqueued behind that wait.
+Call `let_receives_leave` before you enqueue work that waits for a peer: it moves these receives to other streams.
+Behind that work a receive's kernel could not run, and if the peer waits for the receive, both ranks would deadlock.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Stage:
 
 @dataclass
 class Clock:
-    """Sums of a rank's time and messages, by stages."""
+    """Time and messages of one simulated rank, summed for each stage of its work."""
 
     network: Network
     stages: list[Stage] = field(default_factory=list)

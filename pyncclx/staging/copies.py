@@ -125,7 +125,7 @@ class Copy:
         self._before = self.host.copy() if self.written and not self._whole else None
 
     def upload(self) -> None:
-        """Copy what MPI has written to the device; return after the copy has ended."""
+        """Copy to the device what MPI wrote on the host; return after the copy."""
         if not self.written or not self.host.nbytes:
             return
         stream = self._stream_now()
@@ -177,7 +177,7 @@ def copy_in(copies: Iterable[Copy]) -> None:
 
 
 def copy_back(copies: Iterable[Copy]) -> None:
-    """Copy what MPI has written to the device; return after the copies have ended."""
+    """Copy to the device what MPI wrote on the host; return after the copies."""
     for copy in copies:
         copy.upload()
 

@@ -54,7 +54,7 @@ class PublicCopy(Copy):
         np.copyto(self.public, self.host, where=self.host != before)
 
     def take(self) -> None:
-        """Copy what other ranks have changed to the device; return after the copy."""
+        """Copy to the device what other ranks have changed; return after the copy."""
         self.host[...] = self.public
         self.upload()
         self._before = self.host.copy()

@@ -146,7 +146,10 @@ def _is_ready(owner: Any) -> bool:
 
 
 def _beside(device: Device, caller: Caller, stream: Any) -> Any:
-    """Return the stream to use instead of the current one; None to use that one."""
+    """Return the stream that replaces the current `stream`; None if it stays.
+
+    It is the caller's own stream or, if `stream` is the default one, a private stream.
+    """
     if caller.stream is not None:
         return caller.stream
     return device.private_stream() if device.is_default(stream) else None

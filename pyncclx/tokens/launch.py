@@ -84,7 +84,10 @@ class Launching(Settings):
         self.remembered: BoundedCache[Hashable, RememberedMove] = BoundedCache()
 
     def memory(self) -> Memory:
-        """Return the memory; allocate it at the first use. Collective then."""
+        """Return the shuffle's device memory; the first call allocates it (collective).
+
+        Raise ValueError if the shuffle or its communicator has been freed.
+        """
         if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
             raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
         if self._memory is None:

@@ -23,7 +23,10 @@ WORD_NBYTES = 1  # bytes of an access that gets a lock
 
 
 class Separate(Accesses):
-    """Base of the methods of `pyncclx.Win` that update public copies and arrays."""
+    """Base class of `pyncclx.Win`: copies changes between arrays and public copies.
+
+    It does nothing for windows without public copies.
+    """
 
     _comm: MPI.Intracomm
     # Empty if this rank's memory is on the host; None if the window has no public copies.

@@ -118,9 +118,10 @@ def _name(
     *options: str | bytes,
     versions: tuple[Any, ...] | None = None,
 ) -> str:
-    """Return the name in the cache for these sources, options and compiler versions.
+    """Return the cache file's name for these sources, options and compilers.
 
-    Code built for other machines serves all compilers of the same major version of CUDA, whose drivers load it.
+    Code built for other machines has a name with only CUDA's major version, since any driver of that version loads it.
+    Return that name while such code is being built, or if the cache has it; else one with the full versions.
     """
     whole = (sources_digest(file), FLAGS[:-1], file, tuple(instantiations), architecture, *options)
     for_others = cache.file_name(Path(file).stem, (_version()[0], *whole), ".cubin")

@@ -19,9 +19,9 @@ from .streams import GpuStreams
 
 
 class Upload:
-    """Constant bytes in device memory, copied at construction.
+    """Bytes in device memory, freed with this object.
 
-    The stream is not being captured.
+    They are copied at construction, on a stream that must not be capturing.
     """
 
     def __init__(self, data: bytes, stream: Any) -> None:

@@ -66,7 +66,7 @@ def allocate(nbytes: int, name: str) -> SharedMemory:
 
 
 class Upload:
-    """Bytes that kernels can address."""
+    """Host memory that kernels read and write in place; freed with this object."""
 
     def __init__(self, data: bytearray | np.ndarray) -> None:
         self._data = data

@@ -86,7 +86,7 @@ class Torch(Peer):
         return self.torch.as_tensor(array.view("u1"))
 
     def _blocks(self, case: Case, array: Any) -> list[Any] | None:
-        """Return the blocks of all ranks, which only root passes."""
+        """Return root's block for each rank, as tensors; None on the other ranks."""
         return list(self._bytes(array).chunk(case.size)) if case.is_root else None
 
     def _numbers(self, case: Case, array: Any) -> Any:

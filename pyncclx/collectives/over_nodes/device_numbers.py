@@ -1,4 +1,7 @@
-"""Numbers in device memory that the host uses in an Alltoallv over nodes."""
+"""Alltoallv over nodes: counts and displacements in device memory.
+
+The host exchanges them first, because it needs them to move the rows.
+"""
 
 from __future__ import annotations
 
