@@ -591,6 +591,8 @@ def test_a_receive_of_any_tag_that_meets_a_letter(comm, of_host, is_blocking):
 
 @pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"])
 def test_what_receives_after_a_letter_sends_once(comm, name):
+    if name.startswith("I") and MPI.Get_library_version().startswith("MPICH"):
+        pytest.skip("MPICH's status of such a request is not that of its receive, by which a letter is found")
     partner, own, nbytes = comm.rank ^ 1, comm.Dup(), 2048
     x, sent, found, is_again = xp.zeros(8), bytearray([comm.rank]) * nbytes, bytearray(nbytes), False
     if partner >= comm.size:
