@@ -211,7 +211,7 @@ def _comes_after_all(request: Tested) -> bool:
 
 
 def _has_note(comm: MPI.Comm, source: int, status: MPI.Status | None = None) -> bool:
-    """Return whether a note has come, without receiving it; `_without_note` does that."""
+    """Return whether a note has arrived; leave it for `_without_note` to receive."""
     status = status or MPI.Status()
     return MPI.Comm.Iprobe(comm, source, _TAG, status) and status.Get_count(MPI.BYTE) == len(_NOTE)
 
