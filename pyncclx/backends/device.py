@@ -135,14 +135,17 @@ class Streams(Protocol):
         The device becomes the current one, because CUDA's default stream is that of the current device.
         """
 
-    def is_default(self, stream: Any) -> bool:
-        """Return whether a stream is the default stream, which waits for most others."""
-
     def can_be_captured(self, stream: Any) -> bool:
         """Return whether a stream is neither the default one nor `private_stream`."""
 
     def private_stream(self) -> Any:
         """Return this thread's private stream, made at first use; it waits for no other."""
+
+    def private_beside(self, stream: Any) -> Any:
+        """Return `private_stream` if `stream` is the default one; otherwise None.
+
+        The default stream waits for most other streams.
+        """
 
     def named_stream(self, value: Any) -> Any:
         """Return the stream that a user names: a handle, or an object of a library.

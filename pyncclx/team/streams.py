@@ -69,7 +69,8 @@ def stream_for(
     """
     stream = device.current_stream()
     if caller.stream is not None or caller.blocking == "host":
-        other = _beside(device, caller, stream)
+        # A stream that replaces the current one: the caller's or, beside the default stream, a private one.
+        other = device.private_beside(stream) if caller.stream is None else caller.stream
         if other is not None:
             return _after_producers(device, buffers, stream, other, of_current)
     if stream is None:  # the host device has none
@@ -92,7 +93,7 @@ def current_stream(device: Device, buffers: Collection[Buffer | Producer], calle
     """Return the stream on which the user continues."""
     stream = device.current_stream()
     if caller.stream is not None or caller.blocking == "host":
-        other = _beside(device, caller, stream)
+        other = device.private_beside(stream) if caller.stream is None else caller.stream
         if other is not None:
             return other
     if buffers and any(buffer.of_torch for buffer in buffers):
@@ -145,29 +146,19 @@ def _is_ready(owner: Any) -> bool:
     return has_interface and not type(array).__module__.startswith("numba")
 
 
-def _beside(device: Device, caller: Caller, stream: Any) -> Any:
-    """Return the stream that replaces the current `stream`; None if it stays.
-
-    It is the caller's own stream or, if `stream` is the default one, a private stream.
-    """
-    if caller.stream is not None:
-        return caller.stream
-    return device.private_stream() if device.is_default(stream) else None
-
-
 def _after_producers(
     device: Any, buffers: Iterable[Buffer | Producer], current: Any, stream: Any, of_current: bool | None
 ) -> Any:
-    buffers, producers, named = tuple(buffers), [], set[int]()
+    """Return `stream`, after making it wait for the producers."""
+    if of_current is None:
+        buffers = tuple(buffers)
+        of_current = is_of_current(buffers)
+    producers = {0: current} if of_current else {}
     for each in buffers:
         if each.stream:
             number = torch_stream(device.ordinal) if each.of_torch else each.stream
-            if number not in named:
-                named.add(number)
-                producers.append(device.external_stream(number))
-    if is_of_current(buffers) if of_current is None else of_current:
-        producers.append(current)
-    for producer in producers:
+            producers[number] = device.external_stream(number)
+    for producer in producers.values():
         if producer is not stream:
             if OPEN_RECEIVES:
                 let_receives_leave()

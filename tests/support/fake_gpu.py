@@ -69,8 +69,8 @@ class FakeGpu:
     def is_capturing(self, stream):
         return stream is not None
 
-    def is_default(self, stream):
-        return False
+    def private_beside(self, stream):
+        return None
 
     def synchronize(self, stream=None):
         """Nothing runs on it."""

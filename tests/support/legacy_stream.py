@@ -68,7 +68,8 @@ def installed(monkeypatch):
     streams = Streams(device)
     with monkeypatch.context() as patch:
         patch.setattr(device, "current_stream", lambda: streams.legacy)
-        patch.setattr(device, "is_default", lambda stream: stream is streams.legacy)
+        private = device.private_stream
+        patch.setattr(device, "private_beside", lambda stream: private() if stream is streams.legacy else None)
         patch.setattr(device, "external_stream", lambda pointer: streams.legacy)
         yield streams
         device.synchronize()

@@ -43,9 +43,6 @@ class GpuStreams(GpuProperties):
             self._gpu.use()
         return cupy.cuda.get_current_stream(self.ordinal)
 
-    def is_default(self, stream: Any) -> bool:
-        return stream.ptr in driver.LEGACY_DEFAULT
-
     def can_be_captured(self, stream: Any) -> bool:
         return stream.ptr not in driver.LEGACY_DEFAULT and stream is not getattr(self._of_thread, "stream", None)
 
@@ -54,6 +51,9 @@ class GpuStreams(GpuProperties):
         if stream is None:
             stream = self._of_thread.stream = self.new_stream()
         return stream
+
+    def private_beside(self, stream: Any) -> Any:
+        return self.private_stream() if stream.ptr in driver.LEGACY_DEFAULT else None
 
     def named_stream(self, value: Any) -> Any:
         if isinstance(value, cupy.cuda.Stream):
@@ -92,7 +92,7 @@ class GpuStreams(GpuProperties):
         """
         if first.ptr == then.ptr:
             return
-        if capture_of(first) == capture_of(then):
+        if not (self.is_capturing(first) or self.is_capturing(then)) or capture_of(first) == capture_of(then):
             self.order_eager(first, then)
 
     def order_eager(self, first: Any, then: Any) -> None:
@@ -117,7 +117,7 @@ class GpuStreams(GpuProperties):
     def is_idle(self, stream: Any) -> bool:
         with self.attached():
             # Query by the driver: CUDA's runtime would keep an error of the query for its next caller.
-            return self.is_capturing(stream) or driver.query(stream) in (_SUCCESS, *_DESTROYED)
+            return self.is_capturing(stream) or driver.status_of(stream) in (_SUCCESS, *_DESTROYED)
 
     def event(self) -> Event:
         return Event()
@@ -131,8 +131,11 @@ class GpuStreams(GpuProperties):
             return False
 
     def is_capturing(self, stream: Any) -> bool:
+        # The legacy default stream and private ones are never captured.
+        if stream.ptr in driver.LEGACY_DEFAULT or stream is getattr(self._of_thread, "stream", None):
+            return False
         try:
-            return is_capturing(stream)
+            return bool(stream.is_capturing())
         except cupy.cuda.runtime.CUDARuntimeError as error:
             if error.status not in _DESTROYED:
                 raise

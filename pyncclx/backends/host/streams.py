@@ -102,10 +102,6 @@ class HostStreams:
     def current_stream(self) -> None:
         return None
 
-    def is_default(self, stream: object) -> bool:
-        # The current stream of the host device waits for no other.
-        return False
-
     def can_be_captured(self, stream: object) -> bool:
         return False
 
@@ -114,6 +110,10 @@ class HostStreams:
         if stream is None:
             stream = self._of_thread.stream = self.new_stream()
         return stream
+
+    def private_beside(self, stream: object) -> None:
+        # The current stream of the host device waits for no other.
+        return None
 
     def named_stream(self, value: Any) -> Stream:
         if not isinstance(value, Stream):
