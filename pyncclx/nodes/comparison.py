@@ -268,6 +268,12 @@ class Comparison:
                 self._failure = reason
                 self._pass_on(reason)
 
+    def differ(self, reason: CollectiveMismatch) -> None:
+        """End the communicator on all ranks: PYNCCLX_CHECK=1 found a call that differs."""
+        with self._lock:
+            if self._failure is None:
+                self._fail(reason)
+
     def _fail(self, reason: Exception) -> None:
         self._failure = noted(reason)
         self._pass_on(reason)

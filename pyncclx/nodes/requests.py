@@ -10,15 +10,16 @@ from typing import Any
 
 from ..arrays.readers import places_of
 from ..backends import Event
-from ..errors import NotSupported
+from ..errors import CollectiveMismatch, NotSupported
 from ..requests.open_receives import let_receives_leave
 from ..requests.work import Startable, check
 from ..team.base import IntraBase
+from ..team.compare import Comparison
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
 from .call import SpanningCall
 from .program import Program
-from .run import prepare
+from .run import begin_comparison, compose, prepare
 from .spanning import Spanning
 from .step_thread import Doing
 
@@ -38,13 +39,21 @@ class SpanningWork(Startable):
     starter, starts_alone = staticmethod(start_several), True
 
     def __init__(
-        self, comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any], *, is_compared: bool
+        self,
+        comm: IntraBase,
+        spanning: Spanning,
+        program: Program,
+        arrays: Sequence[Any],
+        *,
+        is_compared: bool,
+        comparison: Comparison | None = None,
     ) -> None:
         self._state, self._spanning, self._program = state_of(comm), spanning, program
         self._hold = self._state.hold()  # a communicator that can be called is not dropped
         self.name = f"{program.operation}_init"
         self._arrays = arrays
         self._is_compared = is_compared  # the first start
+        self._comparison = comparison
         self._event: Event | None = None
         self._thread: Doing | None = None
         self._began_on: Any = None
@@ -83,6 +92,7 @@ class SpanningWork(Startable):
         """
         active, self.active = self.active, False
         event, self._event, thread, self._thread = self._event, None, self._thread, None
+        self._end_comparison()
         if not active or event is None:
             return
         if thread is not None:
@@ -98,6 +108,16 @@ class SpanningWork(Startable):
             self._spanning.team.order.kept.keep(event, self._arrays)
         if not self._spanning.closed:  # a freed communicator has drained
             self._spanning.look()
+
+    def _end_comparison(self) -> None:
+        """Wait for the other ranks' calls, if PYNCCLX_CHECK=1 compares them."""
+        comparison, self._comparison = self._comparison, None
+        if comparison is not None:
+            try:
+                comparison.finish()
+            except CollectiveMismatch as error:
+                self._spanning.comparison.differ(error)
+                raise
 
     def is_over(self) -> bool:
         """Return whether the program has ended or was not started."""
@@ -137,8 +157,10 @@ def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hasha
     """Start a nonblocking call and return its work; cache its program under `key`."""
     _check_threads(spanning, call.operation)
     with spanning.entering(call.operation):
-        program = prepare(comm, state_of(comm), spanning, call, key)
-        work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True)
+        state = state_of(comm)
+        comparison = begin_comparison(comm, spanning, call) if state.checking else None
+        program = compose(state, spanning, call, key)
+        work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True, comparison=comparison)
         check((work,))
         work.start()
         return work

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ..team.base import IntraBase
-from ..team.compare import compare
+from ..team.compare import Comparison, compare
 from ..team.state import State
 from ..team.streams import current_stream, stream_for
 from .call import SpanningCall
 from .composition import Composition
 from .program import Program
+from .short_exchange import label_of
 from .spanning import Spanning
 
 
@@ -53,13 +54,32 @@ def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCa
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
-    """Compose the program of a call. Collective at the first use of a kernel.
+    """Compose the program of a call, after its comparison with those of other ranks.
 
-    The call is compared with those of other ranks. A call with nothing to do has no steps. The program is cached under
-    `key`, unless that is None.
+    See `compose`.
     """
     if state.checking:
         compare(comm, call.operation, call.signature)
+    return compose(state, spanning, call, key)
+
+
+def begin_comparison(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Comparison | None:
+    """Begin to compare a nonblocking call with the other ranks'; return what ends it.
+
+    At the first call of its kind ranks meet to compose it. It is compared before, and None is returned.
+    """
+    comparison = Comparison(comm, call.operation, call.signature)
+    if spanning.composed.get(label_of(call.operation, call.signature)) == spanning.team.generation:
+        return comparison
+    comparison.finish()
+    return None
+
+
+def compose(state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
+    """Compose the program of a call. Collective at the first use of a kernel.
+
+    A call with nothing to do has no steps. The program is cached under `key`, unless that is None.
+    """
     spanning.check()
     device = spanning.team.device
     capturing = device.is_capturing(current_stream(device, call.buffers, state))
@@ -77,6 +97,8 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
             raise
         program = composition.program(call.buffers)
         program.before, program.after = call.before, call.after
+        if state.checking:
+            spanning.composed[composition.label] = spanning.team.generation
         if key is not None and call.may_be_known:
             spanning.programs[key] = program
         if capturing:

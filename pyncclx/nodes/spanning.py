@@ -61,6 +61,8 @@ class Spanning(Endings, Attachment):
         Whether the communicator has been freed.
     programs : dict
         Cached programs, by the keys of the calls' arguments.
+    composed : dict
+        Under PYNCCLX_CHECK=1, labels of composed calls, and `Team.generation` then.
     scratch : Scratch
         For one program at a time; programs run one after the other.
     """
@@ -89,6 +91,7 @@ class Spanning(Endings, Attachment):
         )
         self._local_state.look = self.comparison.check
         self.programs: BoundedCache[Hashable, Program] = BoundedCache()
+        self.composed: BoundedCache[bytes, int] = BoundedCache()
         self._generation = self.team.generation
         self.scratch = Scratch(self.team.device)
         self.thread = StepThread(self.team.device)

@@ -176,7 +176,7 @@ def test_a_nonblocking_call_that_came_before_is_not_composed_again(comm, monkeyp
         send[...], blocks[...], spread.array[...] = (put(each) for each in values)
         with monkeypatch.context() as patch:
             if turn >= 3:  # the first two have other roots, and the first reads the datatype
-                patch.setattr(requests, "prepare", refuse)
+                patch.setattr(requests, "compose", refuse)
             pending = [
                 comm.Iallreduce(send, reduced.array, op=MPI.MAX),
                 comm.Ialltoall(blocks, recvbuf=exchanged.array),
@@ -192,7 +192,7 @@ def test_a_nonblocking_call_that_came_before_is_not_composed_again(comm, monkeyp
             for own, oracle in zip((reduced, exchanged, spread), expected, strict=True):
                 compare(own, oracle, f"turn {turn}")
     column.Free()
-    monkeypatch.setattr(requests, "prepare", refuse)
+    monkeypatch.setattr(requests, "compose", refuse)
     with pytest.raises(AssertionError):
         comm.Iallreduce(send, reduced.array, op=MPI.MIN)
 

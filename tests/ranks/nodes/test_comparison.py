@@ -12,7 +12,7 @@ from pyncclx.nodes.comparison import Comparison
 from pyncclx.nodes.short_exchange import label_of, most_nbytes
 from pyncclx.nodes.watchdog import PAUSE_S
 from support.arrays import Output, put, xp
-from support.everywhere import assert_everywhere
+from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing
 
 WORLD = MPI.COMM_WORLD
@@ -70,6 +70,45 @@ def test_other_differences(comm, name):
     comm.deterministic = not (name == "order" and odd)
     texts = raised_by(comm, calls[name])
     assert_everywhere(WORLD, len(texts) == 2 and "disagree about a call" in texts[0], f"rank {RANK}: {texts}")
+
+
+def totals_of(comms, count):
+    """Totals over the ranks of several communicators, begun in an order of each rank's own."""
+    totals = [Output(count, "f4") for _ in comms]
+    requests = []
+    for number in range(len(comms))[:: 1 if RANK % 2 else -1]:
+        requests.append(comms[number].Iallreduce(put(np.full(count, 1 + number, "f4")), totals[number].array))
+    pyncclx.Request.Waitall(requests)
+    return totals
+
+
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_checked_nonblocking_calls_in_opposite_orders(comm, monkeypatch, count):
+    """With PYNCCLX_CHECK=1: MPI allows them, so a call is compared when it is waited for."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    comms = [comm.Dup(), comm.Dup()]
+    for each in comms:  # first calls meet
+        totals_of([each], count)
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "5")
+    with comparing() as compare:
+        for _ in range(3):
+            for number, total in enumerate(totals_of(comms, count)):
+                compare(total, np.full(count, SIZE * (1 + number), "f4"), f"total {number}")
+    for each in comms:
+        each.Free()
+
+
+@pytest.mark.parametrize("differ", ["a first call", "a call of a kind that was"])
+def test_checked_nonblocking_calls_that_differ(comm, monkeypatch, differ):
+    """With PYNCCLX_CHECK=1: all ranks raise it, at the latest when they wait."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    with comm.Dup() as checked:
+        x, y = put(np.ones(COUNT, "f4")), xp.empty(COUNT, "f4")
+        operators = (MPI.MIN, MPI.MAX) if differ == "a first call" else (MPI.MAX, MPI.SUM)
+        for operator in (MPI.SUM, MPI.MAX):
+            checked.Iallreduce(x, y, operator).Wait()
+        with raises_everywhere(WORLD, pyncclx.CollectiveMismatch, match=r"rank 0.*Allreduce.*rank \d.*Allreduce"):
+            checked.Iallreduce(x, y, operators[RANK == 0]).Wait()
 
 
 @pytest.mark.parametrize("comm", ["alone"], indirect=True)
