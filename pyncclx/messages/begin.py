@@ -19,6 +19,7 @@ from .side import Plan
 from .typed import buffer_of
 
 if TYPE_CHECKING:
+    from ..backends import Event
     from .base import MessageBase
     from .endpoint import Endpoint
 
@@ -70,6 +71,26 @@ def _new_plan(
         plan.buffer = replace(buffer, owner=None)
         endpoint.plans[key] = plan
     return plan
+
+
+def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
+    """Return the stream of a receive that is begun, and its start event or None.
+
+    If its stream is private, the receive leaves it at once. An event on the current stream costs less than making the
+    private stream wait, and than moving the receive when the next call does the same.
+    """
+    caller = endpoint.caller
+    if plan.of_current and caller.blocking == "host" and caller.stream is None:
+        current = endpoint.device.current_stream()
+        stream = endpoint.device.private_beside(current)
+        if stream is not None:
+            try:
+                event = endpoint.postbox.spare_events.pop()
+            except IndexError:
+                event = endpoint.device.event()
+            event.record_eager(current)
+            return stream, event
+    return stream_of(endpoint, plan), None
 
 
 def stream_of(endpoint: Endpoint, plan: Plan) -> Any:

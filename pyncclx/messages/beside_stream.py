@@ -26,11 +26,12 @@ class OpenArrival(Arrival):
         Whether a call waits for it.
     is_abandoned : bool
         Whether no call will finish it. Its kernel is then launched once the data can be read.
+    start_event : Event or None
+        Event that the kernel waits for on the side stream; None while the kernel belongs on the receive's own stream.
     """
 
     launched = is_posted = is_awaited = is_abandoned = False
-    # Recorded on the receive's stream when the kernel is moved to the side stream, where the kernel waits for it.
-    _start_event: Event | None = None
+    start_event: Event | None = None
     _held_since = 0.0
 
     def leave_stream(self) -> None:
@@ -39,8 +40,8 @@ class OpenArrival(Arrival):
         Later work on its own stream does not wait for the kernel until the receive is finished.
         """
         device = self.endpoint.device
-        if self._start_event is None and not self.is_abandoned and device.can_leave(self.stream):
-            self._start_event = self._event_on(self.stream)
+        if self.start_event is None and not self.is_abandoned and device.can_leave(self.stream):
+            self.start_event = self._event_on(self.stream)
 
     def _event_on(self, stream: Any) -> Event:
         event = self.endpoint.device.event()
@@ -60,7 +61,7 @@ class OpenArrival(Arrival):
         if self.envelope is None or not is_ready(self.endpoint, self.envelope):
             return False
         self.leave_stream()
-        return self._start_event is not None and self._start_event.is_over()
+        return self.start_event is not None and self.start_event.is_over()
 
     @property
     def is_held_back(self) -> bool:
@@ -74,7 +75,7 @@ class OpenArrival(Arrival):
             return self.is_abandoned and not self._can_read()
         if not self.is_awaited:
             self.leave_stream()
-        start = self._start_event
+        start = self.start_event
         if start is None and self.stream is not None and not self.is_abandoned:
             # A stream of the host device has its own thread: that one waits.
             return False

@@ -12,7 +12,7 @@ from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import copy_status, status_of_no_source
-from .begin import NOTHING, planned, stream_of
+from .begin import NOTHING, place_of, planned, stream_of
 from .call_end import emit, end_call
 from .pending import message_request
 from .probe import ProbedMessage
@@ -137,7 +137,9 @@ def ireceiving(of_host: _Method) -> _Method:
             request = message_request(status=status_of_no_source())
         else:
             endpoint = comm.known.endpoint
-            incoming = Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+            stream, start = place_of(endpoint, plan)
+            incoming = Incoming(comm, endpoint, plan, buf, stream)
+            incoming.start_event = start
             request = message_request(incoming, status=incoming.status)
         if began is not None:
             emit(comm, "Irecv", began, incoming)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from mpi_bootstrap import node_identity
 
 from .. import backends
-from ..backends import Device
+from ..backends import Device, Event
 from ..launch import kernels
 from ..recovery.detector import DETECTOR
 from ..system.process import PerProcess
@@ -57,6 +57,8 @@ class Postbox:
         Stream of receives that have left their own streams, because those may wait for peers.
     host_array_stream : stream
         Stream that copies data to host arrays, message by message. On the host device both are the current stream.
+    spare_events : list of Event
+        Events that receives have used. A new event costs more than recording one.
     """
 
     def __init__(self, device: Device) -> None:
@@ -78,7 +80,7 @@ class Postbox:
         self.arena = Arena(device)
         self.channel_memory = ChannelMemory(device, self.bounce.address, self.arena)
         self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
-        self.clock = LamportClock()
+        self.clock, self.spare_events = LamportClock(), list[Event]()
         self.rescue = Rescue(device, self.bounce)
         unsent = self.receives.unsent
         self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))

@@ -102,8 +102,8 @@ class Incoming(OpenArrival):
         # Another call may have launched this. The call that waits for this receive raises the error.
         except Exception as error:
             self._error = self._error or error
-        if message is not None and (self._start_event is not None or self._has_opened):
-            self._leave()
+        if message is not None:
+            _leave((self,))
         _end_launch((self,))
 
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
@@ -111,12 +111,12 @@ class Incoming(OpenArrival):
 
         Return the index of the first receive that is still to be launched.
         """
-        end, has_left = first + 1, self._start_event is not None
+        end, has_left = first + 1, self.start_event is not None
         for other in receives[end:]:
             if not (
                 isinstance(other, Incoming)
                 and other.endpoint is self.endpoint
-                and (other._start_event is not None) == has_left
+                and (other.start_event is not None) == has_left
                 and (has_left or other.stream is self.stream or other.stream == self.stream)
             ):
                 break
@@ -144,9 +144,9 @@ class Incoming(OpenArrival):
             bounce = postbox.opened.bounce_address(sender)
             # Otherwise MPI would have transferred the data.
             assert bounce is not None
-        if self._start_event is not None:
+        if self.start_event is not None:
             self._kernel_stream = postbox.side_stream
-            self._start_event.order(self._kernel_stream)
+            self.start_event.order(self._kernel_stream)
         # After an error, the kernel only sets the done word.
         data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
         nbytes, ready = 0 if self._error else envelope.nbytes, bounce + READY + CLOCK.size * place
@@ -158,6 +158,8 @@ class Incoming(OpenArrival):
     def _copy(self, begin: int) -> None:
         """Enqueue the copy of data that MPI has received, which starts at offset `begin`."""
         if self._error is None and self._nbytes:
+            if self.start_event is not None:
+                self.start_event.order(self.stream)
             data = MPI.Get_address(self._message) + begin
             self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
             if self._scratch.is_read_later:
@@ -186,19 +188,6 @@ class Incoming(OpenArrival):
         else:
             release(envelope)
 
-    def _leave(self) -> None:
-        """Record the end of a kernel on the side stream, and release its opened memory.
-
-        Its launch may have failed.
-        """
-        try:
-            if self._start_event is not None:
-                self._end_event = self._event_on(self._kernel_stream)
-            if self._has_opened and self.envelope is not None:
-                self._release(self.envelope)
-        except Exception as error:
-            self._error = self._error or error
-
     # The end
 
     def is_over(self) -> bool:
@@ -214,7 +203,9 @@ class Incoming(OpenArrival):
             self.postbox.make_room()
         if isinstance(self.buffer, TypedBuffer) and self._error is None:
             last = self._unpack()
-        if last is not stream:
+        if self._end_event is not None and last is self._kernel_stream:
+            self._end_event.order(stream)
+        elif last is not stream:
             device.order(last, stream)
         if self.endpoint.broken and self.envelope is not None and self._error is None:
             self.endpoint.check_data(self.plan.operation, self.status.source, self.envelope.clock)
@@ -264,10 +255,24 @@ def _launch_together(receives: Sequence[Incoming]) -> None:
     except Exception as error:
         for each in fetched:
             each._error = each._error or error
-    for each in fetched:
-        if each._start_event is not None or each._has_opened:
-            each._leave()
+    _leave(fetched)
     _end_launch(receives)
+
+
+def _leave(receives: Sequence[Incoming]) -> None:
+    """Record the end of a launch on the side stream, and release opened memory."""
+    end: Event | None = None
+    for each in receives:
+        try:
+            if each.start_event is not None:
+                if end is None:
+                    end = each._event_on(each._kernel_stream)
+                each._end_event = end
+                each.postbox.spare_events.append(each.start_event)
+            if each._has_opened and each.envelope is not None:
+                each._release(each.envelope)
+        except Exception as error:
+            each._error = each._error or error
 
 
 def _end_launch(receives: Sequence[Incoming]) -> None:

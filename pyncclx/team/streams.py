@@ -153,14 +153,15 @@ def _after_producers(
     if of_current is None:
         buffers = tuple(buffers)
         of_current = is_of_current(buffers)
-    producers = {0: current} if of_current else {}
+    producers = {}
     for each in buffers:
         if each.stream:
             number = torch_stream(device.ordinal) if each.of_torch else each.stream
             producers[number] = device.external_stream(number)
+    if of_current and current is not stream:
+        producers[0] = current
+    if producers and OPEN_RECEIVES:
+        let_receives_leave()
     for producer in producers.values():
-        if producer is not stream:
-            if OPEN_RECEIVES:
-                let_receives_leave()
-            device.order(producer, stream)
+        device.order(producer, stream)
     return stream

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.arrays import places
+from pyncclx.messages import begin
 from support import device_memory, legacy_stream
 from support.arrays import Dlpack, host_only
 from support.forms import FORMS, call
@@ -173,6 +174,31 @@ def test_a_producer_is_waited_for(comm, streams):
     producer.enqueue(produce)
     comm.Sendrecv(Dlpack(x), right, 0, y, left, 0)
     np.testing.assert_array_equal(y, ramp(comm, 64, left))
+
+
+@pytest.mark.parametrize("count", [64, LONG])
+def test_a_receive_waits_for_what_was_before_it(comm, streams, monkeypatch, count):
+    """Arrays of libraries with streams: the current one may be making them until the call, and goes on after it."""
+    monkeypatch.setattr(begin, "is_of_current", lambda _: True)
+    right, left = ring(comm)
+    x, y = ramp(comm, count), np.zeros(count)
+    producer = streams.new(blocking=True)
+
+    def poison():
+        time.sleep(0.1)
+        y[:] = -1
+
+    for turn in range(4):  # MPI brings the data of the first
+        x[:] = ramp(comm, count) + turn
+        comm.Barrier()
+        producer.enqueue(poison)
+        requests = [comm.Irecv(y, left), comm.Isend(x, right)]
+        if turn % 2:
+            pyncclx.Request.Waitall(requests)
+        else:
+            with streams.busy(blocking=True):
+                pyncclx.Request.Waitall(requests)
+        np.testing.assert_array_equal(y, ramp(comm, count, left) + turn)
 
 
 def test_a_stream_with_a_name(comm, streams):
