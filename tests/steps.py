@@ -28,6 +28,7 @@ OVER_NODES = (  # tests that run over nodes, too
 )
 ONCE_OVER_NODES = (  # in the sample
     *("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py"),
+    "communicator/test_mixed_persistent.py",
     *("operators/test_row_transform.py", "windows/test_win_separate.py"),
 )
 MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample

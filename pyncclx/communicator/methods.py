@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
@@ -173,9 +172,9 @@ def _or_staged(native: _Function, family: type, name: str) -> _Function:
     def staged(self: Any, *args: Any, **kwargs: Any) -> Any:
         which = mixed.host_buffer(name, args, kwargs)
         if which is not None and not self.is_inter:
-            # Kernels raise it on all ranks alike; MPI then takes the call.
-            with suppress(NotSupported):
-                return mixed.with_copy(self, native, which, args, kwargs)
+            result = mixed.with_copy(self, name, native, which, args, kwargs)
+            if result is not NotImplemented:
+                return result
         by_mpi: _Function = getattr(super(family, self), name)
         if name in RECEIVES and places.host_arrays():
             return receive_by_mpi(self, name, by_mpi, args, kwargs)

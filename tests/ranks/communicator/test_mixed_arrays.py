@@ -5,10 +5,10 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import events
+from pyncclx import backends, events
 from support.arrays import get, host_only, put
 from support.columns import INT64
-from support.forms import NAMES, arguments, call, total
+from support.forms import FORMS, NAMES, arguments, call, total
 
 pytestmark = [host_only, pytest.mark.ranks(2)]  # a bytearray is in host memory on the host device, too
 
@@ -38,7 +38,7 @@ def spec(array, length):
     return [array, *counts, MPI.DOUBLE]
 
 
-@pytest.mark.parametrize("form", ["blocking", "nonblocking"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_one_buffer_of_one_rank_is_on_the_host(comm, name, form):
     """Of operations with a root, the one that matters at root only."""
@@ -131,6 +131,28 @@ def test_refused_without_staging(comm):
     comm.staging = False
     with pytest.raises(pyncclx.NotSupported, match=r"Allreduce: sendbuf is in host memory.*copy one of them"):
         comm.Allreduce([bytearray(32), MPI.DOUBLE], put(np.zeros(4)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_refused_in_a_graph(comm, monkeypatch, form):
+    """Its replays would not copy the host array again."""
+    x, there = put(labels(comm, 5)), bytearray(40)
+    request = comm.Allreduce_init(x, [there, MPI.DOUBLE]) if form == "persistent" else None
+
+    def perform():
+        if request is None:
+            call(comm, form, "Allreduce", x, [there, MPI.DOUBLE])
+        else:
+            request.Start()
+            request.Wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backends.select(), "is_capturing", lambda stream: True)
+        with pytest.raises(pyncclx.NotSupported, match=r"recvbuf is in host memory.*part of a graph"):
+            perform()
+    perform()
+    expected = sum(np.arange(5) + 100.0 * rank for rank in range(comm.size))
+    np.testing.assert_array_equal(np.frombuffer(there), expected)
 
 
 def test_bad_arguments_of_one_rank(comm):

@@ -1,0 +1,153 @@
+"""Device copies of host buffers, and the works of requests that copy results back."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import backends
+from ..arrays import datatypes
+from ..arrays.buffers import Buffer
+from ..arrays.checks import not_contiguous
+from ..backends import Upload
+from ..requests.open_receives import let_receives_leave
+from ..requests.work import Startable, Work
+from ..staging.operations import Argument
+
+
+def array_of(spec: Any) -> Any:
+    """Return the array of a buffer argument, which is the first item of a list."""
+    return spec[0] if isinstance(spec, (list, tuple)) else spec
+
+
+class DeviceCopy:
+    """A device copy of a host buffer, copied on a stream of this library's own.
+
+    Attributes
+    ----------
+    spec : buffer argument
+        The argument with the copy in place of the host buffer.
+    """
+
+    def __init__(self, spec: Any, which: Argument) -> None:
+        self._device = backends.select()
+        array = array_of(spec)
+        host = np.asarray(array if isinstance(array, np.ndarray) else memoryview(array))
+        if not host.flags.forc:
+            raise not_contiguous(which.name, host.shape, host.strides)
+        if which.written and not host.flags.writeable:
+            raise BufferError(f"{which.name} is read-only, and the operation writes to it; pass a writable array")
+        self._host = host.ravel("K").view(np.uint8)
+        self._is_written = which.written
+        self._before = self._host[:0]
+        self._memory: Upload = self._device.allocate_temporary(max(host.nbytes, 1), self._device.private_stream())
+        datatype = datatypes.of(host.dtype)
+        count = host.nbytes // datatype.itemsize
+        buffer = Buffer(self._memory.address, count, datatype, host.shape, False, None, self._memory)
+        self.spec: Any = type(spec)((buffer, *spec[1:])) if isinstance(spec, (list, tuple)) else buffer
+
+    def fill(self) -> None:
+        """Copy the host buffer to the device. Return after the copy."""
+        if self._is_written:
+            self._before = self._host.copy()
+        self._move(self._memory.address, MPI.Get_address(self._host))
+
+    def bring_back(self) -> None:
+        """Copy to the host the bytes that the operation has changed, after its end.
+
+        Other bytes stay, because the program may have changed them meanwhile.
+        """
+        if self._is_written:
+            result = np.empty_like(self._before)
+            self._move(MPI.Get_address(result), self._memory.address)
+            np.copyto(self._host, result, where=result != self._before)
+
+    def _move(self, to: int, source: int) -> None:
+        stream = self._device.private_stream()
+        self._device.copy(to, source, self._host.nbytes, stream)
+        self._device.synchronize(stream)
+
+
+class Finishing(Work):
+    """The work of a nonblocking call, whose end copies the result to the host."""
+
+    def __init__(self, work: Work, copy: DeviceCopy) -> None:
+        self._work = work
+        self._copy: DeviceCopy | None = copy
+
+    def finish(self) -> None:
+        """Wait on the host for this operation, then copy its result to the host."""
+        _wait_for(self._work)
+        copy, self._copy, self.active = self._copy, None, False
+        if copy is not None:
+            _finish(self._work, copy)
+
+    def is_over(self) -> bool:
+        return self._work.is_over()
+
+
+def start_several(works: Sequence[Repeating]) -> None:
+    """Copy host buffers to the device, and start the works."""
+    for work in works:
+        work.check_stream()
+    for work in works:
+        work.copy.fill()
+    try:
+        for starter, together in itertools.groupby((each.work for each in works), lambda work: work.starter):
+            starter(list(together))
+    finally:
+        # Some may have been started before another one raised.
+        for work in works:
+            work.active = work.work.active
+
+
+class Repeating(Startable):
+    """The work of a persistent request that uses a device copy of a host buffer.
+
+    Each start copies the host buffer to the device, and each end copies the result back. `check_stream` raises if a
+    start is impossible on the current stream.
+    """
+
+    starter = staticmethod(start_several)
+
+    def __init__(self, work: Startable, copy: DeviceCopy, check_stream: Callable[[], None]) -> None:
+        self.work, self.copy, self.check_stream = work, copy, check_stream
+        self.name, self.places = work.name, work.places
+
+    def check_owner(self) -> None:
+        self.work.check_owner()
+
+    def finish(self) -> None:
+        """Wait on the host for this operation, then copy its result to the host."""
+        _wait_for(self.work)
+        self.active = False
+        _finish(self.work, self.copy)
+
+    def is_over(self) -> bool:
+        return not self.active or self.work.is_over()
+
+    def close(self) -> None:
+        self.work.close()
+
+
+def _wait_for(work: Work) -> None:
+    """Wait on the host for an operation alone.
+
+    Other operations of the communicator may take much longer. A wait that is interrupted can be repeated.
+    """
+    let_receives_leave()
+    while not work.is_over():
+        os.sched_yield()
+
+
+def _finish(work: Work, copy: DeviceCopy) -> None:
+    """Finish an operation that is over, and copy its result to the host."""
+    wait = work.finish()
+    if wait is not None:
+        wait()
+    copy.bring_back()
