@@ -72,12 +72,13 @@ def check_root(comm: MPI.Comm, operation: str, root: Any) -> int:
     return rank
 
 
-def rooted_on_host(comm: MPI.Comm, root: int, single: Any, whole: Any) -> bool:
+def rooted_on_host(single: Any, whole: Any) -> bool:
     """Return whether a rooted operation has host buffers, which mpi4py handles.
 
-    `single` is the buffer that every rank passes, `whole` the one that matters at root only.
+    `single` is the buffer that every rank passes; it decides. If it is in place or has no memory, `whole` does, the
+    buffer that matters at root only.
     """
-    return on_host(single, whole if comm.rank == root or where(single) is None else None)
+    return on_host(single) and (where(single) is not None or on_host(whole))
 
 
 def check_not_in_place(comm: MPI.Comm, operation: str, argument: str, spec: Any) -> None:

@@ -19,7 +19,7 @@ choose = choose_spans("gather", both_ways=False)
 @takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")
 def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
     """See `Intracomm.Gather`."""
-    if rooted_on_host(comm, root, sendbuf, recvbuf):
+    if rooted_on_host(sendbuf, recvbuf):
         return None
     root = check_root(comm, "Gather", root)
     send, recv, address = resolve_gather(comm, sendbuf, recvbuf, root)

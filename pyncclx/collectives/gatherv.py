@@ -20,7 +20,7 @@ choose = choose_announced("gatherv")
 @takes_derived("Gatherv", ONE, VECTOR, at_root="recvbuf")
 def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
     """See `Intracomm.Gatherv`."""
-    if rooted_on_host(comm, root, sendbuf, recvbuf):
+    if rooted_on_host(sendbuf, recvbuf):
         return None
     root = check_root(comm, "Gatherv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)

@@ -58,7 +58,7 @@ def reduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
 ) -> Call | None:
     """See `Intracomm.Reduce`."""
-    if rooted_on_host(comm, root, sendbuf, recvbuf):
+    if rooted_on_host(sendbuf, recvbuf):
         return None
     root = check_root(comm, "Reduce", root)
     if comm.rank == root:

@@ -19,7 +19,7 @@ choose = choose_spans("scatter", both_ways=False)
 @takes_derived("Scatter", BLOCKS, ONE, at_root="sendbuf")
 def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
     """See `Intracomm.Scatter`."""
-    if rooted_on_host(comm, root, recvbuf, sendbuf):
+    if rooted_on_host(recvbuf, sendbuf):
         return None
     root = check_root(comm, "Scatter", root)
     send, recv, address = resolve_scatter(comm, sendbuf, recvbuf, root)

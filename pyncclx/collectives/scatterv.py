@@ -20,7 +20,7 @@ choose = choose_announced("scatterv")
 @takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
 def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Call | None:
     """See `Intracomm.Scatterv`."""
-    if rooted_on_host(comm, root, recvbuf, sendbuf):
+    if rooted_on_host(recvbuf, sendbuf):
         return None
     root = check_root(comm, "Scatterv", root)
     buffers, arguments = _arguments(comm, sendbuf, recvbuf, root)

@@ -16,7 +16,7 @@ from ..messages.unsent import going_on, note_buffered
 from ..recording.facts import is_on, records_all
 from ..staging import stage
 from ..staging.by_mpi import is_message, recorded_by_mpi
-from ..staging.operations import OPERATIONS, device_buffers, is_nonblocking, is_persistent
+from ..staging.operations import OPERATIONS, argument, device_buffers, is_nonblocking, is_persistent
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
@@ -52,14 +52,17 @@ def _staged(operation: str, original: _Method) -> _Method:
         began = events.begin(operation, self) if events.listeners else None
         records = not is_blocking_collective and is_on() and (places.host_arrays() or records_all())
         # On the host device every array is in host memory, so MPI's call needs no copies.
-        if not places.host_arrays() and device_buffers(operation, OPERATIONS[operation], args, kwargs):
+        buffers = OPERATIONS[operation]
+        if not places.host_arrays() and device_buffers(operation, buffers, args, kwargs):
             if self.staging:
                 call = _checking(self, operation, original) if receives else functools.partial(original, self)
                 staged = stage.stage(self, operation, call, args, kwargs)
                 return going_on(staged) if nonblocking else staged
             if is_cuda_aware() is False:
+                on_host = [each.name for each in buffers if places.where(argument(each, args, kwargs)) == "host"]
+                reason = f"{on_host[0]} is in host memory" if on_host else "no kernel does this"
                 raise NotSupported(
-                    f"{operation}: no kernel does this, and the MPI library does not take device arrays. Pass host "
+                    f"{operation}: {reason}, and the MPI library does not take device arrays. Pass host "
                     "arrays, or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host "
                     "memory"
                 )

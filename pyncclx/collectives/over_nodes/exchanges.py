@@ -178,7 +178,7 @@ def _apart(composition: Composition, send: int, recv: int, begin: int, end: int)
 @takes_derived("Gather", ONE, BLOCKS, at_root="recvbuf")
 def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Gather`."""
-    if rooted_on_host(comm, root, sendbuf, recvbuf):
+    if rooted_on_host(sendbuf, recvbuf):
         return None
     root = check_root(comm, "Gather", root)
     send, recv, address = resolve_gather(comm, sendbuf, recvbuf, root)
@@ -190,7 +190,7 @@ def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Spanni
 @takes_derived("Gatherv", ONE, VECTOR, at_root="recvbuf")
 def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Gatherv`."""
-    if rooted_on_host(comm, root, sendbuf, recvbuf):
+    if rooted_on_host(sendbuf, recvbuf):
         return None
     root = check_root(comm, "Gatherv", root)
     if comm.rank != root:
@@ -209,7 +209,7 @@ def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Spann
 @takes_derived("Scatter", BLOCKS, ONE, at_root="sendbuf")
 def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Scatter`."""
-    if rooted_on_host(comm, root, recvbuf, sendbuf):
+    if rooted_on_host(recvbuf, sendbuf):
         return None
     root = check_root(comm, "Scatter", root)
     send, recv, address = resolve_scatter(comm, sendbuf, recvbuf, root)
@@ -221,7 +221,7 @@ def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Spann
 @takes_derived("Scatterv", VECTOR, ONE, at_root="sendbuf")
 def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> SpanningCall | None:
     """See `Intracomm.Scatterv`."""
-    if rooted_on_host(comm, root, recvbuf, sendbuf):
+    if rooted_on_host(recvbuf, sendbuf):
         return None
     root = check_root(comm, "Scatterv", root)
     if comm.rank != root:

@@ -31,7 +31,7 @@ def reduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
 ) -> SpanningCall | None:
     """See `Intracomm.Reduce`."""
-    if rooted_on_host(comm, root, sendbuf, recvbuf):
+    if rooted_on_host(sendbuf, recvbuf):
         return None
     check_no_choice("Reduce", algorithm)
     root = check_root(comm, "Reduce", root)
