@@ -37,6 +37,10 @@ class _Topology(Attachment):
     def __init__(self, edges: Edges | None) -> None:
         self.edges = edges
 
+    def is_idle(self) -> bool:
+        """Return True: it holds numbers alone."""
+        return True
+
 
 def edges_of(comm: Any) -> Edges | None:
     """Return the edges of this rank; None if some rank has none, and so no array.

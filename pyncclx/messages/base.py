@@ -22,18 +22,36 @@ _NAME = "messages"  # key in the communicator's attachments
 
 
 class _Attachment(Attachment):
-    """The part of the communicator's state that serves messages."""
+    """The part of the communicator's state that serves messages.
+
+    Attributes
+    ----------
+    endpoint : Endpoint or None
+        None before the first message, and after the communicator has been freed.
+    prepared : Endpoint or None
+        The endpoint for the first message, if it was made before.
+    probed : ProbedMessages
+    """
 
     is_of_messages = True
 
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
+        self.prepared: Endpoint | None = None
         self.probed = ProbedMessages()
+
+    @property
+    def _made(self) -> Endpoint | None:
+        return self.endpoint or self.prepared
 
     def join(self, team: Team) -> None:
         """Let messages use the team's windows from now on."""
-        if self.endpoint is not None:
-            self.endpoint.team = team
+        if self._made is not None:
+            self._made.team = team
+
+    def is_idle(self) -> bool:
+        """Return whether there have been no messages of device arrays."""
+        return self.endpoint is None and not self.probed.are_held
 
     def drain(self) -> None:
         """Wait on the host for all kernels launched so far; raise recorded errors."""
@@ -47,10 +65,10 @@ class _Attachment(Attachment):
 
     def close(self) -> None:
         """Release the endpoint. It lasts until its messages in flight have ended."""
-        if self.endpoint is not None:
-            self.endpoint.forget_comm()
-            postbox, self.endpoint = self.endpoint.postbox, None
-            postbox.bounce.headers.reclaim()
+        made, self.endpoint, self.prepared = self._made, None, None
+        if made is not None:
+            made.forget_comm()
+            made.postbox.bounce.headers.reclaim()
 
 
 class MessageBase(Base):
@@ -74,17 +92,20 @@ class MessageBase(Base):
     def endpoint(self) -> Endpoint:
         """The endpoint of this communicator, made at the first use. Not collective."""
         own: _Attachment | None = self.known
-        # The endpoint is None once the communicator has been freed.
         if own is not None and own.endpoint is not None:
             return own.endpoint
         own = self._messages
         if own.endpoint is None:
-            mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
-            state = state_of(self)
-            topology = (lambda: None) if self.is_inter else (lambda: state.topology)
-            own.endpoint = Endpoint(self, backends.select(), state.calls(self), topology)
-            own.endpoint.team, own.endpoint.caller = state.team, state
+            own.endpoint, own.prepared = own.prepared or self._new_endpoint(), None
         return own.endpoint
+
+    def _new_endpoint(self) -> Endpoint:
+        mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
+        state = state_of(self)
+        topology = (lambda: None) if self.is_inter else (lambda: state.topology)
+        endpoint = Endpoint(self, backends.select(), state.calls(self), topology)
+        endpoint.team, endpoint.caller = state.team, state
+        return endpoint
 
     def prepare_messages(self) -> None:
         """Make the endpoint before a collective whose kernel waits.
@@ -92,11 +113,11 @@ class MessageBase(Base):
         On devices where loading waits for running kernels, a later endpoint would wait for the collective. A stream
         under capture allows no allocation, and its kernels do not run now.
         """
-        device = backends.select()
-        if device.loads_beside_kernels or self._messages.endpoint is not None or self.size == 1:
+        device, own = backends.select(), self._messages
+        if device.loads_beside_kernels or own.endpoint or own.prepared or self.size == 1:
             return
         if not device.is_capturing(device.current_stream()):
-            _ = self.endpoint
+            own.prepared = self._new_endpoint()
 
     def _device_of_team(self) -> Device:
         # Kernels that wait are launched next; MPI must progress meanwhile.

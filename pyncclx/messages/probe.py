@@ -73,6 +73,11 @@ class ProbedMessages:
     def __init__(self) -> None:
         self._messages: list[ProbedMessage] = []
 
+    @property
+    def are_held(self) -> bool:
+        """Whether there are any."""
+        return bool(self._messages)
+
     def find(self, source: int, tag: int) -> ProbedMessage | None:
         """Return the first message that a receive would match; None if there is none."""
         return next((each for each in self._messages if each.fits(source, tag)), None) if self._messages else None

@@ -13,18 +13,16 @@ class Communicator(base.MessageBase):
     size = 2
 
     def __init__(self):
-        self.own = SimpleNamespace(endpoint=None)
+        self.own = base._Attachment()
         self.made = 0
 
     @property
     def _messages(self):
         return self.own
 
-    @property
-    def endpoint(self):
+    def _new_endpoint(self):
         self.made += 1
-        self.own.endpoint = object()
-        return self.own.endpoint
+        return self.made
 
 
 def device(*, loads_beside_kernels=False, capturing=False):
@@ -51,3 +49,6 @@ def test_when_an_endpoint_is_made(monkeypatch, settings, size, expected):
     comm.prepare_messages()
     comm.prepare_messages()
     assert comm.made == expected
+    assert comm.own.is_idle()  # it may end when it is dropped
+    assert comm.endpoint == 1
+    assert not comm.own.is_idle()

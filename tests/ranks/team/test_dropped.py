@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx import backends
 from pyncclx.team import dropped
 from support.arrays import HOST, get, gpu_only, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
@@ -60,6 +61,41 @@ def test_the_next_one_takes_over(parent):
         leases.append(len(parent.team.heap.leases))
     is_right = len(names) == min(parent.size, 2) and leases[1:] == leases[:-1]
     assert_everywhere(WORLD, is_right, f"{len(names)} names, leases {leases}")
+
+
+def begun(comm):
+    recv = xp.zeros(COUNT * comm.size, "i8")
+    comm.Iallgather(put(np.arange(COUNT)), recv).Wait()
+
+
+def prepared(comm):
+    recv = xp.zeros(COUNT * comm.size, "i8")
+    request = comm.Allgather_init(put(np.arange(COUNT)), recv)
+    request.Start()
+    request.Wait()
+    request.Free()
+
+
+def among_neighbors(comm):
+    comm = comm.Create_cart([comm.size], [True])
+    comm.Neighbor_allgather(put(np.arange(COUNT)), xp.zeros(2 * COUNT, "i8"))
+    return comm
+
+
+@pytest.mark.parametrize("call", [begun, prepared, among_neighbors])
+def test_after_calls_that_prepare_something(parent, call, monkeypatch):
+    """Where kernels cannot be loaded beside others, a call that is not waited for prepares what messages need."""
+    if HOST:
+        monkeypatch.setattr(backends.select(), "loads_beside_kernels", False)
+    leases = []
+    for _ in range(8):
+        comm = parent.Dup()
+        comm = call(comm) or comm
+        assert_everywhere(WORLD, works(comm))
+        comm.synchronize()
+        comm = None
+        leases.append(len(parent.team.heap.leases))
+    assert_everywhere(WORLD, leases[2:] == leases[1:-1], f"leases {leases}")
 
 
 def test_a_request_holds_it(parent):
