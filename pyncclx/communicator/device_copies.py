@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from mpi4py import MPI
 from .. import backends
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
-from ..arrays.checks import not_contiguous
+from ..arrays.readers import places_of, read_numpy, reader_of
 from ..backends import Upload
 from ..requests.open_receives import let_receives_leave
 from ..requests.work import Startable, Work
@@ -25,6 +26,30 @@ def array_of(spec: Any) -> Any:
     return spec[0] if isinstance(spec, (list, tuple)) else spec
 
 
+class _HostMemory:
+    """A device whose memory is the host's, to read arrays of any library there."""
+
+    name, ordinal = "host", 0
+
+    def current_stream(self) -> None:
+        return None
+
+    def is_device_pointer(self, address: int) -> bool:
+        return True
+
+    def room(self, address: int, nbytes: int) -> int:
+        return nbytes
+
+
+def _read_host(array: Any, name: str) -> tuple[int, int, Any, tuple[int, ...], bool, object]:
+    """Return address, bytes, element type, shape, "read-only" and owner of an array."""
+    read = reader_of(array)
+    if read is None:
+        array, read = np.asarray(memoryview(array)), read_numpy
+    address, nbytes, key, shape, readonly, _, owner = read(array, name, _HostMemory())
+    return address, nbytes, key, shape, readonly, owner
+
+
 class DeviceCopy:
     """A device copy of a host buffer, copied on a stream of this library's own.
 
@@ -32,23 +57,23 @@ class DeviceCopy:
     ----------
     spec : buffer argument
         The argument with the copy in place of the host buffer.
+    owner : object
+        Object that keeps the host buffer alive.
     """
 
     def __init__(self, spec: Any, which: Argument) -> None:
         self._device = backends.select()
-        array = array_of(spec)
-        host = np.asarray(array if isinstance(array, np.ndarray) else memoryview(array))
-        if not host.flags.forc:
-            raise not_contiguous(which.name, host.shape, host.strides)
-        if which.written and not host.flags.writeable:
+        address, nbytes, key, shape, readonly, self.owner = _read_host(array_of(spec), which.name)
+        if which.written and readonly:
             raise BufferError(f"{which.name} is read-only, and the operation writes to it; pass a writable array")
-        self._host = host.ravel("K").view(np.uint8)
+        memory: Any = (ctypes.c_char * nbytes).from_address(address)
+        self._host = np.frombuffer(memory, np.uint8)
         self._is_written = which.written
         self._before = self._host[:0]
-        self._memory: Upload = self._device.allocate_temporary(max(host.nbytes, 1), self._device.private_stream())
-        datatype = datatypes.of(host.dtype)
-        count = host.nbytes // datatype.itemsize
-        buffer = Buffer(self._memory.address, count, datatype, host.shape, False, None, self._memory)
+        self._memory: Upload = self._device.allocate_temporary(max(nbytes, 1), self._device.private_stream())
+        datatype = datatypes.of(key)
+        count = nbytes // datatype.itemsize
+        buffer = Buffer(self._memory.address, count, datatype, shape, False, None, self._memory)
         self.spec: Any = type(spec)((buffer, *spec[1:])) if isinstance(spec, (list, tuple)) else buffer
 
     def fill(self) -> None:
@@ -117,7 +142,7 @@ class Repeating(Startable):
 
     def __init__(self, work: Startable, copy: DeviceCopy, check_stream: Callable[[], None]) -> None:
         self.work, self.copy, self.check_stream = work, copy, check_stream
-        self.name, self.places = work.name, work.places
+        self.name, self.places = work.name, [*work.places, *places_of([copy.owner])]
 
     def check_owner(self) -> None:
         self.work.check_owner()

@@ -56,6 +56,20 @@ def test_one_buffer_of_one_rank_is_on_the_host(comm, name, form):
             np.testing.assert_array_equal(result, y, err_msg=odd)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["Gather", "Gatherv", "Scatter", "Scatterv", "Reduce"])
+def test_all_ranks_pass_what_matters_at_root(comm, name, form):
+    """In host memory. Elsewhere than at root it is not used."""
+    sent, received, after, keywords = arguments(comm, name)
+    x, y = labels(comm, total(sent)), np.full(total(received), -1.0)
+    scatters = name.startswith("Scatter")
+    here = bytearray(x.tobytes()) if scatters else put(x)
+    there = put(y) if scatters else bytearray(y.tobytes())
+    getattr(MPI.Intracomm, name)(comm, spec(x, sent), spec(y, received), *after, **keywords)
+    call(comm, form, name, spec(here, sent), spec(there, received), *after, **keywords)
+    np.testing.assert_array_equal(get(there) if scatters else np.frombuffer(there), y)
+
+
 def test_derived_datatypes(comm):
     """What lies between the elements of the host's array stays."""
     column = INT64.Create_vector(3, 1, 2 * comm.size).Create_resized(0, 8).Commit()
