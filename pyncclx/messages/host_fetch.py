@@ -44,6 +44,15 @@ class HostFetch:
         self._data = np.empty(nbytes, np.uint8)
         self._has_room = nbytes == envelope.nbytes
 
+    @property
+    def nbytes(self) -> int:
+        """Length of the data in bytes."""
+        return self._data.nbytes
+
+    def has_ended(self) -> bool:
+        """Return whether the sender can reuse its memory: see `unsent.Kept`."""
+        return self.is_over()
+
     def is_of(self, envelope: Envelope) -> bool:
         """Whether this fetches the message of an envelope."""
         return self._envelope == envelope
@@ -69,7 +78,8 @@ class HostFetch:
         status.Set_source(envelope.source)
         status.Set_elements(MPI.BYTE, self._message_nbytes)
         plan = self._endpoint.plan("Recv", buffer, envelope.source, MPI.ANY_TAG)
-        self._incoming = Incoming(None, self._endpoint, plan, None, self._stream)
+        self._incoming = Incoming()
+        self._incoming.begin(None, self._endpoint, plan, None, self._stream)
         self._incoming.accept(self._message, status)
         if nbytes and self._has_room:
             device.copy(MPI.Get_address(self._data), copy.address, nbytes, self._stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
@@ -14,6 +15,7 @@ from ..staging.requests import Prequest
 from ..team.base import Base
 from .host_memory import ScatteredMemory, memory_of
 from .host_receive import HostLanding, landing_of
+from .progress import PROGRESS
 from .unsent import OF_PROCESS, follow
 
 if TYPE_CHECKING:
@@ -129,6 +131,8 @@ class HostReceivePrequest(HostReceive, Prequest):
             return
         landing.is_active = False
         if self and not MPI.Is_finalized() and landing.is_plain and landing.has_envelope():
+            if PROGRESS.made is not None:
+                PROGRESS.made.unsent.dropped.append(landing)
             # Python prints exceptions of destructors.
             raise NotSupported(_LATE)
 
@@ -203,6 +207,13 @@ class _LastingLanding(HostLanding):
         self._examine()
         self._end(None)
         raise NotSupported(_LATE)
+
+    def abandon(self) -> None:
+        """Read the data that no call will fetch, so that its sender can reuse its memory."""
+        # No call is left that could raise an error.
+        with suppress(Exception):
+            if self._examine() and self.fetch is not None:
+                self._comm.endpoint.postbox.receives.unsent.keep_message(self.fetch)
 
     def _end(self, status: MPI.Status | None) -> None:
         with LOCK:

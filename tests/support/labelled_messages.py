@@ -1,10 +1,13 @@
 """Messages that name their sender, tag and number, and peers whose memory is mapped or is not."""
 
+import time
+
 import numpy as np
 from mpi4py import MPI
 
 from pyncclx.messages import bounce
 from support.arrays import put, xp
+from support.everywhere import assert_everywhere
 from support.reference import NODES
 
 WORLD = MPI.COMM_WORLD
@@ -41,3 +44,25 @@ def map_peers_if(comm, mapped, monkeypatch):
     else:
         monkeypatch.setattr(comm.endpoint.peers, "readers", frozenset())
         monkeypatch.setattr(comm.endpoint.peers, "is_reader", lambda rank: False)
+
+
+def unread(comm):
+    """The places of this rank's messages that are not known to have been read, or declined."""
+    bounce, numbers = comm.endpoint.postbox.bounce, comm.endpoint.peers.numbers
+    pools = bounce.slots, bounce.tickets
+    return [place for number in numbers for pool in pools for place in pool.held_for(number)]
+
+
+def assert_all_read(comm):
+    """All ranks' messages have been read, or will be soon. Collective."""
+    end = time.monotonic() + 5
+    while unread(comm) and time.monotonic() < end:
+        comm.endpoint.postbox.receives.unsent.sweep()
+        time.sleep(0.001)
+    assert_everywhere(comm, not unread(comm), f"places {unread(comm)} are held")
+
+
+def end_unread(comm):
+    """End this rank's messages that a test leaves unread, as those to a rank that has failed."""
+    for number in comm.endpoint.peers.numbers:
+        comm.endpoint.postbox.rescue.sends(number)

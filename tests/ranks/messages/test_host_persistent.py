@@ -10,7 +10,7 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.errors import NotSupported
 from support.arrays import put
-from support.labelled_messages import EAGER, LARGE, data_of, map_peers
+from support.labelled_messages import EAGER, LARGE, assert_all_read, data_of, map_peers
 from support.reversed_ranks import ring
 
 ROOM = 1000  # bytes for an envelope
@@ -132,6 +132,7 @@ def test_a_dropped_receive_says_so(comm, monkeypatch):
     del request
     gc.collect()
     assert [type(error) for error in found] == [NotSupported]
+    assert_all_read(comm)
 
 
 def test_host_arrays_messages_are_mpi4pys(comm):

@@ -16,7 +16,7 @@ from pyncclx.messages.envelope import inline_nbytes
 from pyncclx.messages.receive import Incoming
 from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere
-from support.labelled_messages import EAGER, LARGE, data_of, map_peers, map_peers_if
+from support.labelled_messages import EAGER, LARGE, data_of, end_unread, map_peers, map_peers_if
 from support.reference import NODES, comparing
 from support.reversed_ranks import ring
 
@@ -233,6 +233,7 @@ def test_an_error_of_what_brings_the_data(comm, monkeypatch):
     own.Sendrecv(put(data_of(own.rank, 2, 0, 2)), right, 1, recv.array, left, 1)
     with comparing() as compare:
         compare(recv, data_of(left, 2, 0, 2), "what comes after it")
+    end_unread(own)
     own.Free()
 
 
@@ -330,6 +331,7 @@ def test_a_persistent_request_starts_no_more_after_a_wait_in_vain(monkeypatch, k
     MPI.Comm.Barrier(comm)
     if comm.rank == dest:
         MPI.Comm.Recv(comm, bytearray(inline_nbytes(LARGE * 8)), 0, 11)  # nothing is left behind
+    end_unread(comm)
     comm.Free()
 
 
@@ -364,6 +366,7 @@ def test_nobody_receives(monkeypatch):
     other.synchronize()
     if comm.rank == dest:
         MPI.Comm.Recv(comm, bytearray(inline_nbytes(LARGE * 8)), 0, 11)  # nothing is left behind
+    end_unread(comm)
     comm.Free()
 
 

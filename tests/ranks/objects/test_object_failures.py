@@ -1,7 +1,5 @@
 """Objects that cannot be sent or opened: the rank whose part fails raises, no other one waits for it, all goes on."""
 
-import time
-
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -13,7 +11,7 @@ from pyncclx.objects import cargo
 from pyncclx.objects.cargo import Cargo
 from support.arrays import put
 from support.everywhere import assert_everywhere
-from support.labelled_messages import map_peers
+from support.labelled_messages import assert_all_read, map_peers
 from support.objects import difference
 from support.reference import labels
 from support.reversed_ranks import reversed_ranks, ring
@@ -103,18 +101,9 @@ CALLS = {  # given a communicator: a call with an object of this rank
 BY_COLLECTIVES = ("bcast", "allgather", "allreduce")
 
 
-def held(comm):
-    """The places of long messages whose receivers have neither read nor declined them."""
-    bounce, peers = comm.endpoint.postbox.bounce, comm.endpoint.peers
-    return [place for rank in range(comm.size) for place in bounce.tickets.held_for(peers.numbers[rank])]
-
-
 def check_all(comm):
     """All calls are right, and no memory of earlier ones is kept."""
-    end = time.monotonic() + 5
-    while held(comm) and time.monotonic() < end:
-        time.sleep(0.001)
-    assert_everywhere(comm, not held(comm), f"places {held(comm)} are held")
+    assert_all_read(comm)
     problem, below = "", (comm.rank - 1) % comm.size
     for number, (name, call) in enumerate(CALLS.items()):
         own = call(comm)(values(comm, number))
