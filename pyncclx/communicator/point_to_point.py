@@ -59,7 +59,7 @@ class PointToPoint(PersistentMessages):
         return super().Ssend(buf, dest, tag)
 
     @or_staged
-    @calls.isending
+    @calls.sending
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """Begin to send a message, and return its request. As mpi4py's `Isend`.
 
@@ -74,7 +74,7 @@ class PointToPoint(PersistentMessages):
         return super().Isend(buf, dest, tag)
 
     @or_staged
-    @calls.isending
+    @calls.sending
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """Begin to send a message; its request is over once a receive has matched it.
 

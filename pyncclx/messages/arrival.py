@@ -11,7 +11,7 @@ from ..errors import MPIError
 from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
 from .envelope import LETTER, LETTER_NBYTES, Envelope, unpack
-from .mpi_transfer import start_receive
+from .mpi_transfer import received_spec
 from .probe import HOLDING, ProbedMessage
 from .scratch import KEPT_NBYTES, PINNED_NBYTES
 from .side import Plan
@@ -42,10 +42,12 @@ class Arrival:
     _nbytes = 0  # length of the data
     _error: Exception | None = None
     _comm: MessageBase | None = None
+    _probed: ProbedMessage | None = None
     _message: Any = None  # memory that MPI receives into
-    _request = MPI.REQUEST_NULL  # null before MPI's receive starts and after it has ended
+    _is_begun = False  # whether MPI may have begun the receive
+    _request = MPI.REQUEST_NULL  # this object itself until MPI's request is known
 
-    def __init__(
+    def begin(
         self,
         comm: MessageBase | None,
         endpoint: Endpoint,
@@ -58,7 +60,8 @@ class Arrival:
         """Start MPI's receive of the next message on `comm`, or of the `matched` one.
 
         A message that a probe has found comes first. MPI may have another source and tag for it than `probed`, since
-        probes send messages again to this process. Without `comm`, `accept` takes a message that MPI has received.
+        probes send messages again to this process. Without `comm`, `accept` takes a message that MPI has received. Call
+        it in a try block whose handler calls `Incoming.leave`.
         """
         postbox = self.postbox = endpoint.postbox
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
@@ -81,12 +84,19 @@ class Arrival:
             memory = self._message = scratch.free.pop() if 2 * nbytes <= KEPT_NBYTES else scratch.take(nbytes)
         except IndexError:
             memory = self._message = scratch.take(nbytes)
-        if matched is not None:
-            self._request = MPI.Message.Irecv(matched, [memory, MPI.BYTE])
-        elif len(memory) == KEPT_NBYTES:
-            self._request = MPI.Comm.Irecv(comm, [memory, MPI.BYTE], plan.rank, plan.tag)
-        else:
-            self._request = start_receive(comm, plan.rank, plan.tag, memory)
+        try:
+            # Python runs signal handlers after a call, so none comes between this and MPI's call.
+            if matched is not None:
+                self._is_begun = True
+                self._request = MPI.Message.Irecv(matched, [memory, MPI.BYTE])
+            elif len(memory) == KEPT_NBYTES:
+                self._is_begun = True
+                self._request = MPI.Comm.Irecv(comm, [memory, MPI.BYTE], plan.rank, plan.tag)
+            else:
+                self._receive(memory)
+        except MPI.Exception:
+            self._is_begun = False
+            raise
         if endpoint.ring is not None:
             self._entry = endpoint.ring.add_packed(0, plan.facts)
 
@@ -142,7 +152,18 @@ class Arrival:
         assert self._comm is not None
         self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
         self.envelope = None
-        self._request = start_receive(self._comm, self.plan.rank, self.plan.tag, self._message)
+        self._receive(self._message)
+
+    def _receive(self, memory: memoryview) -> None:
+        """Begin MPI's receive into memory of any length."""
+        assert self._comm is not None
+        spec, once = received_spec(memory)
+        try:
+            self._is_begun = True
+            self._request = MPI.Comm.Irecv(self._comm, spec, self.plan.rank, self.plan.tag)
+        finally:
+            if once is not None:
+                once.Free()
 
     def _truncated(self, sent: str) -> MPIError:
         source, tag = self.status.source, self.status.tag

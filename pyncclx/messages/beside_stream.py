@@ -34,6 +34,16 @@ class OpenArrival(Arrival):
     start_event: Event | None = None
     _held_since = 0.0
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether MPI has transferred the data, with an envelope or from a host array."""
+        return self.launched and (self.envelope is None or self.envelope.transport == INLINE)
+
+    @property
+    def peer(self) -> int:
+        """Rank of the sender; MPI.ANY_SOURCE before the message has arrived."""
+        return self.status.source
+
     def leave_stream(self) -> None:
         """Move the kernel to the side stream, after the work enqueued so far on its own.
 

@@ -26,8 +26,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def sending(of_host: _Method) -> _Method:
-    """Make Send or Ssend accept device arrays; `of_host` serves host arrays."""
+    """Make Send, Ssend, Isend or Issend accept device arrays; `of_host` serves host arrays."""
     operation = of_host.__name__
+    blocks = operation in ("Send", "Ssend")
 
     @functools.wraps(of_host)
     def send(comm: MessageBase, buf: Any, dest: int, tag: int = 0) -> Any:
@@ -37,53 +38,31 @@ def sending(of_host: _Method) -> _Method:
             return of_host(comm, buf, dest, tag)
         if began is not None:
             events.start(operation, began, comm)
-        outgoing = None
+        outgoing, request = None, None
         if plan is not NOTHING:
-            endpoint = comm.known.endpoint
-            outgoing = Outgoing(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+            endpoint, outgoing = comm.known.endpoint, Outgoing()
             try:
-                if OPEN_RECEIVES:
+                outgoing.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+                if not blocks:
+                    outgoing.signal_ready()
+                    request = message_request(outgoing)
+                elif OPEN_RECEIVES:
                     outgoing.signal_ready()
                     outgoing.finish(outgoing.stream)
                 else:
                     outgoing.signal_ready(wait=True)
-            except Exception:
-                raise
             except BaseException:
-                outgoing.go_on()
+                outgoing.leave()
                 raise
-            if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
+            if blocks and (endpoint.caller.blocking == "host" or endpoint.caller.stream is not None):
                 end_call(endpoint, outgoing)
-        if began is not None:
-            emit(comm, operation, began, outgoing)
-        return None
-
-    return cast(_Method, send)
-
-
-def isending(of_host: _Method) -> _Method:
-    """Make Isend or Issend accept device arrays; `of_host` serves host arrays."""
-    operation = of_host.__name__
-
-    @functools.wraps(of_host)
-    def isend(comm: MessageBase, buf: Any, dest: int, tag: int = 0) -> Any:
-        began = events.now() if events.listeners else None
-        plan = planned(comm, operation, buf, dest, tag, writable=False)
-        if plan is None:
-            return of_host(comm, buf, dest, tag)
-        if began is not None:
-            events.start(operation, began, comm)
-        outgoing = None
-        if plan is not NOTHING:
-            endpoint = comm.known.endpoint
-            outgoing = Outgoing(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-            outgoing.signal_ready()
-        request = message_request() if outgoing is None else message_request(outgoing)
+        elif not blocks:
+            request = message_request()
         if began is not None:
             emit(comm, operation, began, outgoing)
         return request
 
-    return cast(_Method, isend)
+    return cast(_Method, send)
 
 
 def receiving(of_host: _Method) -> _Method:
@@ -107,9 +86,13 @@ def receiving(of_host: _Method) -> _Method:
         if plan is NOTHING:
             MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)
         else:
-            endpoint = comm.known.endpoint
-            incoming = Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan))
-            incoming.finish(incoming.stream)
+            endpoint, incoming = comm.known.endpoint, Incoming()
+            try:
+                incoming.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan))
+                incoming.finish(incoming.stream)
+            except BaseException:
+                incoming.leave()
+                raise
             if status is not None:
                 copy_status(status, incoming.status)
             if endpoint.caller.blocking == "host" or endpoint.caller.stream is not None:
@@ -136,11 +119,14 @@ def ireceiving(of_host: _Method) -> _Method:
         if plan is NOTHING:
             request = message_request(status=status_of_no_source())
         else:
-            endpoint = comm.known.endpoint
-            stream, start = place_of(endpoint, plan)
-            incoming = Incoming(comm, endpoint, plan, buf, stream)
-            incoming.start_event = start
-            request = message_request(incoming, status=incoming.status)
+            endpoint, incoming = comm.known.endpoint, Incoming()
+            try:
+                stream, incoming.start_event = place_of(endpoint, plan)
+                incoming.begin(comm, endpoint, plan, buf, stream)
+                request = message_request(incoming, status=incoming.status)
+            except BaseException:
+                incoming.leave()
+                raise
         if began is not None:
             emit(comm, "Irecv", began, incoming)
         return request
@@ -153,8 +139,13 @@ def receive_matched(
 ) -> None:
     """Receive a matched message into a device array (Mrecv)."""
     began = events.begin("Recv", comm) if events.listeners else None
-    incoming = _begin_matched(comm, "Recv", message, buf, probed)
-    incoming.finish(incoming.stream)
+    incoming = Incoming()
+    try:
+        _begin_matched(incoming, comm, "Recv", message, buf, probed)
+        incoming.finish(incoming.stream)
+    except BaseException:
+        incoming.leave()
+        raise
     if status is not None:
         copy_status(status, incoming.status)
     end_call(incoming.endpoint, incoming)
@@ -165,17 +156,22 @@ def receive_matched(
 def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: ProbedMessage | None = None) -> Request:
     """Begin to receive a matched message into a device array (Imrecv)."""
     began = events.begin("Irecv", comm) if events.listeners else None
-    incoming = _begin_matched(comm, "Irecv", message, buf, probed)
-    request = message_request(incoming, status=incoming.status)
+    incoming = Incoming()
+    try:
+        _begin_matched(incoming, comm, "Irecv", message, buf, probed)
+        request = message_request(incoming, status=incoming.status)
+    except BaseException:
+        incoming.leave()
+        raise
     if began is not None:
         emit(comm, "Irecv", began, incoming)
     return request
 
 
 def _begin_matched(
-    comm: MessageBase, operation: str, message: MPI.Message, buf: Any, probed: ProbedMessage | None
-) -> Incoming:
+    incoming: Incoming, comm: MessageBase, operation: str, message: MPI.Message, buf: Any, probed: ProbedMessage | None
+) -> None:
     """Begin to receive a message that a probe has matched."""
     plan, endpoint = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True), comm.endpoint
     assert plan is not None
-    return Incoming(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)
+    incoming.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)

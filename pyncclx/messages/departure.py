@@ -14,7 +14,7 @@ from .bounce import SLOT_NBYTES
 from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
-from .mpi_transfer import GAP_NBYTES, start_send
+from .mpi_transfer import GAP_NBYTES, sent_spec
 from .scratch import PINNED_NBYTES, host_memory
 from .side import Plan
 from .typed import TypedBuffer
@@ -44,13 +44,12 @@ class Departure:
         Whether a kernel copies the data to a slot.
     """
 
-    put, is_inline, is_copied = b"", False, False
+    put, is_inline, is_copied, is_sent, clock = b"", False, False, False, 0
     _entry = 0
     _offered: int | None = None  # place of an offered message, until it is complete
-    _place: int | None = None  # place held until the receiver has read the message
-    _request = MPI.REQUEST_NULL
+    _request = MPI.REQUEST_NULL  # this object itself until MPI's request is known
 
-    def __init__(
+    def begin(
         self,
         comm: MPI.Comm | None,
         endpoint: Endpoint,
@@ -59,6 +58,7 @@ class Departure:
         stream: Any,
         channel: Outlet | None = None,
     ) -> None:
+        """Choose the transport, and let MPI send the envelope to the plan's rank."""
         self.endpoint, self.plan, self.buffer, self.peer, self.stream = endpoint, plan, plan.buffer, plan.rank, stream
         if isinstance(plan.buffer, TypedBuffer):
             plan.buffer.pack(endpoint, stream)
@@ -71,24 +71,32 @@ class Departure:
             record()
         elif ring is not None:
             self._entry = ring.add_packed(0, plan.facts)
-        place, start = None, STARTS[plan.is_synchronous]
+        place, once = None, None
         if plan.is_short and (plan.rank in endpoint.peers.readers or endpoint.peers.is_reader(plan.rank)):
-            place = self._place = postbox.bounce.slots.take(self.clock, endpoint.peers.numbers[plan.rank])
+            place = postbox.bounce.slots.take(self.clock, endpoint.peers.numbers[plan.rank])
         try:
             if place is None:
                 self.message: Any = self._choose(needs_envelope=comm is None)
                 if comm is not None:
-                    self._request = start_send(start, comm, plan.rank, plan.tag, self.message)
+                    spec, once = sent_spec(self.message)
+                    self.message = spec[0]
             else:
                 ready, slot, offset = postbox.bounce.slot_addresses[place]
                 self.put, self.is_copied = PUT.pack(plan.buffer.address, slot, ready, plan.nbytes, self.clock), True
                 located = None if channel is None else channel.located
                 self.message = eager(postbox.sender, self.clock, plan.nbytes, place, endpoint.rank, offset, located)
-                if comm is not None:
-                    self._request = start(comm, [self.message, MPI.BYTE], plan.rank, plan.tag)
+                spec = [self.message, MPI.BYTE]
+            if comm is not None:
+                start = STARTS[plan.is_synchronous]
+                # Python runs signal handlers after a call, so none comes between this and MPI's call.
+                self.is_sent = True
+                self._request = start(comm, spec, plan.rank, plan.tag)
         except MPI.Exception as error:
-            self.withdraw()
+            self.is_sent = False
             raise endpoint.explained(error, plan.operation) from error
+        finally:
+            if once is not None:
+                once.Free()
 
     # The other transports. Each method returns the message for MPI, or None if its transport cannot be used.
 
@@ -118,7 +126,7 @@ class Departure:
             if exported is not None:
                 exported.close()
             return None
-        self._offered = self._place = place
+        self._offered = place
         return envelope._replace(place=place).pack()
 
     def _located(self) -> tuple[Envelope, Exported | None] | None:
@@ -170,5 +178,5 @@ class Departure:
     def withdraw(self) -> None:
         """Free the place of a message whose envelope was not sent."""
         self.put, self._offered = b"", None
-        if self._place is not None:
-            self.postbox.rescue.end(self._place, self.clock)
+        if self.clock:
+            self.postbox.rescue.withdraw(self.clock)

@@ -31,23 +31,23 @@ def exchange(
 ) -> None:
     """Send and receive, and wait for both (Sendrecv, Sendrecv_replace)."""
     endpoint: Endpoint = comm.known.endpoint
-    incoming, outgoing = _begin(comm, endpoint, operation, began, sending, receiving, at_once=True)
-    to_end = None if outgoing is None or outgoing.plan.is_free_at_once else outgoing
+    outgoing = None if sending[0] is NOTHING else Outgoing()
+    incoming = None if receiving[0] is NOTHING else Incoming()
     try:
+        _begin(comm, endpoint, operation, began, (outgoing, *sending), (incoming, *receiving), at_once=True)
+        waited = None if outgoing is None or outgoing.plan.is_free_at_once else outgoing
         try:
             if incoming is not None:
                 incoming.finish(incoming.stream)
         except Exception:
-            if to_end is not None:
-                to_end.finish(to_end.stream)
+            # The program may overwrite the buffer next.
+            if waited is not None:
+                waited.finish(waited.stream)
             raise
-        if to_end is not None:
-            to_end.finish(to_end.stream)
-    except Exception:
-        raise
+        if waited is not None:
+            waited.finish(waited.stream)
     except BaseException:
-        if to_end is not None:
-            to_end.go_on()
+        _leave(incoming, outgoing)
         raise
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
@@ -59,9 +59,15 @@ def exchange(
 
 def iexchange(comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side) -> Request:
     """Begin to send and receive; return the request (Isendrecv, Isendrecv_replace)."""
-    incoming, outgoing = _begin(comm, comm.known.endpoint, operation, began, sending, receiving)
-    status = status_of_no_source() if incoming is None else incoming.status
-    request = message_request(*(each for each in (incoming, outgoing) if each is not None), status=status)
+    outgoing = None if sending[0] is NOTHING else Outgoing()
+    incoming = None if receiving[0] is NOTHING else Incoming()
+    try:
+        _begin(comm, comm.known.endpoint, operation, began, (outgoing, *sending), (incoming, *receiving))
+        status = status_of_no_source() if incoming is None else incoming.status
+        request = message_request(*(each for each in (incoming, outgoing) if each is not None), status=status)
+    except BaseException:
+        _leave(incoming, outgoing)
+        raise
     if began is not None:
         emit(comm, operation, began, outgoing, incoming)
     return request
@@ -80,38 +86,37 @@ def _begin(
     endpoint: Endpoint,
     operation: str,
     began: float | None,
-    sending: Side,
-    receiving: Side,
+    sending: tuple[Outgoing | None, Plan, Any],
+    receiving: tuple[Incoming | None, Plan, Any],
     *,
     at_once: bool = False,
-) -> tuple[Incoming | None, Outgoing | None]:
-    """Begin the receive and the send; None for a side with MPI.PROC_NULL.
+) -> None:
+    """Begin the receive and the send; they are None on a side with MPI.PROC_NULL.
 
     With `at_once` the caller waits for the receive next. If its message arrives soon, one kernel copies both messages.
     """
     if began is not None:
         events.start(operation, began, comm)
-    (send_plan, sent), (plan, received), incoming, outgoing = sending, receiving, None, None
-    send_stream = None if send_plan is NOTHING else stream_of(endpoint, send_plan)
-    if plan is not NOTHING:
+    (outgoing, send_plan, sent), (incoming, plan, received) = sending, receiving
+    send_stream = None if outgoing is None else stream_of(endpoint, send_plan)
+    if incoming is not None:
         # If neither array names a stream, one wait for the current stream is enough for both.
         has_waited = plan.of_current is not None and plan.of_current == send_plan.of_current
         stream = send_stream if has_waited else stream_of(endpoint, plan)
-        incoming = Incoming(comm, endpoint, plan, received, stream)
-    try:
-        if send_plan is not NOTHING:
-            outgoing = Outgoing(comm, endpoint, send_plan, sent, send_stream)
-            if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
-                incoming.launch_soon(outgoing)
-            outgoing.signal_ready()
-    except BaseException:
-        if incoming is not None:
-            incoming.cancel()
-            incoming.abandon()
-        if outgoing is not None:
-            outgoing.go_on()
-        raise
-    return incoming, outgoing
+        incoming.begin(comm, endpoint, plan, received, stream)
+    if outgoing is not None:
+        outgoing.begin(comm, endpoint, send_plan, sent, send_stream)
+        if at_once and outgoing.put and incoming is not None and incoming.stream is outgoing.stream:
+            incoming.launch_soon(outgoing)
+        outgoing.signal_ready()
+
+
+def _leave(incoming: Incoming | None, outgoing: Outgoing | None) -> None:
+    """Leave the messages of a call that has raised."""
+    if incoming is not None:
+        incoming.leave()
+    if outgoing is not None:
+        outgoing.leave()
 
 
 def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Side:

@@ -5,7 +5,6 @@ A message may have more bytes than an int can count, or than the receive buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,29 +26,30 @@ ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)
 _KEPT: dict[int, MPI.Datatype] = held({})
 
 
-def start_receive(comm: MPI.Comm, source: int, tag: int, memory: memoryview) -> MPI.Request:
-    """Start to receive into `memory`, which may be longer than 2 GiB."""
-    if len(memory) <= _INT_MAX:
-        return MPI.Comm.Irecv(comm, [memory, MPI.BYTE], source, tag)
-    return _start(MPI.Comm.Irecv, comm, source, tag, memory, two_part_datatype(len(memory), 0))
+def received_spec(memory: memoryview) -> tuple[list[Any], MPI.Datatype | None]:
+    """Return mpi4py's specification of memory for a message, which may be longer than 2 GiB.
+
+    Free the second item, if it is not None, once MPI has begun the receive.
+    """
+    return _spec(memory, None if len(memory) <= _INT_MAX else two_part_datatype(len(memory), 0))
 
 
-def start_send(call: Callable[..., MPI.Request], comm: MPI.Comm, dest: int, tag: int, message: Any) -> MPI.Request:
-    """Start to send a message.
+def sent_spec(message: Any) -> tuple[list[Any], MPI.Datatype | None]:
+    """Return mpi4py's specification of a message to send.
 
-    An array has a gap of `GAP_NBYTES` after the first `ENVELOPE_NBYTES`. The gap is not sent. `call` is
-    `MPI.Comm.Isend` or `MPI.Comm.Issend`.
+    An array has a gap of `GAP_NBYTES` after the first `ENVELOPE_NBYTES`, which is not sent. Free the second item, if it
+    is not None, once MPI has begun the send.
     """
     if isinstance(message, np.ndarray) and len(message) <= _SHORT_NBYTES:
         message = bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
     if not isinstance(message, np.ndarray):
-        if len(message) <= _INT_MAX:
-            return call(comm, [message, MPI.BYTE], dest, tag)
-        return _start(call, comm, dest, tag, message, two_part_datatype(len(message), 0))
+        return _spec(message, None if len(message) <= _INT_MAX else two_part_datatype(len(message), 0))
     known = _kept_datatype(len(message))
-    if known is not None:
-        return call(comm, [message, 1, known], dest, tag)
-    return _start(call, comm, dest, tag, message, two_part_datatype(len(message)))
+    return _spec(message, two_part_datatype(len(message))) if known is None else ([message, 1, known], None)
+
+
+def _spec(memory: Any, datatype: MPI.Datatype | None) -> tuple[list[Any], MPI.Datatype | None]:
+    return [memory, MPI.BYTE] if datatype is None else [memory, 1, datatype], datatype
 
 
 def _kept_datatype(nbytes: int) -> MPI.Datatype | None:
@@ -75,13 +75,3 @@ def two_part_datatype(nbytes: int, gap_nbytes: int = GAP_NBYTES) -> MPI.Datatype
     )
     block.Free()
     return whole.Commit()
-
-
-def _start(
-    call: Callable[..., MPI.Request], comm: MPI.Comm, rank: int, tag: int, memory: Any, datatype: MPI.Datatype
-) -> MPI.Request:
-    try:
-        return call(comm, [memory, 1, datatype], rank, tag)
-    finally:
-        # MPI keeps the datatype until a transfer that has started is complete.
-        datatype.Free()

@@ -39,29 +39,27 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
     """Finish requests of messages, and launch their waiting receives together."""
     begun: list[tuple[int, MessageWork, Any]] = []
     receives: list[Incoming] = []
-    for index, work in works.items():
-        work.active = False
-        # Take the messages, so that no second thread completes them. Take them back if they have been abandoned.
-        messages, work.messages = work.messages, ()
-        if not messages:
-            try:
-                messages = work.taken_back()
-            except Exception as error:
-                failures.add(error, index)
-        for message in messages:
-            begun.append((index, work, message))
-            if isinstance(message, Incoming) and not message.launched:
-                receives.append(message)
+    messages: tuple[Any, ...] = ()
     try:
+        for index, work in works.items():
+            work.active = False
+            # Take the messages, so that no second thread completes them. Take them back if they have been abandoned.
+            messages, work.messages = work.messages, ()
+            if not messages:
+                try:
+                    messages = work.taken_back()
+                except Exception as error:
+                    failures.add(error, index)
+            for message in messages:
+                begun.append((index, work, message))
+                if isinstance(message, Incoming) and not message.launched:
+                    receives.append(message)
         if len(receives) > 1:
             receives[0].postbox.receives.launch_all(receives)
         _finish(begun, failures, waits)
-    # After an exception of a signal handler, say, no later message may be received into these buffers.
     except BaseException:
-        for _, _, message in begun:
-            if isinstance(message, Incoming):
-                message.cancel()
-            message.abandon()
+        for message in dict.fromkeys((*(message for _, _, message in begun), *messages)):
+            message.leave()
         raise
 
 

@@ -42,8 +42,11 @@ class _Group:
     batch: list[Message]
     captured: list[PersistentMessage]
 
-    def launch_captured(self) -> None:
-        """Capture one launch for all messages, and mark each as active."""
+    def launch(self) -> None:
+        """Launch all messages; in a capture, mark each as active."""
+        if not self.captured:
+            launch(self.endpoint, "Startall", self.batch, self.stream)
+            return
         order = self.endpoint.order
         stream = order.aside(self.stream)
         with order.following(stream):
@@ -66,26 +69,29 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
             if group is not None:
                 if work.needs_channel:
                     work.make_channel(group.stream)
-                message = work.make(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+                message = work.make()
+                try:
+                    message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+                    if work.receives:
+                        work.status = message.status
+                        message.postbox.receives.post(message)
+                    elif len(works) == 1:
+                        message.signal_ready()
+                    else:
+                        message.signal_ready_by(group.batch)
+                    if not (work.receives or message.plan.is_free_at_once):
+                        message.post()
+                except BaseException:
+                    message.leave()
+                    raise
                 work.messages = (message,)
-                if work.receives:
-                    work.status = message.status
-                    message.postbox.receives.post(message)
-                elif len(works) == 1:
-                    message.signal_ready()
-                else:
-                    message.signal_ready_by(group.batch)
-                if not (work.receives or message.plan.is_free_at_once):
-                    message.post()
             work.active = True
     # Launch even after an exception: receivers already have the envelopes of messages that have begun.
     finally:
         # Producers may share a group.
         for group in dict.fromkeys(groups.values()):
-            if group.captured:
-                group.launch_captured()
-            elif group.batch:
-                launch(group.endpoint, "Startall", group.batch, group.stream)
+            if group.batch:
+                group.launch()
 
 
 def _groups_of(works: Sequence[PersistentMessage]) -> dict[Hashable, _Group]:

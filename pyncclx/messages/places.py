@@ -32,9 +32,16 @@ class Places:
                 self._sweep()
             if not self._free:
                 return None
-            place = self._free.popleft()
+            place = self._free[0]
+            # In this order: an interrupt in between loses no place.
             self._held[place] = clock, exported, number
+            del self._free[0]
             return place
+
+    def place_of(self, clock: int) -> int | None:
+        """Return the place of the message with a clock; None if it has none."""
+        with self._lock:
+            return next((place for place, held in self._held.items() if held[0] == clock), None)
 
     def held_for(self, number: int) -> list[tuple[int, int]]:
         """Return place and clock of each message to a rank that is not known to be over.
@@ -51,6 +58,6 @@ class Places:
         for place, (clock, exported, _) in list(self._held.items()):
             if done[place - self._first] == clock:
                 del self._held[place]
+                self._free.append(place)
                 if exported is not None:
                     exported.close()
-                self._free.append(place)

@@ -34,12 +34,9 @@ class Incoming(OpenArrival):
     A call waits for its message, or it is posted (`requests/open_receives.py`).
     """
 
-    # Whether the sender's memory is open for this message.
-    _has_opened = False
-    # Recorded after a kernel that has left the receive's stream.
-    _end_event: Event | None = None
-    # Recorded after a copy from memory that MPI has received into.
-    _copied: Event | None = None
+    _has_opened = False  # whether the sender's memory is open for this message
+    _end_event: Event | None = None  # recorded after a kernel that has left the receive's stream
+    _copied: Event | None = None  # recorded after a copy from memory that MPI has received into
 
     # The message
 
@@ -73,10 +70,8 @@ class Incoming(OpenArrival):
                     break
                 self.poll()
             self.launch()
-        # After an exception of a signal handler, say, no later message may be received into this buffer.
         except BaseException:
-            self.cancel()
-            self.abandon()
+            self.leave()
             raise
 
     # The data
@@ -97,8 +92,10 @@ class Incoming(OpenArrival):
                 arrived = self.postbox.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), 1]
                 arguments = PULL.pack(ready, done, arrived, data, buffer, nbytes, clock, peer, tag)
                 if outgoing is not None:
-                    kernel, arguments, outgoing.put = "put_and_pull", outgoing.put + arguments, b""
+                    kernel, arguments = "put_and_pull", outgoing.put + arguments
                 endpoint.launch(self.plan.operation, kernel, blocks, endpoint.device.threads, arguments, stream)
+                if outgoing is not None:
+                    outgoing.put = b""
         # Another call may have launched this. The call that waits for this receive raises the error.
         except Exception as error:
             self._error = self._error or error
@@ -210,12 +207,21 @@ class Incoming(OpenArrival):
         if self.endpoint.broken and self.envelope is not None and self._error is None:
             self.endpoint.check_data(self.plan.operation, self.status.source, self.envelope.clock)
         if self._error is not None:
-            error, self._error = self._error, None
+            # What has arrived is not to be unpacked.
+            error, self._error, self._nbytes = self._error, None, 0
             raise error
 
     def post(self) -> None:
         """Post the receive, so that it makes progress whatever this process waits for."""
         self.postbox.receives.post(self)
+
+    def leave(self) -> None:
+        """End the receive without its call, which has raised. No later message comes into it."""
+        if self._is_begun and self._request is MPI.REQUEST_NULL:
+            self.postbox.receives.unsent.keep_lost(self._message)
+        elif self._is_begun:
+            self.cancel()
+            self.abandon()
 
     def abandon(self) -> None:
         """Let the receive complete without a call that finishes it."""
@@ -225,16 +231,6 @@ class Incoming(OpenArrival):
             elif not self.is_abandoned:
                 self.is_abandoned, self.is_awaited = True, False
                 self.post()
-
-    @property
-    def is_inline(self) -> bool:
-        """Whether MPI has transferred the data, with an envelope or from a host array."""
-        return self.launched and (self.envelope is None or self.envelope.transport == INLINE)
-
-    @property
-    def peer(self) -> int:
-        """Rank of the sender; MPI.ANY_SOURCE before the message has arrived."""
-        return self.status.source
 
 
 def _launch_together(receives: Sequence[Incoming]) -> None:

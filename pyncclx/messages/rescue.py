@@ -48,6 +48,12 @@ class Rescue:
             self.end(place, clock)
         return bool(held)
 
+    def withdraw(self, clock: int) -> None:
+        """End the message with a clock, which was not sent, if it has a place."""
+        for place in (self._bounce.slots.place_of(clock), self._bounce.tickets.place_of(clock)):
+            if place is not None:
+                self.end(place, clock)
+
     def end(self, place: int, clock: int) -> None:
         """End the sent message of a place, as if its receiver had read it."""
         _, done = words_of(self._bounce.address, place)

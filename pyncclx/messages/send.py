@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from mpi4py import MPI
@@ -29,6 +30,8 @@ class Outgoing(Departure):
 
     # Whether the monitor thread lets MPI make progress for it.
     _is_open = False
+    # Whether the ready word of an offered message is set, or a kernel that sets it is launched.
+    _is_signalled = False
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +58,7 @@ class Outgoing(Departure):
     # The sender's kernels
 
     def signal_ready(self, *, wait: bool = False) -> None:
-        """Signal the receiver that the stream's data can be read.
+        """Signal the receiver that the stream's data can be read, unless this is done.
 
         With `wait`, make the stream wait until the receiver has read it. Use it only while no receive is open;
         otherwise the two ranks could deadlock.
@@ -70,8 +73,9 @@ class Outgoing(Departure):
         elif wait:
             # MPI first: it may need this rank's calls to transfer the envelope, for which the receiver waits.
             self._leave_to_mpi()
-        if self._offered is not None:
+        if self._offered is not None and not self._is_signalled:
             self._launch_offer(self.stream, ready=True, wait=wait)
+            self._is_signalled = True
 
     def signal_ready_by(self, batch: list[Message]) -> None:
         """Signal the receiver that the data can be read, by the launch of a batch."""
@@ -85,6 +89,7 @@ class Outgoing(Departure):
         if self._offered is not None:
             ready, _ = words_of(self.postbox.bounce.address, self._offered)
             batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, plan.rank, plan.tag))
+            self._is_signalled = True
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
@@ -163,13 +168,22 @@ class Outgoing(Departure):
             self._close()
         return is_over
 
-    def go_on(self) -> None:
-        """Signal and abandon the message of a call that was interrupted.
+    def leave(self) -> None:
+        """Let the message complete without its call, which has raised.
 
-        A signal handler may have raised. The receiver still gets the data.
+        A signal handler may have raised. What MPI has sent arrives whole; what it has not sent gives its place back.
         """
-        self.signal_ready()
-        self.abandon()
+        if not self.is_sent:
+            self.withdraw()
+            return
+        if self._request is MPI.REQUEST_NULL:
+            self.postbox.receives.unsent.keep_lost(self.message)
+        try:
+            # The exception of the call counts.
+            with suppress(Exception):
+                self.signal_ready()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Let the message complete without a call. The library keeps it until then."""

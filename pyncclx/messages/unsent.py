@@ -31,6 +31,8 @@ STEPS = 16
 _AT_A_LOOK = 64
 # Kept messages tested when one is added. More than one, so that the number of ended messages shrinks.
 _FOR_ONE = 2
+# Memory of transfers whose requests are lost. MPI may use it at any time.
+_LOST: list[Any] = held([])
 
 
 class Kept(Protocol):
@@ -176,6 +178,11 @@ class Unsent:
                     self._watcher.wake()
             if len(self._kept) > 1 or self.dropped:
                 self.sweep(_FOR_ONE)
+
+    def keep_lost(self, memory: Any) -> None:
+        """Keep the memory of a transfer for ever: an interrupt has lost its request."""
+        _LOST.append(memory)
+        self.note_buffered()
 
     def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
         """Keep memory until a stream has done its present work.

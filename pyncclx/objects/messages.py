@@ -80,11 +80,12 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
     data = None if cargo.is_short else _copy(endpoint, cargo)
     if data is None:
         return Short.of(comm, contents, cargo, _SEND)
-    outgoing = Outgoing(None, endpoint, endpoint.plan(_SEND, data, dest, tag), None, cargo.stream)
-    # mpi4py sends the envelope in the object.
-    envelope = _without_gap(outgoing.message)
-    sealed = Sealed(outgoing, (contents.stream, contents.buffers, cargo.forms, envelope, endpoint.rank, tag))
+    outgoing = Outgoing()
     try:
+        outgoing.begin(None, endpoint, endpoint.plan(_SEND, data, dest, tag), None, cargo.stream)
+        # mpi4py sends the envelope in the object.
+        envelope = _without_gap(outgoing.message)
+        sealed = Sealed(outgoing, (contents.stream, contents.buffers, cargo.forms, envelope, endpoint.rank, tag))
         outgoing.signal_ready()
         if comm.blocking == "host":
             device.synchronize(cargo.stream)
@@ -93,7 +94,7 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
             events.emit(_SEND, how, data.nbytes, began, comm=comm, peer=dest)
         outgoing.abandon()
     except BaseException:
-        sealed.withdraw()
+        outgoing.withdraw()
         raise
     return sealed
 
@@ -186,7 +187,8 @@ def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: i
     status = MPI.Status()
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, len(message))
-    incoming = Incoming(None, endpoint, endpoint.plan(_RECEIVE, data, source, tag), None, stream)
+    incoming = Incoming()
+    incoming.begin(None, endpoint, endpoint.plan(_RECEIVE, data, source, tag), None, stream)
     incoming.accept(np.frombuffer(message, np.uint8), status)
     incoming.finish(stream)
     return incoming

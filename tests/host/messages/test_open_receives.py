@@ -105,7 +105,8 @@ class Typed(TypedBuffer):
 def receive_of(endpoint, transport=OFFERED, buffer=None):
     """A receive on `OWN` whose message has come, with clock 5."""
     buffer = buffer or SimpleNamespace(nbytes=64, address=0)
-    receive = Incoming(None, endpoint, Plan("Irecv", buffer, 1, 0, b""), None, OWN)
+    receive = Incoming()
+    receive.begin(None, endpoint, Plan("Irecv", buffer, 1, 0, b""), None, OWN)
     receive.envelope = Envelope(SENDER, transport, clock=5, nbytes=64)
     receive._nbytes, receive._message, receive.has_arrived = 64, bytearray(64), True
     receive.status.Set_source(1)
