@@ -82,6 +82,7 @@ def endpoint(device):
         bounce=SimpleNamespace(arrived=defaultdict(int)),
         scratch=SimpleNamespace(drop=lambda message, copied: None),
         rescue=SimpleNamespace(pulled={}),
+        spare_events=[],
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
@@ -223,7 +224,7 @@ def test_a_receive_leaves_once(endpoint, device):
     receive.leave_stream()
     receive.launch()
     receive.finish(CURRENT)
-    assert device.done == [*ASIDE, (SIDE, CURRENT)]
+    assert device.done == [*ASIDE, ("after event", CURRENT)]
 
 
 def test_a_receive_is_over_when_its_data_is_there(endpoint, device):
