@@ -26,7 +26,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def sending(of_host: _Method) -> _Method:
-    """Make Send, Ssend, Isend or Issend accept device arrays; `of_host` serves host arrays."""
+    """Make a method that sends accept device arrays; `of_host` serves host arrays."""
     operation = of_host.__name__
     blocks = operation in ("Send", "Ssend")
 

@@ -27,7 +27,7 @@ _KEPT: dict[int, MPI.Datatype] = held({})
 
 
 def received_spec(memory: memoryview) -> tuple[list[Any], MPI.Datatype | None]:
-    """Return mpi4py's specification of memory for a message, which may be longer than 2 GiB.
+    """Return mpi4py's specification of memory for a message of any length.
 
     Free the second item, if it is not None, once MPI has begun the receive.
     """

@@ -216,7 +216,7 @@ class Incoming(OpenArrival):
         self.postbox.receives.post(self)
 
     def leave(self) -> None:
-        """End the receive without its call, which has raised. No later message comes into it."""
+        """End the receive of a call that has raised. It takes no later message."""
         if self._is_begun and self._request is MPI.REQUEST_NULL:
             self.postbox.receives.unsent.keep_lost(self._message)
         elif self._is_begun:
