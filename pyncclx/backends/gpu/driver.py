@@ -18,7 +18,7 @@ _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _handles: dict[int, Any] = {}
 _pointers: dict[int, ctypes.c_void_p] = {}
 # Called through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
-_record, _wait, _query = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent, LIBRARY.cuStreamQuery
+_record, _wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -73,12 +73,12 @@ def capture_of(stream: Any) -> int:
     return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
 
 
-def status_of(stream: Any) -> int:
+def query(stream: Any) -> int:
     """Return the driver's status of a CuPy stream that is not being captured.
 
     0 if it is idle, 600 if not, otherwise an error.
     """
-    return int(_query(pointer_of(stream)))
+    return int(driver.cuStreamQuery(handle_of(stream))[0])
 
 
 @contextmanager

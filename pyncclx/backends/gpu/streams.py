@@ -117,7 +117,7 @@ class GpuStreams(GpuProperties):
     def is_idle(self, stream: Any) -> bool:
         with self.attached():
             # Query by the driver: CUDA's runtime would keep an error of the query for its next caller.
-            return self.is_capturing(stream) or driver.status_of(stream) in (_SUCCESS, *_DESTROYED)
+            return self.is_capturing(stream) or driver.query(stream) in (_SUCCESS, *_DESTROYED)
 
     def event(self) -> Event:
         return Event()
