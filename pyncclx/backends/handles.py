@@ -81,6 +81,9 @@ class Event(Protocol):
     def order(self, then: Any) -> None:
         """Make work enqueued on `then` from now on wait for the event."""
 
+    def order_eager(self, then: Any) -> None:
+        """Order a stream as `order` does; neither may be in a capture, which is unchecked."""
+
     def synchronize(self) -> None:
         """Wait on the host for the event."""
 

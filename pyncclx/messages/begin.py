@@ -76,11 +76,11 @@ def _new_plan(
 def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
     """Return the stream of a receive that is begun, and its start event or None.
 
-    If its stream is private, the receive leaves it at once. An event on the current stream costs less than making the
-    private stream wait, and than moving the receive when the next call does the same.
+    Calls of the communicator block. If the stream is private, the receive leaves it at once: an event on the current
+    stream costs less than making the private stream wait, and than moving the receive when the next call does so.
     """
     caller = endpoint.caller
-    if plan.of_current and caller.blocking == "host" and caller.stream is None:
+    if plan.of_current and caller.stream is None:
         current = endpoint.device.current_stream()
         stream = endpoint.device.private_beside(current)
         if stream is not None:

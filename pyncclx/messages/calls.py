@@ -121,7 +121,10 @@ def ireceiving(of_host: _Method) -> _Method:
         else:
             endpoint, incoming = comm.known.endpoint, Incoming()
             try:
-                stream, incoming.start_event = place_of(endpoint, plan)
+                if endpoint.caller.blocking == "host":
+                    stream, incoming.start_event = place_of(endpoint, plan)
+                else:
+                    stream = stream_of(endpoint, plan)
                 incoming.begin(comm, endpoint, plan, buf, stream)
                 request = message_request(incoming, status=incoming.status)
             except BaseException:

@@ -143,7 +143,7 @@ class Incoming(OpenArrival):
             assert bounce is not None
         if self.start_event is not None:
             self._kernel_stream = postbox.side_stream
-            self.start_event.order(self._kernel_stream)
+            self.start_event.order_eager(self._kernel_stream)
         # After an error, the kernel only sets the done word.
         data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
         nbytes, ready = 0 if self._error else envelope.nbytes, bounce + READY + CLOCK.size * place
@@ -262,7 +262,8 @@ def _leave(receives: Sequence[Incoming]) -> None:
         try:
             if each.start_event is not None:
                 if end is None:
-                    end = each._event_on(each._kernel_stream)
+                    end = each.endpoint.device.event()
+                    end.record_eager(each._kernel_stream)
                 each._end_event = end
                 each.postbox.spare_events.append(each.start_event)
             if each._has_opened and each.envelope is not None:

@@ -8,7 +8,7 @@ streams.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from ..arrays.buffers import Buffer
@@ -69,10 +69,14 @@ def stream_for(
     """
     stream = device.current_stream()
     if caller.stream is not None or caller.blocking == "host":
-        # A stream that replaces the current one: the caller's or, beside the default stream, a private one.
-        other = device.private_beside(stream) if caller.stream is None else caller.stream
+        # A stream that replaces the current one: the caller's or, beside the default stream, a private one. Neither
+        # the default stream nor a private one can be in a capture.
+        if caller.stream is None:
+            other, order = device.private_beside(stream), device.order_eager
+        else:
+            other, order = caller.stream, device.order
         if other is not None:
-            return _after_producers(device, buffers, stream, other, of_current)
+            return _after_producers(device, buffers, stream, other, of_current, order)
     if stream is None:  # the host device has none
         return None
     for buffer in buffers:
@@ -147,21 +151,26 @@ def _is_ready(owner: Any) -> bool:
 
 
 def _after_producers(
-    device: Any, buffers: Iterable[Buffer | Producer], current: Any, stream: Any, of_current: bool | None
+    device: Any,
+    buffers: Iterable[Buffer | Producer],
+    current: Any,
+    stream: Any,
+    of_current: bool | None,
+    order: Callable[[Any, Any], None],
 ) -> Any:
-    """Return `stream`, after making it wait for the producers."""
+    """Return `stream`, now ordered after all producers, the current one by `order`."""
     if of_current is None:
         buffers = tuple(buffers)
         of_current = is_of_current(buffers)
-    producers = {}
+    follows, producers = of_current and current is not stream, {}
     for each in buffers:
         if each.stream:
             number = torch_stream(device.ordinal) if each.of_torch else each.stream
             producers[number] = device.external_stream(number)
-    if of_current and current is not stream:
-        producers[0] = current
-    if producers and OPEN_RECEIVES:
+    if OPEN_RECEIVES and (follows or producers):
         let_receives_leave()
     for producer in producers.values():
         device.order(producer, stream)
+    if follows:
+        order(current, stream)
     return stream

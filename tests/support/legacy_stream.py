@@ -12,6 +12,7 @@ class LegacyStream:
     """Runs what it is given at once, after all that blocking streams have been given before."""
 
     ptr = 0
+    is_alone = False  # others give it work
 
     def __init__(self):
         self.blocking, self._ends = [], []

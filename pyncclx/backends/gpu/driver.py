@@ -37,13 +37,21 @@ def fail(status: int) -> None:
 
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
     """Record an event on a CuPy stream."""
-    if status := _record(event, pointer_of(stream)):
+    try:
+        pointer = _pointers[stream.ptr]
+    except KeyError:
+        pointer = pointer_of(stream)
+    if status := _record(event, pointer):
         fail(status)
 
 
 def wait_for_event(stream: Any, event: ctypes.c_void_p) -> None:
     """Make a CuPy stream wait for an event."""
-    if status := _wait(pointer_of(stream), event, 0):
+    try:
+        pointer = _pointers[stream.ptr]
+    except KeyError:
+        pointer = pointer_of(stream)
+    if status := _wait(pointer, event, 0):
         fail(status)
 
 
@@ -70,7 +78,9 @@ def is_capturing(stream: Any) -> bool:
 
 def capture_of(stream: Any) -> int:
     """Return the number of the capture that a stream is in; 0 for none."""
-    return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1]) if is_capturing(stream) else 0
+    if stream.ptr in LEGACY_DEFAULT or not stream.is_capturing():
+        return 0
+    return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1])
 
 
 def query(stream: Any) -> int:

@@ -71,6 +71,10 @@ class Event:
         if may_differ and capture_of(then) == self._capture:
             wait_for_event(then, self.pointer)
 
+    def order_eager(self, then: Any) -> None:
+        """Make `then` wait for the event; neither is in a capture. Cheaper than `order`."""
+        wait_for_event(then, self.pointer)
+
     def synchronize(self) -> None:
         """Wait on the host for the event, unless it is in a capture."""
         if not self._capture:

@@ -53,7 +53,9 @@ class GpuStreams(GpuProperties):
         return stream
 
     def private_beside(self, stream: Any) -> Any:
-        return self.private_stream() if stream.ptr in driver.LEGACY_DEFAULT else None
+        if stream.ptr not in driver.LEGACY_DEFAULT:
+            return None
+        return getattr(self._of_thread, "stream", None) or self.private_stream()
 
     def named_stream(self, value: Any) -> Any:
         if isinstance(value, cupy.cuda.Stream):

@@ -84,6 +84,8 @@ class Event:
         elif self._stream is not None and self._stream is not then:
             then.enqueue(partial(self._stream.wait, self._number))
 
+    order_eager = order
+
     def synchronize(self) -> None:
         """Wait for the work before the event, and raise its exception."""
         if self._stream is not None:

@@ -1,6 +1,7 @@
 """How many functions of Python a call enters: what the host's time is made of, and exact, where clocks are not.
 
-What the device's own part (`pyncclx/backends`) enters, and what it calls, is not counted.
+What the host device's own part (`pyncclx/backends/host`) enters, and what it calls, is not counted. Calls that block
+the host are counted with the GPU's code for streams and events, which has a part in them.
 """
 
 import sys
@@ -9,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from support import gpu_streams
 from support.arrays import xp
 
 COUNT, REPEATS = 256, 30  # where processors are busy, few of them wait for nothing
@@ -31,7 +33,15 @@ BUDGETS = {
     "dispatch": (22, None),
     "combine": (20, None),
 }
-DEVICE = "/pyncclx/backends/"
+BLOCKING = {
+    "Send": (25, None),
+    "Recv": (30, None),
+    "Sendrecv": (42, None),
+    "Irecv, Isend, Waitall": (90, None),
+    "halo of 4": (100, 145),
+    "Startall, Waitall of 4": (80, None),
+}
+DEVICE = "/pyncclx/backends/host/"
 Waitall = pyncclx.Request.Waitall
 
 
@@ -117,7 +127,7 @@ def entered(call):
         code = frame.f_code
         if event == "call" and (of_device or DEVICE in code.co_filename):
             of_device.append(code)
-        elif event == "call":
+        elif event == "call" and "/pyncclx/" in code.co_filename:
             functions.append(f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}")
         elif event == "return" and of_device:
             of_device.pop()
@@ -159,8 +169,21 @@ def comm(name, monkeypatch):
 @pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="measured between two ranks")
 @pytest.mark.parametrize("name", BUDGETS)
 def test_a_call_enters_few_functions(comm, name, request):
-    budget, today = BUDGETS[name]
-    functions = fewest(comm, name)
+    within(BUDGETS[name], fewest(comm, name), request)
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="measured between two ranks")
+@pytest.mark.parametrize("name", BLOCKING)
+def test_a_blocking_call_enters_few_functions(name, request):
+    with gpu_streams.installed(), pyncclx.Communicator(MPI.COMM_WORLD).Dup() as comm:
+        comm.blocking = "host"
+        functions = fewest(comm, name)
+    within(BLOCKING[name], functions, request)
+
+
+def within(limits, functions, request):
+    """Assert that these are not too many, and expect the failure of what misses its budget today."""
+    budget, today = limits
     assert len(functions) <= (today or budget), "\n".join(functions)
     if today is not None:
         request.applymarker(pytest.mark.xfail(strict=True, reason=f"{today} functions today, not {budget}"))

@@ -1,0 +1,55 @@
+"""The host device with the GPU's own code for streams and events, on a driver that does nothing.
+
+Kernels run at once, whatever their stream. The current stream is the legacy default stream.
+"""
+
+import gc
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from pyncclx import backends
+from pyncclx.messages import begin
+from pyncclx.messages.postbox import POSTBOX
+from support import fake_driver
+
+_OF_STREAMS = (
+    *("current_stream", "can_be_captured", "private_stream", "private_beside", "external_stream", "new_stream"),
+    *("synchronize", "order", "order_eager", "event", "can_leave", "is_capturing", "is_per_thread"),
+)
+
+
+@contextmanager
+def installed():
+    """Let this process's device have them. Its communicators must be made inside."""
+    device = backends.select()
+    kind = type(device)
+
+    def launch(function, grid, block, parameters, stream, early=False):
+        kind.launch(device, function, grid, block, parameters, None, early)
+
+    def copy(to, source, nbytes, stream):
+        kind.copy(device, to, source, nbytes, None)
+
+    with fake_driver.installed() as fake:
+        with patch.object(fake.module("properties").GpuProperties, "__init__", lambda _: None):
+            streams = fake.module("streams").GpuStreams()
+        legacy = fake.Stream()
+        legacy.ptr = streams.ordinal = 0
+        methods = {name: getattr(streams, name) for name in _OF_STREAMS}
+        methods |= {"launch": launch, "copy": copy, "launches_at_once": True}
+        postbox = POSTBOX.get()
+        of_messages = patch.multiple(postbox, side_stream=streams.new_stream(), spare_events=[])
+        launched = patch.object(postbox.receives, "_holds_all", False)
+        # CuPy's arrays may be in the making; NumPy's, which stand for them, are not.
+        in_the_making = patch.object(begin, "is_of_current", bool)
+        _reclaim(postbox)
+        with legacy, patch.multiple(device, **methods), of_messages, launched, in_the_making:
+            yield
+            _reclaim(postbox)
+
+
+def _reclaim(postbox):
+    """Let endpoints that have gone ask for the ends of their streams while these are the device's."""
+    gc.collect()
+    postbox.bounce.headers.reclaim()
+
