@@ -11,12 +11,13 @@ from mpi4py import MPI
 from .completing import OwnRequest, Statuses, as_many, complete, complete_if_over, complete_some
 from .failures import Failures
 from .host_receive import HostReceive
+from .queries import Queries
 from .status import copy_status, fill_empty
 
 _T = TypeVar("_T")
 
 
-class Requests(OwnRequest):
+class Requests(Queries):
     """mpi4py's calls for many requests, on device arrays and others together.
 
     `Waitsome`, `Testall`, `Testsome` and the lower-case calls raise what `Waitall` raises.

@@ -19,7 +19,7 @@ from ..requests.sent_to_itself import SentToItself
 from .stand_ins import StandIn
 
 
-def _completing(name: str) -> Any:
+def _of_many(name: str) -> Any:
     """mpi4py's class method, for requests of device arrays and staged ones too."""
     original: Callable[..., Any] = getattr(MPI.Request, name)
     with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays among others
@@ -47,18 +47,24 @@ class Request(StandIn, MPI.Request):
             return known
         return super().fromhandle(handle)
 
-    Waitall = _completing("Waitall")
-    waitall = _completing("waitall")
-    Testall = _completing("Testall")
-    testall = _completing("testall")
-    Waitany = _completing("Waitany")
-    waitany = _completing("waitany")
-    Testany = _completing("Testany")
-    testany = _completing("testany")
-    Waitsome = _completing("Waitsome")
-    waitsome = _completing("waitsome")
-    Testsome = _completing("Testsome")
-    testsome = _completing("testsome")
+    Waitall = _of_many("Waitall")
+    waitall = _of_many("waitall")
+    Testall = _of_many("Testall")
+    testall = _of_many("testall")
+    Waitany = _of_many("Waitany")
+    waitany = _of_many("waitany")
+    Testany = _of_many("Testany")
+    testany = _of_many("testany")
+    Waitsome = _of_many("Waitsome")
+    waitsome = _of_many("waitsome")
+    Testsome = _of_many("Testsome")
+    testsome = _of_many("testsome")
+    Get_status_all = _of_many("Get_status_all")
+    get_status_all = _of_many("get_status_all")
+    Get_status_any = _of_many("Get_status_any")
+    get_status_any = _of_many("get_status_any")
+    Get_status_some = _of_many("Get_status_some")
+    get_status_some = _of_many("get_status_some")
 
 
 _OF_HOST_ARRAYS = {MPI.Request, Request}

@@ -1,0 +1,102 @@
+"""Calls that look at several requests, of this library or mpi4py's, and complete none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from .completing import OwnRequest, Statuses, as_many
+from .host_receive import HostReceive
+from .status import copy_status, fill_empty, has_ended
+
+
+class Queries(OwnRequest):
+    """mpi4py's calls for the statuses of many requests, which MPI 4.1 has added."""
+
+    @classmethod
+    def Get_status_all(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
+        """Return whether all requests are over, without completing any.
+
+        As mpi4py's `Get_status_all`.
+        """
+        found, over = _look(requests)
+        if False in over:
+            return False
+        _set_first(statuses, found)
+        return True
+
+    @classmethod
+    def Get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
+        """Return the index of one request that is over, and whether there is one. Complete none.
+
+        As mpi4py's `Get_status_any`. If no request is active, return MPI.UNDEFINED and True.
+        """
+        found, over = _look(requests)
+        index = over.index(True) if True in over else MPI.UNDEFINED
+        is_any_active = any(each is not None for each in over)
+        if status is not None and index != MPI.UNDEFINED:
+            copy_status(status, found[index])
+        elif status is not None and not is_any_active:
+            fill_empty(status)
+        return index, index != MPI.UNDEFINED or not is_any_active
+
+    @classmethod
+    def Get_status_some(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
+        """Return the indices of the requests that are over, without completing any.
+
+        Return None if no request is active. As mpi4py's `Get_status_some`.
+        """
+        found, over = _look(requests)
+        if all(each is None for each in over):
+            return None
+        indices = [index for index, each in enumerate(over) if each]
+        _set_first(statuses, [found[index] for index in indices])
+        return indices
+
+    @classmethod
+    def get_status_all(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
+        """Return whether all requests are over, without completing any."""
+        return cls.Get_status_all(requests, statuses)
+
+    @classmethod
+    def get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
+        """Return the index of one request that is over, and whether there is one. Complete none."""
+        return cls.Get_status_any(requests, status)
+
+    @classmethod
+    def get_status_some(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
+        """Return the indices of the requests that are over, without completing any."""
+        return cls.Get_status_some(requests, statuses)
+
+
+def _look(requests: Sequence[MPI.Request]) -> tuple[list[MPI.Status], list[bool | None]]:
+    """Return the requests' statuses, and whether each is over: None if inactive.
+
+    Raises
+    ------
+    NotImplementedError
+        The MPI library lacks these calls.
+    """
+    MPI.Request.Get_status_any([])
+    found = [MPI.Status() for _ in requests]
+    return found, [_is_over(request, status) for request, status in zip(requests, found, strict=True)]
+
+
+def _is_over(request: MPI.Request, status: MPI.Status) -> bool | None:
+    """Return whether a request is over, and set its status if so. Return None if the request is inactive."""
+    if isinstance(request, OwnRequest):
+        return request.Get_status(status) if request.is_active else None
+    if isinstance(request, HostReceive):
+        return None if request.has_come(status) is None else request.Get_status(status)
+    if isinstance(request, MPI.Prequest):
+        index, over = MPI.Request.Get_status_any([request], status)
+        return over if index != MPI.UNDEFINED or not over else None
+    return has_ended(request, status) if request else None
+
+
+def _set_first(statuses: Statuses, found: Sequence[MPI.Status]) -> None:
+    """Set the first statuses of a list. Statuses that the list lacks are appended."""
+    if statuses is not None:
+        for status, other in zip(as_many(statuses, found), found, strict=False):
+            copy_status(status, other)
