@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
+from ..errors import MPIError
 from .objects import ObjectRequests
 from .shown import hide, show
 from .work import NOTHING, Work, finish
@@ -104,12 +105,14 @@ class Request(ObjectRequests):
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the operation is under way and not a message.
+            Class ERR_REQUEST, if the operation is under way and not a message, or the request has been completed.
         """
+        work = self._work
+        if not (self.is_active or work.is_persistent):
+            raise MPIError(MPI.ERR_REQUEST, "Free: the request has been completed")
         if self._is_over():
             self.Wait()
             return
-        work = self._work
         work.abandon()
         work.active = False
         hide((self,))

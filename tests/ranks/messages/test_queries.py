@@ -77,3 +77,16 @@ def test_inactive_requests(comm, kind):
         assert kind.Get_status_some(some) is None
     for each in requests[1:]:
         each.Free()
+
+
+def test_a_completed_request_cannot_be_freed(comm):
+    request = comm.Irecv(Output(3, "i8").array, MPI.PROC_NULL)
+    request.Wait()
+    for _ in range(2):
+        with pytest.raises(MPI.Exception) as raised:
+            request.Free()
+        assert raised.value.Get_error_class() == MPI.ERR_REQUEST
+    request.free()
+    other = comm.Isend(put(data_of(comm.rank, 1, 0, 3)), comm.rank)
+    other.Free()  # the message is under way
+    comm.Recv(Output(3, "i8").array, comm.rank)
