@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from .. import events
 from ..arrays import places
-from ..errors import MPIError, NotSupported
+from ..errors import NotSupported
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import place, records_calls
 from ..recording.identity import identity_of_window
@@ -56,7 +56,7 @@ class Accesses(MPI.Win):
         assert reach is not None
         team = reach.team
         if not team.windows.by_number:
-            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
+            reach.check_mapped()
         team.errors.check()
         return reach
 

@@ -64,6 +64,7 @@ class Exposed(Reach):
 
     def array(self, rank: int) -> Any:
         """Return a rank's memory as a device array of bytes."""
+        self.check_mapped()
         place, me = self.places[rank], self.team.rank
         window = self.team.windows[place.window]
         # `peers` are in rank order, without this rank.

@@ -73,6 +73,11 @@ class Reach:
         self._changing = (stream,)
         return stream
 
+    def check_mapped(self) -> None:
+        """Raise if the memory has been given back."""
+        if not self.team.windows.by_number:
+            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
+
     def synchronize(self) -> None:
         """Wait on the host for the operations so far, and for the program's own stores."""
         used, self._used, self._changing = list(self._used.values()), {}, ()

@@ -143,9 +143,11 @@ def test_other_windows_and_the_end_of_one(comm):
                     each.win.Put(send, neighbour(comm))
         left_over = Memory(duplicate)
         written(duplicate, left_over, lambda: left_over.win.Put(send, neighbour(comm)))
-    with pytest.raises(MPI.Exception) as raised:
-        left_over.win.Put(send, neighbour(comm))
-    assert raised.value.Get_error_class() == MPI.ERR_WIN
+    win = left_over.win
+    for use in lambda: win.Put(send, neighbour(comm)), win.tomemory, lambda: win.Shared_query(0), lambda: win.remote(0):
+        with pytest.raises(MPI.Exception) as raised:
+            use()
+        assert raised.value.Get_error_class() == MPI.ERR_WIN
     left_over.win.Free()
 
 
