@@ -1,4 +1,4 @@
-"""Calls that look at several requests, of this library or mpi4py's, and complete none."""
+"""Calls that look at several requests and complete none."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Queries(OwnRequest):
 
     @classmethod
     def Get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of one request that is over, and whether there is one. Complete none.
+        """Return the index of one request that is over, and whether there is one.
 
-        As mpi4py's `Get_status_any`. If no request is active, return MPI.UNDEFINED and True.
+        Complete none. As mpi4py's `Get_status_any`. If no request is active, return MPI.UNDEFINED and True.
         """
         found, over = _look(requests)
         index = over.index(True) if True in over else MPI.UNDEFINED
@@ -61,7 +61,7 @@ class Queries(OwnRequest):
 
     @classmethod
     def get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of one request that is over, and whether there is one. Complete none."""
+        """Return what `Get_status_any` returns."""
         return cls.Get_status_any(requests, status)
 
     @classmethod
@@ -84,7 +84,10 @@ def _look(requests: Sequence[MPI.Request]) -> tuple[list[MPI.Status], list[bool 
 
 
 def _is_over(request: MPI.Request, status: MPI.Status) -> bool | None:
-    """Return whether a request is over, and set its status if so. Return None if the request is inactive."""
+    """Return whether a request is over, and set its status if so.
+
+    Return None if the request is inactive.
+    """
     if isinstance(request, OwnRequest):
         return request.Get_status(status) if request.is_active else None
     if isinstance(request, HostReceive):

@@ -79,6 +79,10 @@ class Request(ObjectRequests):
             self._work.fill(status)
         return over
 
+    def get_status(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the operation is over, without completing the request."""
+        return self.Get_status(status)
+
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Make the current stream wait. Return None, because there is no object."""
         self.Wait(status)
@@ -98,6 +102,10 @@ class Request(ObjectRequests):
             Class ERR_REQUEST, if the request is inactive or not that of a message.
         """
         (self._work if self.is_active else NOTHING).cancel()
+
+    def cancel(self) -> None:
+        """Cancel a receive that no message has matched. As mpi4py's `cancel`."""
+        self.Cancel()
 
     def Free(self) -> None:
         """Free the request. As mpi4py's `Free`. A message that is under way completes.

@@ -45,6 +45,10 @@ class SentToItself(MPI.Request):
             self._set_origin(status)
         return is_over
 
+    def get_status(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the request is over, without completing it."""
+        return self.Get_status(status)
+
     def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
         is_active = bool(self)
         result = method(status)

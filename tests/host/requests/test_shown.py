@@ -190,7 +190,8 @@ def test_mpi4py_s_get_status_leaves_the_request_to_the_next_call(made, make, nam
             status = MPI.Status()
         assert SOME[name](request, status)
         assert (status.source, request.is_active, request._work.finished) == (SOURCE, False, 1)
-        request.Free()
+        if make is started:
+            request.Free()
         assert not request
     assert len(made) == 1 or name.startswith("mpi4py's")
 

@@ -79,6 +79,42 @@ def test_inactive_requests(comm, kind):
         each.Free()
 
 
+@pytest.mark.parametrize("form", ["Irecv", "Recv_init"])
+@pytest.mark.parametrize("count", [9, LARGE])
+def test_get_status_in_lower_case(comm, count, form):
+    right, left = ring(comm)
+    recv, status = Output(count, "i8"), MPI.Status()
+    request = getattr(comm, form)(recv.array, left, 1)
+    if form == "Recv_init":
+        assert request.get_status()
+        request.Start()
+    assert not request.get_status()
+    comm.Barrier()
+    sending = comm.Isend(put(data_of(comm.rank, 1, 0, count)), right, 1)
+    while not request.get_status(status):
+        pass
+    assert (status.source, status.tag, status.Get_count(MPI.INT64_T)) == (left, 1, count)
+    assert request
+    pyncclx.Request.Waitall([request, sending])
+    with comparing() as compare:
+        compare(recv, data_of(left, 1, 0, count), form)
+    if form == "Recv_init":
+        request.Free()
+
+
+@pytest.mark.parametrize("form", ["Irecv", "Recv_init"])
+def test_cancel_in_lower_case(comm, form):
+    recv, status = Output(9, "i8"), MPI.Status()
+    request = getattr(comm, form)(recv.array, ring(comm)[1], 1)
+    if form == "Recv_init":
+        request.Start()
+    request.cancel()
+    request.Wait(status)
+    assert status.Is_cancelled()
+    if form == "Recv_init":
+        request.Free()
+
+
 def test_a_completed_request_cannot_be_freed(comm):
     request = comm.Irecv(Output(3, "i8").array, MPI.PROC_NULL)
     request.Wait()
