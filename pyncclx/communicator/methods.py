@@ -111,13 +111,13 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
         before_info = parameters(name).index("info")
 
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
-            ours = {key: value for key, value in kwargs.items() if key != "info"}
-            spanning = self.spanning_for(make, args, kwargs)
-            call: Any = (make if spanning is None else OVER_NODES[make])(self, *args[:before_info], **ours)
+            some, ours = args[:before_info], {key: value for key, value in kwargs.items() if key != "info"}
+            spanning = self.spanning_for(make, some, ours)
+            call: Any = (make if spanning is None else OVER_NODES[make])(self, *some, **ours)
             if call is None:
                 return cast(MPI.Prequest, _by_mpi(self, family, name, args, kwargs))
             self.prepare_messages()
-            request = Prequest(_on_track(self, make, call, spanning, args[:before_info], ours))
+            request = Prequest(_on_track(self, make, call, spanning, some, ours))
             request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
             return request
 

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import CollectiveMismatch
+from support import forms
 from support.arrays import Output, put
 from support.everywhere import raises_everywhere
 from support.reference import comparing
@@ -45,6 +46,22 @@ def alone(comm, call, *words):
     if comm.rank == 0:
         with pytest.raises(CollectiveMismatch, match=".*".join(words)):
             call()
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize("form", forms.FORMS)
+def test_a_communicator_s_first_call_may_have_any_form(monkeypatch, form, is_apart):
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    if is_apart:
+        monkeypatch.setenv("PYNCCLX_NODE", str(WORLD.rank))
+    with pyncclx.Communicator(WORLD).Dup() as comm, comparing() as compare:
+        sums = Output(3, "i4")
+        forms.call(comm, form, "Allreduce", put(np.full(3, 1 + comm.rank, "i4")), sums.array)
+        comm.synchronize()
+        compare(sums, np.full(3, sum(range(1 + comm.size)), "i4"), form)
+    if form == "persistent":
+        with pyncclx.Communicator(WORLD).Dup() as comm:
+            comm.Barrier_init(device=True).Free()
 
 
 def test_two_communicators_in_opposite_orders(comm):
