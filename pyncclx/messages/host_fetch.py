@@ -97,6 +97,11 @@ class HostFetch:
             self._memory.replace(self._message_nbytes, data)
         self.fill(status)
 
+    def abandon(self) -> None:
+        """Read the data without a call, so that its sender can reuse its memory."""
+        self._endpoint.postbox.receives.unsent.keep_message(self)
+        self._memory.replace(self._message_nbytes, self._data[:0])
+
     def _wait(self) -> None:
         deadline = time.monotonic() + self._endpoint.timeout_s
         while not self.is_over():
@@ -119,3 +124,12 @@ class HostFetch:
     def _timeout(self) -> Exception:
         envelope = self._envelope
         return PeerTimeout("Recv", envelope.clock, self._endpoint.rank, envelope.source, 1, 0)
+
+
+def complete(fetch: HostFetch, status: MPI.Status | None) -> None:
+    """Finish a fetch. After an exception, read the data without the call."""
+    try:
+        fetch.finish(status)
+    except BaseException:
+        fetch.abandon()
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from mpi4py import MPI
@@ -13,6 +12,7 @@ from ..requests.open_receives import LOCK
 from ..requests.status import copy_status
 from ..staging.requests import Prequest
 from ..team.base import Base
+from .host_fetch import complete
 from .host_memory import ScatteredMemory, memory_of
 from .host_receive import HostLanding, landing_of
 from .progress import PROGRESS
@@ -208,19 +208,12 @@ class _LastingLanding(HostLanding):
         self._end(None)
         raise NotSupported(_LATE)
 
-    def abandon(self) -> None:
-        """Read the data that no call will fetch, so that its sender can reuse its memory."""
-        # No call is left that could raise an error.
-        with suppress(Exception):
-            if self._examine() and self.fetch is not None:
-                self._comm.endpoint.postbox.receives.unsent.keep_message(self.fetch)
-
     def _end(self, status: MPI.Status | None) -> None:
         with LOCK:
             self.is_active = False
             fetch, self.fetch = self.fetch, None
         if fetch is not None:
-            fetch.finish(status)
+            complete(fetch, status)
 
 
 def receive_init(comm: MessageBase, request: Prequest, buf: Any) -> HostReceivePrequest:

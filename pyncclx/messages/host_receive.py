@@ -27,7 +27,7 @@ from .envelope import (
     inline_nbytes,
     may_be_envelope,
 )
-from .host_fetch import HostFetch
+from .host_fetch import HostFetch, complete
 from .host_memory import HostMemory, has_own_datatype, memory_of
 from .probe import ProbedMessage
 from .unsent import Follows, follow, going_on
@@ -53,6 +53,9 @@ def receive(
         call(*arguments, status)
     except MPI.Exception as error:
         raise_refused(comm, error, call.__name__)
+    except BaseException:
+        abandon(comm, recvbuf)
+        raise
     examine(comm, call, arguments, recvbuf, status)
 
 
@@ -77,7 +80,25 @@ def examine(
             # The call itself might send again.
             receive(comm, MPI.Comm.Recv, (comm, recvbuf, *arguments[-2:]), recvbuf, status)
         elif envelope is not None:
-            HostFetch(comm, memory, envelope).finish(status)
+            try:
+                fetch = HostFetch(comm, memory, envelope)
+            except BaseException:
+                abandon(comm, recvbuf)
+                raise
+            complete(fetch, status)
+
+
+def abandon(comm: MessageBase, recvbuf: Any) -> None:
+    """Read a device array's message without the call that has received its envelope.
+
+    An interrupt has ended the call. As the message of a host array, it has been received.
+    """
+    # The exception of the call counts.
+    with suppress(Exception):
+        memory = memory_of(recvbuf)
+        envelope = memory.envelope()
+        if envelope is not None and envelope.transport != LETTER and isinstance(comm, Base):
+            HostFetch(comm, memory, envelope).abandon()
 
 
 def _deliver(comm: MessageBase, memory: HostMemory, status: MPI.Status) -> None:
@@ -137,6 +158,14 @@ class HostLanding(Follows):
         if self._memory is not None:
             self._memory = None
 
+    def abandon(self) -> None:
+        """Read the data that no call will fetch, so that its sender can reuse its memory."""
+        # No call is left that could raise an error.
+        with suppress(Exception):
+            if self._examine() and self.fetch is not None:
+                fetch, self.fetch = self.fetch, None
+                fetch.abandon()
+
     def go_on(self) -> None:
         """Begin to fetch a long message, whose sender may wait, before the program's call."""
         # The call that completes the request raises errors.
@@ -184,7 +213,7 @@ class HostLanding(Follows):
     def _finish(self, status: MPI.Status | None) -> None:
         fetch, self.fetch, self._memory, self._buf = self.fetch, None, None, None
         if fetch is not None:
-            fetch.finish(status)
+            complete(fetch, status)
 
     @staticmethod
     def end(landing: HostLanding) -> None:

@@ -33,6 +33,9 @@ class Landing(Protocol):
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received, and set its status."""
 
+    def abandon(self) -> None:
+        """Read the data that no call will fetch, so that its sender can reuse its memory."""
+
 
 class HostReceive(MPI.Request):
     """A receive into a host array. Its completion replaces an envelope by the data.
@@ -55,8 +58,12 @@ class HostReceive(MPI.Request):
         """Wait for the message and its data, and set the status."""
         landing = self.landing
         landing.is_claimed = True
-        _wait(self, status)
-        landing.complete(status)
+        try:
+            _wait(self, status)
+            landing.complete(status)
+        except BaseException:
+            landing.abandon()
+            raise
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Complete the request if its data has arrived; return whether it has.
