@@ -17,7 +17,7 @@ from numpy import ndarray
 from .. import events  # noqa: F401  used in `_SOURCE`, like the other F401
 from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
-from ..messages import host_receive, unsent  # noqa: F401
+from ..messages import host_receive, host_sendrecv, unsent  # noqa: F401
 from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
 from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.unsent import going_on, note_buffered  # noqa: F401
@@ -98,6 +98,9 @@ _RECEIVE = """status = MPI.Status() if status is None else status
                 original({{arguments}})
             except MPI.Exception as error:
                 host_receive.raise_refused(self, error, "{{name}}")
+            except BaseException:
+                host_receive.abandon(self, {buffer})
+                raise
             if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
                 host_receive.examine(self, original, ({{but_status}}), {buffer}, status)
             return None"""
@@ -109,7 +112,11 @@ _RECEIVES = {
                 done = original(self, buf, source, tag)
                 return going_on(done) if unsent.OF_PROCESS else done
             return host_receive.ireceive_plain(self, original, buf, source, tag)""",
-    "Sendrecv": _RECEIVE.format(buffer="recvbuf"),
+    # MPI buffers shorter messages. With longer ones its method could wait for ever: see `host_sendrecv.begin_both`.
+    "Sendrecv": """if recvtag == MPI.ANY_TAG and getattr(sendbuf, "nbytes", 1025) > 1024:
+                return host_sendrecv.sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, status)
+            """
+    + _RECEIVE.format(buffer="recvbuf"),
 }
 RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
 

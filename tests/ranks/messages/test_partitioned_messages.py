@@ -621,6 +621,33 @@ def test_what_receives_after_a_letter_sends_once(comm, name):
     assert_everywhere(own, set(found) == {partner} and not is_again)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"])
+def test_both_meet_letters_while_they_send(comm, name):
+    """Each rank's long message waits for the other's receive, which the second letter has taken."""
+    partner, own, nbytes = comm.rank ^ 1, comm.Dup(), 100_000
+    sent, found = bytearray([comm.rank]) * nbytes, bytearray(nbytes)
+    if partner >= comm.size:
+        found = bytearray([partner]) * nbytes
+    else:
+        receives = [own.Precv_init(xp.zeros(8), 2, partner, 0) for _ in range(2)]
+        Prequest.Startall(receives)
+        MPI.Comm.sendrecv(comm, None, partner, 5, None, partner, 5)
+        if name.endswith("replace"):
+            request, found = getattr(own, name)(sent, partner, 1), sent
+        else:
+            request = getattr(own, name)(sent, partner, 1, found)
+        if request is not None:
+            request.Wait()
+        sends = [own.Psend_init(xp.zeros(8), 2, partner, 0) for _ in range(2)]
+        Prequest.Startall(sends)
+        for each in sends:
+            each.Pready_range(0, 1)
+        Request.Waitall(receives + sends)
+    own.synchronize()
+    assert_everywhere(own, set(found) == {partner})
+
+
 def test_probes_see_no_letters(comm):
     """A probe of a tag that comes after a letter takes none along, and a probe of any tag finds none."""
     right, left = ring(comm)
