@@ -1,4 +1,4 @@
-"""Communicators of some ranks of another one; only these ranks make them."""
+"""Communicators of some ranks of another one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ Comm = TypeVar("Comm", bound=MPI.Intracomm)
 
 
 def part(comm: Comm, ranks: Iterable[int]) -> Comm:
-    """Return a communicator of these ranks, in this order. Collective among them.
+    """Return a communicator of these ranks, in this order. Collective among all ranks of `comm`.
 
     All parts are disjoint. MPI_Comm_split would give every rank the colours of all; some MPIs send these around a ring.
+    Open MPI's MPI_Comm_create_group sends messages of tag 0, which the program's receives of any tag take (5.0.11).
     """
     whole = comm.Get_group()
     group = whole.Incl(list(ranks))
-    made = comm.Create_group(group)
+    made = comm.Create(group)
     group.Free()
     whole.Free()
     return cast(Comm, made)

@@ -8,7 +8,7 @@ draws, and `command.py` is the command.
 
 * Executed: the rendezvous of the ranks, `mpi_bootstrap.topology`, `Places`, `Spanning`, `Rails`, `MpiEngine`, and the
   exchange of the identifier of NCCL's communicator on a rail.
-* Modelled: MPI's messages, and the pauses of ranks that sleep in waits. MPI_Comm_dup and MPI_Comm_create_group are
+* Modelled: MPI's messages, and the pauses of ranks that sleep in waits. MPI_Comm_dup and MPI_Comm_create are
   modelled as Allreduces.
 * Measured beforehand and added: the Team of a node's eight ranks, which does not depend on the number of nodes.
 * Not included: starting the processes, MPI_Init, compiling kernels, and what NCCL does with the identifier.

@@ -118,11 +118,11 @@ class SimulatedComm:
         """Return the group of all ranks (mpi4py's method)."""
         return SimulatedGroup(range(self.size))
 
-    def Create_group(self, group: SimulatedGroup) -> Any:
+    def Create(self, group: SimulatedGroup) -> Any:
         """Return a communicator of the node's ranks or of a rail (mpi4py's method)."""
         name = "a node" if group.ranks == self._node else "a rail"
-        for pattern in network.duplicate(len(group.ranks)):
-            self._clock.pass_by(name, pattern, asleep=False)
+        for pattern in network.duplicate(self.size):
+            self._clock.pass_by(self._name, pattern, asleep=False)
         if group.ranks == self._node:
             return self._local
         return SimulatedComm(self._clock, self._results, group.ranks.index(self.rank), len(group.ranks), name=name)

@@ -69,7 +69,7 @@ def allreduce(size: int, nbytes: int) -> Pattern:
 
 
 def duplicate(size: int) -> tuple[Pattern, ...]:
-    """Return the patterns of MPI_Comm_dup or MPI_Comm_create_group of `size` ranks.
+    """Return the patterns of MPI_Comm_dup or MPI_Comm_create of `size` ranks.
 
     The ranks agree on a context.
     """
