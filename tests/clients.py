@@ -73,6 +73,7 @@ def clients(torch: str) -> tuple[Client, ...]:
     """All programs; `torch` is the requirement by which PyTorch is installed where there is none."""
     fft = "mpi4py-fft==2.0.6"  # is compiled, with FFTW
     building = ("setuptools", "cython", "=" + fft)
+    fbpic = ("scipy", "h5py", "pyfftw", "fbpic==0.27.1")
     heat = (torch, "scipy", "=heat==1.8.0")
     program = {path.stem: (str(path),) for path in PROGRAMS.glob("*.py")}
     fft_tests = tuple(f"{{mpi4py_fft}}/tests/test_{name}.py" for name in ("darray", "libfft", "pencil"))
@@ -83,6 +84,7 @@ def clients(torch: str) -> tuple[Client, ...]:
         Client("mpi4py-fft", program["fft_transforms"], building, on=ON_CPUS),
         Client("mpi4py-fft's tests", (*PLUGIN, *fft_tests), (*building, "pytest"), fft, ON_CPUS),
         Client("heat", program["heat_operations"], heat, on_gpu=aware),
+        Client("FBPIC", program["fbpic_plasma_wave"], fbpic, on=("gpu",), on_gpu={"FBPIC_ENABLE_GPUDIRECT": "1"}),
         Client("PyFR", program["pyfr_taylor_green"], ("gimmik==3.2.1", "pyfr==3.1"), on=("gpu",), on_gpu=aware),
     )
 

@@ -11,7 +11,7 @@ Comm = TypeVar("Comm", bound=MPI.Intracomm)
 
 
 def part(comm: Comm, ranks: Iterable[int]) -> Comm:
-    """Return a communicator of these ranks, in this order. Collective among all ranks of `comm`.
+    """Return a communicator of these ranks, in this order. Collective in `comm`.
 
     All parts are disjoint. MPI_Comm_split would give every rank the colours of all; some MPIs send these around a ring.
     Open MPI's MPI_Comm_create_group sends messages of tag 0, which the program's receives of any tag take (5.0.11).
