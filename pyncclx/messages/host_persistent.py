@@ -13,8 +13,8 @@ from ..requests.status import copy_status
 from ..staging.requests import Prequest
 from ..team.base import Base
 from .host_fetch import complete
-from .host_memory import ScatteredMemory, memory_of
-from .host_receive import HostLanding, landing_of
+from .host_memory import ScatteredMemory, has_own_datatype, memory_of
+from .host_receive import LASTING, HostLanding
 from .progress import PROGRESS
 from .unsent import OF_PROCESS, follow
 
@@ -218,7 +218,16 @@ class _LastingLanding(HostLanding):
 
 def receive_init(comm: MessageBase, request: Prequest, buf: Any) -> HostReceivePrequest:
     """Wrap mpi4py's persistent receive, so that it can receive device arrays' data."""
-    landing = landing_of(comm, buf, _LastingLanding)
+    landing = _landing_of(comm, buf)
     checked = HostReceivePrequest(request)
     checked.landing, checked._event = landing, request._event
     return checked
+
+
+def _landing_of(comm: MessageBase, buf: Any) -> _LastingLanding:
+    """Make the landing of a persistent receive, whose memory mpi4py always holds."""
+    landing = _LastingLanding(LASTING)
+    landing._comm, landing._buf, landing.is_claimed = comm, buf, False
+    if has_own_datatype(buf):
+        landing._memory = memory_of(buf, is_kept=True)
+    return landing

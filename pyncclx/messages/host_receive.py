@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
@@ -16,6 +16,7 @@ from ..errors import MPIError, NotSupported
 from ..recovery.meetings import raise_explained
 from ..requests.host_receive import HostReceiveRequest
 from ..requests.open_receives import LOCK
+from ..requests.status import copy_status
 from ..team.base import Base
 from .envelope import (
     ENVELOPE_NBYTES,
@@ -35,7 +36,6 @@ from .unsent import Follows, follow, going_on
 if TYPE_CHECKING:
     from .base import MessageBase
 
-_Kind = TypeVar("_Kind", bound="HostLanding")
 _BYTE = MPI.BYTE
 _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
 _MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes that a device array's message has beyond its data
@@ -131,6 +131,8 @@ class HostLanding(Follows):
     _memory: HostMemory | None = None
     _probed: ProbedMessage | None = None
     _start: Callable[[], MPI.Request] | None = None  # begins the receive again, without a send
+    _again: MPI.Request | None = None  # the receive after a handshake message
+    _last: MPI.Status | None = None  # that receive's status, once it has ended
 
     def is_complete(self, status: MPI.Status) -> bool:
         """Return whether the data of a message that MPI has received is complete.
@@ -140,8 +142,11 @@ class HostLanding(Follows):
         # Nearly all other messages are recognized by their lengths, without `_find`.
         if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:
             return True
-        if status.Get_error() != MPI.SUCCESS or not self._find(status):
+        if status.Get_error() != MPI.SUCCESS:
             return True
+        found = self._find(status, waits=False)
+        if not found:
+            return found is not None
         assert self.fetch is not None
         if not self.fetch.is_over():
             return False
@@ -173,17 +178,26 @@ class HostLanding(Follows):
             if self._examine(only_long=True) and self.fetch is not None:
                 self.fetch.is_over()
 
-    def _find(self, status: MPI.Status) -> bool:
-        """Return whether MPI has received an envelope; prepare the fetch of its data."""
+    def _find(self, status: MPI.Status, *, waits: bool = True) -> bool | None:
+        """Return whether MPI has received an envelope; prepare the fetch of its data.
+
+        After a handshake message wait for the next message; return None instead if not `waits`, before it arrives.
+        """
         if self._probed is not None:
             self._probed.set_origin(status)
-        while may_be_envelope(status.Get_count(_BYTE)):
-            if not self._examine():
+        if self._last is not None:
+            copy_status(status, self._last)
+        while True:
+            if self._again is not None:
+                if not (waits or self._again.Get_status()):
+                    return None
+                self._again.Wait(status)
+                self._again, self._last = None, MPI.Status(status)
+            if not may_be_envelope(status.Get_count(_BYTE)) or not self._examine():
                 return False
             if self.fetch is not None:
                 return True
             self._receive_again(status)
-        return False
 
     def _receive_again(self, status: MPI.Status) -> None:
         """Deliver a handshake message that a receive of any tag matched; receive again."""
@@ -193,7 +207,7 @@ class HostLanding(Follows):
             raise NotSupported(
                 "Irecv: a letter of Precv_init or Psend_init has come, for it takes any tag; name the tag"
             )
-        self._start().Wait(status)
+        self._again = self._start()
 
     def _examine(self, *, only_long: bool = False) -> bool:
         """Return whether the memory has an envelope; prepare the fetch of its data."""
@@ -226,17 +240,9 @@ class HostLanding(Follows):
             landing._finish(None)
 
 
-def landing_of(comm: MessageBase, buf: Any, kind: type[_Kind]) -> _Kind:
-    """Make the landing of a persistent receive, whose memory mpi4py always holds."""
-    landing = kind(_LASTING)
-    landing._comm, landing._buf, landing.is_claimed = comm, buf, False
-    if has_own_datatype(buf):
-        landing._memory = memory_of(buf, is_kept=True)
-    return landing
-
-
 _end = HostLanding.end
-_LASTING = memoryview(b"")  # in place of the view of an array that exports no memory
+#: In place of the view of an array that exports no memory.
+LASTING = memoryview(b"")
 
 
 def ireceive(
@@ -257,7 +263,7 @@ def ireceive(
     landing._start = lambda: (again or start)(buf)
     if has_own_datatype(buf):
         landing._memory = memory_of(buf, is_kept=True)
-    if view is _LASTING:
+    if view is LASTING:
         return going_on(request)
     follow(landing)
     return request
@@ -285,8 +291,8 @@ def _viewed(buf: Any) -> tuple[Any, memoryview]:
     try:
         view = memoryview(buf[0] if is_spec else buf)
     except (TypeError, ValueError, BufferError):
-        return buf, _LASTING
+        return buf, LASTING
     # mpi4py refuses such arrays.
     if view.readonly or not view.contiguous:
-        return buf, _LASTING
+        return buf, LASTING
     return (type(buf)((view, *buf[1:])) if is_spec else view), view

@@ -648,6 +648,35 @@ def test_both_meet_letters_while_they_send(comm, name):
     assert_everywhere(own, set(found) == {partner})
 
 
+@pytest.mark.timeout(60)
+def test_a_test_after_a_letter_returns(comm):
+    """The peer sends only after the other rank has tested its receive, which a letter has taken."""
+    partner, own = comm.rank ^ 1, comm.Dup()
+    found, status = bytearray(2000), MPI.Status()
+    if partner < comm.size and comm.rank % 2:
+        request = own.Irecv([found, MPI.BYTE])
+        MPI.Comm.recv(comm, None, partner, 5)
+        tested = [request.Test() for _ in range(100)]
+        MPI.Comm.send(comm, None, partner, 5)
+        while not request.Test(status):
+            pass
+        assert not any(tested)
+        assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (partner, 3, 9)
+        assert found[:10] == bytes([7] * 9 + [0])
+        end = own.Psend_init(xp.zeros(8), 2, partner, 0)
+        end.Start()
+        end.Pready_range(0, 1)
+        end.Wait()
+    elif partner < comm.size:
+        end = own.Precv_init(xp.zeros(8), 2, partner, 0)
+        end.Start()
+        MPI.Comm.send(comm, None, partner, 5)
+        MPI.Comm.recv(comm, None, partner, 5)
+        own.Send([bytearray([7] * 9), MPI.BYTE], partner, 3)
+        end.Wait()
+    own.synchronize()
+
+
 def test_probes_see_no_letters(comm):
     """A probe of a tag that comes after a letter takes none along, and a probe of any tag finds none."""
     right, left = ring(comm)
