@@ -40,8 +40,10 @@ class Device:
 
     def event(self):
         return SimpleNamespace(
-            record=lambda stream: self.done.append(("record", stream)),
-            order=lambda stream: self.done.append(("after event", stream)),
+            record=(record := lambda stream: self.done.append(("record", stream))),
+            record_eager=record,
+            order=(order := lambda stream: self.done.append(("after event", stream))),
+            order_eager=order,
             is_over=lambda: self.over,
         )
 
