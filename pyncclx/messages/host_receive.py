@@ -132,7 +132,7 @@ class HostLanding(Follows):
     _probed: ProbedMessage | None = None
     _start: Callable[[], MPI.Request] | None = None  # begins the receive again, without a send
     _again: MPI.Request | None = None  # the receive after a handshake message
-    _last: MPI.Status | None = None  # that receive's status, once it has ended
+    _last: MPI.Status | None = None  # status of the receive after a handshake message, once it has ended
 
     def is_complete(self, status: MPI.Status) -> bool:
         """Return whether the data of a message that MPI has received is complete.
