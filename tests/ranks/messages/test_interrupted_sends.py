@@ -112,6 +112,7 @@ def test_a_message_is_sent_whole_or_not_at_all(comm, name, count, mapped, monkey
     assert_all_read(comm)
 
 
+@pytest.mark.one_node  # between nodes no message is offered
 def test_what_has_been_signalled_is_not_signalled_again(comm, monkeypatch):
     """Another message may have the place by then."""
     map_peers_if(comm, True, monkeypatch)
