@@ -85,7 +85,7 @@ def _is_dropped(state: State) -> bool:
     spanning = state.attachments.get(NAME)
     if not (isinstance(spanning, Spanning) and state.is_dropped):
         return False
-    if not all(each.is_idle() for each in state.attachments.values() if each is not spanning):
+    if not all(each.is_idle() for each in list(state.attachments.values()) if each is not spanning):
         return False
     if spanning.closed or spanning.thread.is_busy or spanning.rails.has_failed:
         return False

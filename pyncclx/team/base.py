@@ -48,7 +48,7 @@ class Base(Options):
                 dropped.remember(state)
                 if (calls := state.calls(self)) is not None:
                     PROGRESSING[team] = calls
-                for attachment in state.attachments.values():
+                for attachment in list(state.attachments.values()):
                     attachment.join(team)
         else:
             team.errors.check()
@@ -170,7 +170,7 @@ class Base(Options):
         """
         state = state_of(self)
         with state.waiting(self, "the device"):
-            for attachment in state.attachments.values():
+            for attachment in list(state.attachments.values()):
                 attachment.drain()
             if state.team is not None:
                 if state.team.order.is_unused:  # the program's own kernels may use the team's memory
@@ -264,7 +264,7 @@ def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> N
     stream = current_stream(device, buffers, state)
     if not device.is_capturing(stream):
         device.synchronize(stream)
-    for attachment in state.attachments.values():
+    for attachment in list(state.attachments.values()):
         attachment.check()
     if state.team is not None:
         state.team.errors.check()

@@ -86,7 +86,7 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     found = {}
     for name, state in list(_STATES.items()):
         team = state.team
-        has_use = any(not attachment.is_idle() for attachment in state.attachments.values())
+        has_use = any(not attachment.is_idle() for attachment in list(state.attachments.values()))
         if team is not None and state.is_dropped and not has_use and is_of_this_thread(state):
             if not heap.offer(layout.least_nbytes(size)):
                 # There is no room for another one, so wait until it is idle.

@@ -119,7 +119,7 @@ class State:
     def teams(self) -> list[Team]:
         """All Teams whose kernels may run for this communicator."""
         own = [] if self.team is None else [self.team]
-        return own + [team for attachment in self.attachments.values() for team in attachment.teams]
+        return own + [team for attachment in list(self.attachments.values()) for team in attachment.teams]
 
     def hold(self) -> Hold:
         """Return a `Hold`; while it lives, the communicator does not count as dropped."""
@@ -202,7 +202,7 @@ class State:
 
     def drain(self) -> None:
         """Wait on the host for launches of collectives only; raise what kernels recorded."""
-        for attachment in self.attachments.values():
+        for attachment in list(self.attachments.values()):
             if not attachment.is_of_messages:
                 attachment.drain()
         if self.team is not None and not self.team.order.is_unused:

@@ -10,6 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.team import dropped
+from pyncclx.team.state import Attachment
 from support.arrays import HOST, get, gpu_only, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 
@@ -46,6 +47,26 @@ def parent():
     comm = pyncclx.Communicator().Dup()
     assert works(comm)
     yield comm
+    comm.Free()
+
+
+class Attaching(Attachment):
+    """Another thread uses its communicator for the first time, just as this one is asked."""
+
+    def __init__(self, attachments):
+        self.attachments = attachments
+
+    def is_idle(self):
+        self.attachments[f"another {len(self.attachments)}"] = Attachment()
+        return True
+
+
+def test_another_thread_uses_its_communicator(parent):
+    """A new communicator looks at the others, which other threads may use meanwhile."""
+    for comm in (parent, parent.Dup()):
+        comm.state.attachments["attaching"] = Attaching(comm.state.attachments)
+    with parent.Dup() as new:
+        assert_everywhere(WORLD, works(new), "new")
     comm.Free()
 
 
