@@ -19,6 +19,7 @@ from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
 from ..messages import host_receive, host_sendrecv, unsent  # noqa: F401
 from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
+from ..messages.partitioned_ends import MADE  # noqa: F401
 from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
@@ -113,7 +114,7 @@ _RECEIVES = {
                 return going_on(done) if unsent.OF_PROCESS else done
             return host_receive.ireceive_plain(self, original, buf, source, tag)""",
     # MPI buffers shorter messages. With longer ones its method could wait for ever: see `host_sendrecv.begin_both`.
-    "Sendrecv": """if recvtag == MPI.ANY_TAG and getattr(sendbuf, "nbytes", 1025) > 1024:
+    "Sendrecv": """if MADE and recvtag == MPI.ANY_TAG and getattr(sendbuf, "nbytes", 1025) > 1024:
                 return host_sendrecv.sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, status)
             """
     + _RECEIVE.format(buffer="recvbuf"),

@@ -7,11 +7,13 @@ from typing import Any, Protocol
 
 from .. import backends
 from ..launch import kernels
-from ..system.process import PerProcess
+from ..system.process import PerProcess, held
 from .letters import Correspondent, Letters
 
 #: The kernels of cuda/messages/partitioned.cu.
 FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/partitioned.cu"))
+#: Not empty once this process has made a partitioned request.
+MADE: list[bool] = held([])
 
 
 class End(Protocol):
@@ -54,6 +56,7 @@ class PartitionedEnds:
     def add(self, end: End) -> None:
         """Include an end in `let_go`, as long as it exists."""
         self._ends.add(end)
+        MADE[:] = [True]
 
     def are_active(self) -> bool:
         """Return whether any end has begun a round that is not over."""
