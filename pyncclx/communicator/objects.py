@@ -11,6 +11,7 @@ from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
 from ..messages.unsent import going_on, note_buffered
 from ..objects.contents import Packed, is_plain, pickled, take_apart
+from ..objects.duplicate import meet_before_duplicate
 from ..objects.messages import Exchange, seal, withdraw
 from ..objects.opening import open_all
 from ..objects.operands import Operands, form_operand, is_reduced, listing, reduce_here, reduce_on_all, sealed_operand
@@ -164,6 +165,20 @@ class ObjectMessages(MessageBase):
                 return super().sendrecv(message, dest, sendtag, recvbuf, source, recvtag, status)
             return _sendrecv(self, message, dest, sendtag, recvbuf, source, recvtag, status)
 
+    @of_any
+    @explains_failures
+    def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce all ranks' objects, as mpi4py's `allreduce` (between groups, too)."""
+        meet_before_duplicate(self)
+        return super().allreduce(sendobj, op)
+
+    @of_any
+    @explains_failures
+    def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
+        """Reduce all ranks' objects, as mpi4py's `reduce` (between groups, too)."""
+        meet_before_duplicate(self)
+        return super().reduce(sendobj, op, root)
+
     def _sendrecv(self, message: Any, sending: tuple[int, int], receiving: tuple[Any, ...]) -> Any:
         """Send a message while receiving an object, even if unpickling the object raises.
 
@@ -266,3 +281,15 @@ class ObjectCollectives(_IntraBase):
         with Exchange(self, messages, defers=True):
             result = super().reduce(sendobj, listing(op), root)
             return reduce_here(result, op) if type(result) is Operands else result
+
+    @explains_failures
+    def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce the objects of the ranks up to this one, as mpi4py's `scan`."""
+        meet_before_duplicate(self)
+        return super().scan(sendobj, op)
+
+    @explains_failures
+    def exscan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce the objects of the ranks before this one, as mpi4py's `exscan`."""
+        meet_before_duplicate(self)
+        return super().exscan(sendobj, op)

@@ -106,6 +106,7 @@ class State:
         self.attachments: dict[str, Attachment] = {}  # keys: names of their packages
         self.maker: int | None = None  # the thread that made the Team
         self.made_here = False  # made by pyncclx: mpi4py has no object for it
+        self.has_duplicate = False  # mpi4py's, for reductions of objects
         self._hold: Callable[[], Hold | None] = lambda: None  # a weak reference
         self.identity = identity  # None: no calls are recorded
         self._calls: Calls | None = None
@@ -232,8 +233,7 @@ class State:
                 del self.attachments[name]
 
     def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
-        team, self.team = self.team, None
-        calls, self._calls = self._calls, None
+        team, calls, self.team, self._calls = self.team, self._calls, None, None
         with ExitStack() as rest:  # each is released, even if another one raises
             if calls is not None:
                 rest.callback(calls.close)
