@@ -159,7 +159,8 @@ class Arrival:
         assert self._comm is not None
         spec, once = received_spec(memory)
         try:
-            self._is_begun = True
+            # After a handshake message this is that message's request.
+            self._is_begun, self._request = True, MPI.REQUEST_NULL
             self._request = MPI.Comm.Irecv(self._comm, spec, self.plan.rank, self.plan.tag)
         finally:
             if once is not None:

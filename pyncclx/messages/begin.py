@@ -15,6 +15,7 @@ from ..errors import NotSupported
 from ..launch.keys import MAKERS, NoKey
 from ..memory.error_words import FAILURE
 from ..team.streams import is_of_current, stream_for
+from .beside_stream import start_event_of
 from .side import Plan
 from .typed import buffer_of
 
@@ -84,10 +85,7 @@ def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
         current = endpoint.device.current_stream()
         stream = endpoint.device.private_beside(current)
         if stream is not None:
-            try:
-                event = endpoint.postbox.spare_events.pop()
-            except IndexError:
-                event = endpoint.device.event()
+            event = start_event_of(endpoint)
             event.record_eager(current)
             return stream, event
     return stream_of(endpoint, plan), None

@@ -8,9 +8,18 @@ from typing import Any
 
 from ..backends import Event
 from .arrival import Arrival
+from .endpoint import Endpoint
 from .envelope import EMPTY, INLINE
 from .sender_memory import can_read, is_ready
 from .typed import TypedBuffer
+
+
+def start_event_of(endpoint: Endpoint) -> Event:
+    """Return an event for the start of a receive, if possible a used one."""
+    try:
+        return endpoint.postbox.spare_events.pop()
+    except IndexError:
+        return endpoint.device.event()
 
 
 class OpenArrival(Arrival):
@@ -51,7 +60,9 @@ class OpenArrival(Arrival):
         """
         device = self.endpoint.device
         if self.start_event is None and not self.is_abandoned and device.can_leave(self.stream):
-            self.start_event = self._event_on(self.stream)
+            event = start_event_of(self.endpoint)
+            event.record(self.stream)
+            self.start_event = event
 
     def _event_on(self, stream: Any) -> Event:
         event = self.endpoint.device.event()
@@ -63,11 +74,11 @@ class OpenArrival(Arrival):
 
         Senders wait only for receivers of long messages. Such a receive leaves its stream once its data can be read.
         It is due when the earlier work of that stream has ended, too. So no other kernel waits for it, nor a call that
-        synchronizes the device. An abandoned receive, of any length, is due once its data can be read, and its kernel
-        stays on its stream.
+        synchronizes the device. An abandoned receive, of any length, is due once its data can be read. Its kernel stays
+        on its stream, unless it had left before.
         """
         if self.is_abandoned:
-            return self._can_read() and self.endpoint.device.can_leave(self.stream)
+            return self._can_read() and self._has_started() and self.endpoint.device.can_leave(self.stream)
         if self.envelope is None or not is_ready(self.endpoint, self.envelope):
             return False
         self.leave_stream()
@@ -82,7 +93,7 @@ class OpenArrival(Arrival):
         first enqueue the sender's work may need that lock.
         """
         if self.endpoint.device.launches_at_once:
-            return self.is_abandoned and not self._can_read()
+            return self.is_abandoned and not (self._can_read() and self._has_started())
         if not self.is_awaited:
             self.leave_stream()
         start = self.start_event
@@ -92,6 +103,10 @@ class OpenArrival(Arrival):
         if self._can_read() and (start is None or self._is_copied or start.is_over()):
             return False
         return not self._is_late()
+
+    def _has_started(self) -> bool:
+        """Whether the work has ended that the kernel waits for on the side stream."""
+        return self.start_event is None or self.start_event.is_over()
 
     def _can_read(self) -> bool:
         """Whether the data can be read now: the kernel would not wait for the sender."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -218,6 +219,8 @@ class Incoming(OpenArrival):
     def leave(self) -> None:
         """End the receive of a call that has raised. It takes no later message."""
         if self._is_begun and self._request is MPI.REQUEST_NULL:
+            with LOCK, suppress(ValueError):
+                OPEN_RECEIVES.remove(self)
             self.postbox.receives.unsent.keep_lost(self._message)
         elif self._is_begun:
             self.cancel()
@@ -262,10 +265,8 @@ def _leave(receives: Sequence[Incoming]) -> None:
         try:
             if each.start_event is not None:
                 if end is None:
-                    end = each.endpoint.device.event()
-                    end.record_eager(each._kernel_stream)
+                    end = each._event_on(each._kernel_stream)
                 each._end_event = end
-                each.postbox.spare_events.append(each.start_event)
             if each._has_opened and each.envelope is not None:
                 each._release(each.envelope)
         except Exception as error:
@@ -290,6 +291,8 @@ def _end_launch(receives: Sequence[Incoming]) -> None:
             scratch.free.append(message)
         else:
             scratch.give_back(message, each._copied)
+        if each.start_event is not None:
+            each.postbox.spare_events.append(each.start_event)
         if each.is_abandoned:
             each._finish_alone()
         # Set this last, because another thread may wait for it.

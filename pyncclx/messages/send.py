@@ -179,11 +179,13 @@ class Outgoing(Departure):
         if self._request is MPI.REQUEST_NULL:
             self.postbox.receives.unsent.keep_lost(self.message)
         try:
-            # The exception of the call counts.
-            with suppress(Exception):
-                self.signal_ready()
+            # The exception of the call counts. After a timeout the program may overwrite the buffer.
+            if self.endpoint.failure is None:
+                with suppress(Exception):
+                    self.signal_ready()
         finally:
-            self.abandon()
+            with suppress(Exception):
+                self.abandon()
 
     def abandon(self) -> None:
         """Let the message complete without a call. The library keeps it until then."""

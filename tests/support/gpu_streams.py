@@ -52,4 +52,3 @@ def _reclaim(postbox):
     """Let endpoints that have gone ask for the ends of their streams while these are the device's."""
     gc.collect()
     postbox.bounce.headers.reclaim()
-
