@@ -56,6 +56,8 @@ class Launched(KernelWork):
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""
+        if self._comparison is not None and not self._comparison.is_over():
+            return False
         return self._event is None or self._event.is_over()
 
 

@@ -92,7 +92,13 @@ class SpanningWork(Startable):
         """
         active, self.active = self.active, False
         event, self._event, thread, self._thread = self._event, None, self._thread, None
-        self._end_comparison()
+        try:
+            self._end_comparison()
+        except CollectiveMismatch:
+            # The steps may still use the arrays.
+            if event is not None:
+                self._spanning.team.order.kept.keep(event, self._arrays)
+            raise
         if not active or event is None:
             return
         if thread is not None:
@@ -122,6 +128,8 @@ class SpanningWork(Startable):
     def is_over(self) -> bool:
         """Return whether the program has ended or was not started."""
         if self._thread is not None and not self._thread.done():
+            return False
+        if self._comparison is not None and not self._comparison.is_over():
             return False
         return not self.active or self._event is None or self._event.is_over()
 

@@ -61,7 +61,7 @@ class _Comparisons(Attachment):
             text = self._missing(self._calls[self.rank, number], "rank " + ", ".join(map(str, ranks)) + " has not")
             return "; ".join([text, *(text for rank in ranks for text in self._elsewhere(rank))])
 
-        _wait(lambda: self._all_have_called(number), late)
+        _wait(lambda: self.have_called(number), late)
         calls = [self._calls.pop((rank, number)) for rank in range(self.size)]
         if any(call != calls[0] for call in calls):
             text = "; ".join(f"rank {rank}: {_text(call)}" for rank, call in enumerate(calls))
@@ -70,7 +70,7 @@ class _Comparisons(Attachment):
     def _others(self) -> Iterator[int]:
         return (rank for rank in range(self.size) if rank != self.rank)
 
-    def _all_have_called(self, number: int) -> bool:
+    def have_called(self, number: int) -> bool:
         self._collect()
         return all((rank, number) in self._calls for rank in range(self.size))
 
@@ -122,6 +122,11 @@ class Comparison:
         own = attachments.get(_NAME) or attachments.setdefault(_NAME, _Comparisons(comm))
         self._all = cast(_Comparisons, own)
         self._number = self._all.announce((operation, *signature))
+        self._deadline = time.monotonic() + settings.TIMEOUT.get()
+
+    def is_over(self) -> bool:
+        """Return whether `finish` would not wait for other ranks' calls, or they are late."""
+        return self._all.have_called(self._number) or time.monotonic() > self._deadline
 
     def finish(self) -> None:
         """Wait for the other ranks' calls.

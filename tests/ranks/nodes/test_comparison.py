@@ -11,7 +11,7 @@ import pyncclx
 from pyncclx.nodes.comparison import Comparison
 from pyncclx.nodes.short_exchange import label_of, most_nbytes
 from pyncclx.nodes.watchdog import PAUSE_S
-from support.arrays import Output, put, xp
+from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing
 
@@ -109,6 +109,27 @@ def test_checked_nonblocking_calls_that_differ(comm, monkeypatch, differ):
             checked.Iallreduce(x, y, operator).Wait()
         with raises_everywhere(WORLD, pyncclx.CollectiveMismatch, match=r"rank 0.*Allreduce.*rank \d.*Allreduce"):
             checked.Iallreduce(x, y, operators[RANK == 0]).Wait()
+
+
+def test_a_test_of_a_checked_call_returns(comm, monkeypatch):
+    """With PYNCCLX_CHECK=1: at once, though the last rank begins its call only after a message that comes later."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    with comm.Dup() as checked:
+        x = put(np.full(4, 1.0 + RANK, "f4"))
+        checked.Ibcast(x, 0).Wait()
+        checked.synchronize()
+        if RANK == 0:
+            request, end, over = checked.Ibcast(x, 0), time.monotonic() + 0.5, False
+            while not over and time.monotonic() < end:  # root's part ends meanwhile
+                over = request.Test()
+            WORLD.Ssend(np.zeros(0), SIZE - 1)
+        else:
+            if RANK == SIZE - 1:
+                WORLD.Recv(np.zeros(0), 0)
+            request, over = checked.Ibcast(x, 0), False
+        request.Wait()
+        checked.synchronize()
+        assert_everywhere(WORLD, not over and (get(x) == 1).all(), f"{over}, {get(x)[:3]}")
 
 
 @pytest.mark.parametrize("comm", ["alone"], indirect=True)
