@@ -72,6 +72,9 @@ class FakeGpu:
     def private_beside(self, stream):
         return None
 
+    def order_eager(self, first, then):
+        """Nothing runs on it."""
+
     def synchronize(self, stream=None):
         """Nothing runs on it."""
 
