@@ -45,7 +45,7 @@ class Arrival:
     _probed: ProbedMessage | None = None
     _message: Any = None  # memory that MPI receives into
     _is_begun = False  # whether MPI may have begun the receive
-    _request = MPI.REQUEST_NULL  # this object itself until MPI's request is known
+    _request = MPI.REQUEST_NULL  # MPI.REQUEST_NULL itself until MPI's request is known
 
     def begin(
         self,

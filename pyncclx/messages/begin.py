@@ -77,8 +77,8 @@ def _new_plan(
 def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
     """Return the stream of a receive that is begun, and its start event or None.
 
-    Calls of the communicator block. If the stream is private, the receive leaves it at once: an event on the current
-    stream costs less than making the private stream wait, and than moving the receive when the next call does so.
+    Calls of the communicator block. If the stream is private, the receive leaves it at once. That costs one event on
+    the current stream. Otherwise the private stream would wait now, and the receive would leave it at the next call.
     """
     caller = endpoint.caller
     if plan.of_current and caller.stream is None:

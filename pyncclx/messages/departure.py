@@ -47,7 +47,7 @@ class Departure:
     put, is_inline, is_copied, is_sent, clock = b"", False, False, False, 0
     _entry = 0
     _offered: int | None = None  # place of an offered message, until it is complete
-    _request = MPI.REQUEST_NULL  # this object itself until MPI's request is known
+    _request = MPI.REQUEST_NULL  # MPI.REQUEST_NULL itself until MPI's request is known
 
     def begin(
         self,

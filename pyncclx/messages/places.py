@@ -33,7 +33,7 @@ class Places:
             if not self._free:
                 return None
             place = self._free[0]
-            # In this order: an interrupt in between loses no place.
+            # Hold the place before it stops being free, so that an exception loses none.
             self._held[place] = clock, exported, number
             del self._free[0]
             return place

@@ -217,7 +217,7 @@ class Incoming(OpenArrival):
         self.postbox.receives.post(self)
 
     def leave(self) -> None:
-        """End the receive of a call that has raised. It takes no later message."""
+        """End the receive of a call that has raised."""
         if self._is_begun and self._request is MPI.REQUEST_NULL:
             with LOCK, suppress(ValueError):
                 OPEN_RECEIVES.remove(self)

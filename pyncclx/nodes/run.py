@@ -66,7 +66,7 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
 def begin_comparison(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Comparison | None:
     """Begin to compare a nonblocking call with the other ranks'; return what ends it.
 
-    At the first call of its kind ranks meet to compose it. It is compared before, and None is returned.
+    At the first call of its kind ranks meet to compose it. That one is compared here, and None is returned.
     """
     comparison = Comparison(comm, call.operation, call.signature)
     if spanning.composed.get(label_of(call.operation, call.signature)) == spanning.team.generation:
