@@ -11,18 +11,11 @@ from support.arrays import host_only
 from support.device_memory import CLOTHES, installed
 from support.fake_gpu import ramp
 from support.reversed_ranks import ring
+from support.staging_comm import staging
 
 pytestmark = host_only
 in_all_clothes = pytest.mark.parametrize("clothes", CLOTHES)
-memory = pytest.fixture(installed)
-
-
-@pytest.fixture
-def comm(memory):
-    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
-        made.staging = True
-        yield made
-        made.synchronize()
+memory, comm = pytest.fixture(installed), pytest.fixture(staging)
 
 
 @in_all_clothes

@@ -5,27 +5,16 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import backends, events
+from pyncclx import backends
 from support.arrays import get, host_only, put
 from support.columns import INT64
 from support.forms import FORMS, NAMES, arguments, call, total
+from support.staging_comm import by_kernels
 
 pytestmark = [host_only, pytest.mark.ranks(2)]  # a bytearray is in host memory on the host device, too
 
 
-@pytest.fixture
-def comm():
-    """Every rank's calls must be done by kernels: they wait for each other."""
-    ways = []
-    events.listeners.append(ways.append)
-    try:
-        with pyncclx.Communicator().Dup() as made:
-            made.staging = True
-            yield made
-            made.synchronize()
-    finally:
-        events.listeners.remove(ways.append)
-    assert {event.how for event in ways} <= {events.NATIVE}
+comm = pytest.fixture(by_kernels)
 
 
 def labels(comm, count):

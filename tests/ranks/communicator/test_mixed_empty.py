@@ -10,17 +10,10 @@ from pyncclx.communicator import staged
 from support.arrays import host_only
 from support.device_memory import installed
 from support.forms import FORMS, call
+from support.staging_comm import staging
 
 pytestmark = [host_only, pytest.mark.ranks(2), pytest.mark.one_node]
-memory = pytest.fixture(installed)
-
-
-@pytest.fixture
-def comm(memory):
-    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
-        made.staging = True
-        yield made
-        made.synchronize()
+memory, comm = pytest.fixture(installed), pytest.fixture(staging)
 
 
 @pytest.fixture

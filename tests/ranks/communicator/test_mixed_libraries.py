@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import pyncclx
 from support.arrays import host_only
 from support.device_memory import installed
 from support.fake_arrays import DlpackArray, FakeTensor
 from support.forms import FORMS, call
+from support.staging_comm import staging
 
 pytestmark = [host_only, pytest.mark.one_node]
-memory = pytest.fixture(installed)
+memory, comm = pytest.fixture(installed), pytest.fixture(staging)
 # Each is made of a NumPy array, and has its memory.
 OF_HOST = {
     "NumPy": lambda values: values,
@@ -26,14 +26,6 @@ OF_HOST = {
     "DLPack": DlpackArray,
     "tensor": lambda values: FakeTensor(values, cuda=False),
 }
-
-
-@pytest.fixture
-def comm(memory):
-    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
-        made.staging = True
-        yield made
-        made.synchronize()
 
 
 @pytest.mark.parametrize("library", OF_HOST)

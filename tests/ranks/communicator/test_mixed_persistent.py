@@ -8,28 +8,16 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import events
 from pyncclx.launch.prepared import Prepared
 from support.arrays import get, host_only, put, xp
 from support.forms import NAMES, arguments, total
+from support.staging_comm import by_kernels
 
 STARTS, COUNT = 3, 11
 AT_ROOT = {"Scatter": ["send"], "Scatterv": ["send"], "Gather": ["recv"], "Gatherv": ["recv"], "Reduce": ["recv"]}
 
 
-@pytest.fixture
-def comm():
-    """Every rank's calls must be done by kernels: they wait for each other."""
-    ways = []
-    events.listeners.append(ways.append)
-    try:
-        with pyncclx.Communicator().Dup() as made:
-            made.staging = True
-            yield made
-            made.synchronize()
-    finally:
-        events.listeners.remove(ways.append)
-    assert {event.how for event in ways} <= {events.NATIVE}
+comm = pytest.fixture(by_kernels)
 
 
 def labels(comm, count, start=0):
