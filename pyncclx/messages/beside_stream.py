@@ -100,7 +100,7 @@ class OpenArrival(Arrival):
         if start is None and self.stream is not None and not self.is_abandoned:
             # A stream of the host device has its own thread: that one waits.
             return False
-        if self._can_read() and (start is None or self._is_copied or start.is_over()):
+        if self._can_read() and (self._is_copied or self._has_started()):
             return False
         return not self._is_late()
 

@@ -16,7 +16,16 @@ LEGACY_DEFAULT = (0, 1)
 PER_THREAD_DEFAULT = 2
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 _handles: dict[int, Any] = {}
-_pointers: dict[int, ctypes.c_void_p] = {}
+
+
+class _Pointers(dict[int, ctypes.c_void_p]):
+    """Handles of streams as ctypes passes them without conversion, by their numbers."""
+
+    def __missing__(self, handle: int) -> ctypes.c_void_p:
+        return self.setdefault(handle, ctypes.c_void_p(handle))
+
+
+_pointers = _Pointers()
 # Called through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
 _record, _wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
 
@@ -37,21 +46,13 @@ def fail(status: int) -> None:
 
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
     """Record an event on a CuPy stream."""
-    try:
-        pointer = _pointers[stream.ptr]
-    except KeyError:
-        pointer = pointer_of(stream)
-    if status := _record(event, pointer):
+    if status := _record(event, _pointers[stream.ptr]):
         fail(status)
 
 
 def wait_for_event(stream: Any, event: ctypes.c_void_p) -> None:
     """Make a CuPy stream wait for an event."""
-    try:
-        pointer = _pointers[stream.ptr]
-    except KeyError:
-        pointer = pointer_of(stream)
-    if status := _wait(pointer, event, 0):
+    if status := _wait(_pointers[stream.ptr], event, 0):
         fail(status)
 
 
@@ -61,14 +62,6 @@ def handle_of(stream: Any) -> Any:
         return _handles[stream.ptr]
     except KeyError:
         return _handles.setdefault(stream.ptr, driver.CUstream(stream.ptr))
-
-
-def pointer_of(stream: Any) -> ctypes.c_void_p:
-    """Return the handle of a CuPy stream as ctypes passes it without conversion."""
-    try:
-        return _pointers[stream.ptr]
-    except KeyError:
-        return _pointers.setdefault(stream.ptr, ctypes.c_void_p(stream.ptr))
 
 
 def is_capturing(stream: Any) -> bool:

@@ -94,7 +94,7 @@ class GpuStreams(GpuProperties):
         """
         if first.ptr == then.ptr:
             return
-        if not (self.is_capturing(first) or self.is_capturing(then)) or capture_of(first) == capture_of(then):
+        if capture_of(first) == capture_of(then):
             self.order_eager(first, then)
 
     def order_eager(self, first: Any, then: Any) -> None:
