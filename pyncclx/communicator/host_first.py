@@ -173,7 +173,7 @@ def _plain(name: str) -> str:
 def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Receive by MPI where kernels raise NotSupported.
 
-    The peer cannot know of that, and may have sent a device array: its envelope is replaced by the data.
+    The peer does not know that, and may have sent a device array. Its data then replaces the envelope.
     """
     arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
     into = next(each.name for each in OPERATIONS[name] if each.written)
