@@ -227,7 +227,7 @@ class StepTimeout(PeerTimeout):
     rank : int
         The rank that waited.
     peers : tuple of int
-        The ranks of other nodes that it waited for.
+        The ranks that have not begun the call, or all that it waited for if it could not find out.
     """
 
     def __init__(self, operation: str, rank: int, peers: tuple[int, ...]) -> None:
@@ -238,8 +238,8 @@ class StepTimeout(PeerTimeout):
     def __str__(self) -> str:
         ranks = f"rank{'s' * (len(self.peers) > 1)} {', '.join(map(str, self.peers)) or 'unknown'}"
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for {ranks} on other nodes; see whether they died, are "
-            "slow, or made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
+            f"{self.operation}: rank {self.rank} waited in vain for {ranks}; see whether they died, are slow, or "
+            "made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
         )
 
 

@@ -154,6 +154,11 @@ class Comparison:
                 break
 
     @property
+    def comm(self) -> MPI.Intracomm | None:
+        """The communicator of the texts; None before the first call, and after the end."""
+        return self._comm
+
+    @property
     def has_failed(self) -> bool:
         """Whether `check` raises from now on."""
         return self._failure is not None

@@ -28,6 +28,7 @@ from .parts import part
 from .places import Places
 from .program import Program
 from .rails import Rails
+from .roll_call import RollCall
 from .short_exchange import MOST_RANKS, ShortExchange, host_waits, most_nbytes
 from .step_thread import StepThread
 from .steps import Traffic
@@ -42,17 +43,12 @@ class Spanning(Endings, Attachment):
 
     Attributes
     ----------
-    places : Places
+    places, rails, verdicts, lookout, comparison, traffic, thread
+        Parts, each with a class of its own.
     local : Intracomm
         Communicator of this node's ranks, with a Team of its own.
-    rails : Rails
-    verdicts : Verdicts
-    lookout : Lookout
-    comparison : Comparison
     refusals : ErrorRecord
         Numbers on the device that steps over nodes refuse, with ranks of the whole communicator.
-    traffic : Traffic
-    thread : StepThread
     has_threads : bool
         Whether any thread may call MPI.
     host_waits : bool
@@ -96,7 +92,10 @@ class Spanning(Endings, Attachment):
         self.scratch = Scratch(self.team.device)
         self.thread = StepThread(self.team.device)
         self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
+        self._roll = RollCall(topology.rank, self.places.size, lambda: self.comparison.comm, lambda: self.number)
         self._watch = Watch(self.team.device, topology.rank, self.comparison.check_aside)
+        if self.rails.uses_nccl:
+            self._watch.call_roll(self._roll)
 
     def _make(self, comm: MPI.Intracomm, blocking: str) -> None:
         """Make the parts that can fail, on all ranks of all nodes or on none."""
@@ -166,7 +165,7 @@ class Spanning(Endings, Attachment):
             self._asides[capturing] = stream  # on the host device another stream is a thread
         elif capturing not in self._asides:
             self._asides[capturing] = device.new_stream()
-        awaited = None if capturing or not program.is_watched else self._watch.begin(program)
+        awaited = None if capturing or not program.is_watched else self._watch.begin(program, self.number)
         try:
             program.enqueue(self.team, stream, self._asides[capturing], self.number)
         except EngineError:
@@ -255,7 +254,7 @@ class Spanning(Endings, Attachment):
             self._local_state.abandon()
 
     def _leave_engines(self) -> None:
-        """Release this rank's part of the engines, where not all ranks take part."""
+        """Release this rank's part of the engines."""
         self._release()
         with suppress(Exception):  # errors of steps in the host device's threads, which calls raise
             self.team.order.finish()
@@ -278,6 +277,7 @@ class Spanning(Endings, Attachment):
     def _release(self) -> None:
         """Release what this rank alone uses."""
         self.thread.wait()
+        self._roll.close()
         self.comparison.end()
         self.closed = True
         self._local_state.look = None

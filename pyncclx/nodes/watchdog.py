@@ -8,6 +8,9 @@ see replays of captured graphs.
 Where MPI moves data, its waits compare calls. The thread compares them while a rank waits in a kernel for a rank of its
 node, which may in turn wait for a rank that has made another call.
 
+NCCL does not say for which ranks it waits. So the thread calls the roll before it gives up (`roll_call.py`), and
+answers other ranks' calls. For that it wakes four times a second where a communicator uses NCCL.
+
 The same thread sends the texts of calls that wait to be sent together (`comparison.py`).
 """
 
@@ -15,11 +18,15 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from mpi4py import MPI
 
 from ..backends import Device, Event
 from ..errors import StepTimeout
@@ -28,8 +35,10 @@ from ..system.mpi_library import before_finalize
 from ..system.process import PerProcess
 from .engine import Engine
 from .program import Program
+from .roll_call import ANSWERS_S, PATIENCE_S, RollCall
 
 PAUSE_S = 0.02  # seconds before each poll
+_ANSWER_PAUSE_S = 1e-3  # seconds between polls for answers
 _END_S = 5.0  # seconds to wait at exit for a poll in progress
 
 
@@ -42,6 +51,8 @@ class Awaited:
     rank: int
     # It raises if the program must end, because calls of other ranks differ.
     look: Callable[[], None]
+    # Returns which ranks have not begun the program; if none is known, the ranks given.
+    absent: Callable[[tuple[int, ...]], tuple[int, ...]]
     ends: list[Event]  # events to reuse
     end: Event | None = None  # recorded after the program was enqueued
 
@@ -72,8 +83,9 @@ class Awaited:
             self.look()
         except Exception as error:
             return error
-        late = time.monotonic() > self.deadline
-        return StepTimeout(self.program.waits, self.rank, self.program.peers) if late else None
+        if time.monotonic() <= self.deadline:
+            return None
+        return StepTimeout(self.program.waits, self.rank, self.absent(self.program.peers))
 
 
 class Watchdog:
@@ -82,6 +94,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._awaited: deque[tuple[Device, Awaited]] = deque()
         self._looks: deque[tuple[Device, Callable[[], None]]] = deque()
+        self._rolls: deque[weakref.ref[RollCall]] = deque()
         self._there, self._looking = threading.Event(), threading.Lock()
         self._ended = False
         threads.start("pyncclx watchdog", self._run)
@@ -99,9 +112,26 @@ class Watchdog:
         if not self._there.is_set():
             self._there.set()
 
+    def answer(self, roll: RollCall) -> None:
+        """Answer other ranks' roll calls on a communicator from now on."""
+        self._rolls.append(weakref.ref(roll))
+        self._there.set()
+
+    def absent(self, roll: RollCall, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks that have not begun call `number`; `peers` if all have."""
+        roll.ask()
+        end = time.monotonic() + PATIENCE_S
+        while roll.is_open and roll.absent(number) and not self._ended and time.monotonic() < end:
+            time.sleep(_ANSWER_PAUSE_S)
+            self._answer_all()
+        return roll.absent(number) if roll.is_open and roll.absent(number) else peers
+
     def _run(self) -> None:
         while not self._ended:
-            self._there.wait()
+            self._there.wait(ANSWERS_S if self._rolls else None)
+            with self._looking:
+                if not self._ended:
+                    self._answer_all()
             while self._awaited or self._looks:
                 time.sleep(PAUSE_S)
                 with self._looking:
@@ -118,8 +148,18 @@ class Watchdog:
         if self._looking.acquire(timeout=_END_S):  # a poll has ended
             self._looking.release()
 
+    def _answer_all(self) -> None:
+        for _ in range(len(self._rolls)):
+            reference = self._rolls.popleft()
+            roll = reference()
+            if roll is not None and roll.is_open:
+                with suppress(MPI.Exception):  # a rank has failed
+                    roll.answer()
+                self._rolls.append(reference)
+
     def look(self) -> None:
-        """Poll all programs, and call the functions that are due."""
+        """Poll all programs, answer, and call the functions that are due."""
+        self._answer_all()
         self._look_at_programs()
         for _ in range(len(self._looks)):
             device, look = self._looks.popleft()
@@ -164,14 +204,24 @@ class Watch:
 
     def __init__(self, device: Device, rank: int, look: Callable[[], None]) -> None:
         self._device, self._rank, self._look = device, rank, look
+        self._roll: RollCall | None = None
         self._timeout_s = settings.TIMEOUT.get()
         self._ends: list[Event] = []  # events of programs that have ended: to reuse one is faster than to make one
 
-    def begin(self, program: Program) -> Awaited:
-        """Watch a program that is about to be enqueued."""
-        awaited = Awaited(program, time.monotonic() + self._timeout_s, self._rank, self._look, self._ends)
+    def call_roll(self, roll: RollCall) -> None:
+        """From now on, ask who is absent before a program times out, and answer others."""
+        self._roll = roll
+        WATCHDOG.get().answer(roll)
+
+    def begin(self, program: Program, number: int) -> Awaited:
+        """Watch a program that is about to be enqueued as the call of this number."""
+        absent = partial(self._absent, number)
+        awaited = Awaited(program, time.monotonic() + self._timeout_s, self._rank, self._look, absent, self._ends)
         WATCHDOG.get().add(self._device, awaited)
         return awaited
+
+    def _absent(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
+        return peers if self._roll is None else WATCHDOG.get().absent(self._roll, number, peers)
 
     def end(self, awaited: Awaited, stream: Any) -> None:
         """Record that a program was enqueued on a stream, which is not being captured."""

@@ -38,8 +38,8 @@ def exchange(engine, name, peer):
     return Placed(ExchangeStep(engine, name, [Transfer(peer, 0, 8)], [Transfer(peer, 8, 8)], Traffic()))
 
 
-def awaited_of(program, *, deadline, end, look=lambda: None, ends=None):
-    return Awaited(program, deadline, RANK, look, [] if ends is None else ends, end)
+def awaited_of(program, *, deadline, end, look=lambda: None, absent=tuple, ends=None):
+    return Awaited(program, deadline, RANK, look, absent, [] if ends is None else ends, end)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,21 @@ def test_it_names_the_steps_and_the_ranks(names, text):
     assert isinstance(reason, StepTimeout)
     assert reason.peers == tuple(range(2, 2 + len(names)))
     assert str(reason).replace("rank 2", "rank", 1).startswith(text)
+
+
+def test_it_names_those_that_are_absent():
+    """And not those that wait, too."""
+    engine, asked = Engine(), []
+
+    def absent(peers):
+        asked.append(peers)
+        return (3,)
+
+    program = Program("Bcast", [exchange(engine, "Bcast, exchange", peer) for peer in (0, 2)], (), follows_streams=True)
+    assert awaited_of(program, deadline=0.0, end=NEVER, absent=absent).is_over()
+    ((_, reason),) = engine.aborted
+    assert asked == [(0, 2)]
+    assert reason.peers == (3,)
 
 
 @pytest.mark.parametrize("end", [NEVER, None], ids=["enqueued", "being enqueued"])
@@ -97,7 +112,7 @@ def test_what_has_ended_in_time_is_not_aborted():
 def test_one_look_for_all_programs_of_an_engine():
     """And one more when the last one has ended: what its calls are may have to be sent."""
     watchdog, engine, looks = Watchdog.__new__(Watchdog), Engine(), []
-    watchdog._awaited, watchdog._looks = deque(), deque()
+    watchdog._awaited, watchdog._looks, watchdog._rolls = deque(), deque(), deque()
     look = functools.partial(looks.append, 0)
     ends = [threading.Event() for _ in range(3)]
     program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)

@@ -1,0 +1,84 @@
+"""The roll call: ranks ask each other which call they have begun.
+
+It is called when a step between nodes has timed out, since NCCL cannot say for which rank it waits. The rank asks all
+ranks of the communicator which call they began last, and names those that have not begun its own. A rank's watchdog
+answers, also while the rank makes no call.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+from .outbox import Outbox
+
+_TAG = 10  # texts, pieces and records use other tags
+_MESSAGE = struct.Struct("=q?")  # the number of the sender's last call, and whether it asks for the receiver's
+ANSWERS_S = 0.25  # seconds between the answers of a rank that makes no call
+PATIENCE_S = 4 * ANSWERS_S  # to wait for answers
+_MOST_RANKS = 64  # in a communicator whose ranks are asked; not measured
+
+
+class RollCall:
+    """This rank's part of the roll calls on one communicator over nodes.
+
+    Parameters
+    ----------
+    rank, size : int
+    comm_of : callable
+        Returns the engine's communicator of MPI; None if there is none yet, or no longer.
+    last : callable
+        Returns the number of the call that this rank began last.
+
+    Attributes
+    ----------
+    is_open : bool
+        Whether this rank asks and answers. It needs a thread that calls MPI.
+    """
+
+    def __init__(
+        self, rank: int, size: int, comm_of: Callable[[], MPI.Intracomm | None], last: Callable[[], int]
+    ) -> None:
+        self._others = [each for each in range(size) if each != rank] if size <= _MOST_RANKS else []
+        self._comm_of, self._last = comm_of, last
+        self._begun: dict[int, int] = {}  # the last call of each rank, as far as it is known
+        self._outbox = Outbox(_TAG)
+        self._lock = threading.Lock()
+        self.is_open = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+    def ask(self) -> None:
+        """Ask all other ranks which call they began last, and tell them this rank's."""
+        with self._lock:
+            comm = self._comm_of() if self.is_open else None
+            if comm is not None:
+                for rank in self._others:
+                    self._send(comm, rank, asks=True)
+
+    def absent(self, number: int) -> tuple[int, ...]:
+        """Return the ranks that have not told that they have begun call `number`."""
+        return tuple(rank for rank in self._others if self._begun.get(rank, -1) < number)
+
+    def answer(self) -> None:
+        """Take what ranks have told, and tell those that ask."""
+        with self._lock:
+            comm = self._comm_of() if self.is_open else None
+            status = MPI.Status()
+            while comm is not None and (message := comm.Improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
+                content = bytearray(_MESSAGE.size)
+                message.Recv([content, MPI.BYTE])
+                number, asks = _MESSAGE.unpack(content)
+                self._begun[status.source] = number
+                if asks:
+                    self._send(comm, status.source, asks=False)
+
+    def close(self) -> None:
+        """Stop: the communicator is about to be freed."""
+        with self._lock:
+            self.is_open = False
+
+    def _send(self, comm: MPI.Intracomm, rank: int, *, asks: bool) -> None:
+        self._outbox.is_empty()  # drops what has been sent
+        self._outbox.send(comm, _MESSAGE.pack(self._last(), asks), rank)
