@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any
 
-from programs import acts  # noqa: F401  what listings name
+from programs import acts, warm  # noqa: F401  what listings name
 from programs.execute import Run, Side, described
 from programs.memory import Gpu, Place
 from programs.program import read
@@ -83,6 +83,8 @@ def main() -> None:
     with open(f"{path}.{rank}", "w") as stacks:
         faulthandler.register(signal.SIGUSR2, stacks, all_threads=True)
         sides = side(way)
+        if isinstance(sides.place, Gpu):
+            perform(sides, warm.program(sides.world.size).listing())
         link = socket.socket(socket.AF_UNIX)
         link.connect(path)
         send(link, (rank, os.getpid()))
