@@ -74,11 +74,15 @@ class Area:
             self.initial[index] = index % 100 + 1
 
     def argument(self, *, displs: Any = None, counts: Any = None) -> Any:
-        """Return what a call is given. A count is that of one block."""
+        """Return what a call is given. A count is that of one block.
+
+        An empty block has no element. Open MPI's `Gather` stands still where one rank has an element of an empty
+        datatype, and another has no element.
+        """
         basic = getattr(self.run.MPI, MPI_NAMES[self.buffer.dtype])
         if self.buffer.layout != "plain":
             start = self.run.place.part(self.memory, self.start, self.elements, self.dtype)
-            return [start, 1, self.run.datatype(self.buffer, self.count)]
+            return [start, min(self.count, 1), self.run.datatype(self.buffer, self.count)]
         end = self.start + self.count * self.blocks
         exact = self.run.place.part(self.memory, self.start, end, self.dtype)
         if counts is not None:
