@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
+from threading import get_ident
 from typing import Any
 
 from mpi4py import MPI
@@ -19,7 +20,7 @@ from ..launch import kernels
 from ..recovery.detector import DETECTOR
 from ..system.process import PerProcess
 from .arena import Arena
-from .bounce import NBYTES, BounceMemory
+from .bounce import NBYTES, PLACES, BounceMemory
 from .channel_memory import ChannelMemory
 from .clock import LamportClock
 from .envelope import Sender
@@ -59,6 +60,9 @@ class Postbox:
         Stream that copies data to host arrays, message by message. On the host device both are the current stream.
     spare_events : list of Event
         Events that receives have used. A new event costs more than recording one.
+    waits : dict of int to (int, int)
+        The last message of each place whose kernel waits for the receiver: its clock, and the thread that has launched
+        the kernel.
     """
 
     def __init__(self, device: Device) -> None:
@@ -81,6 +85,7 @@ class Postbox:
         self.channel_memory = ChannelMemory(device, self.bounce.address, self.arena)
         self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
         self.clock, self.spare_events = LamportClock(), list[Event]()
+        self.waits: dict[int, tuple[int, int]] = {}
         self.rescue = Rescue(device, self.bounce)
         unsent = self.receives.unsent
         self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))
@@ -90,16 +95,25 @@ class Postbox:
         if not device.exports_are_copies:
             self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
 
-
     def make_room(self) -> None:
         """Close least recently used memory of peers, unless this could deadlock.
 
         Closing waits for the device. Peers may wait for an open receive of this rank. In a collective that is under way
-        here, they may wait for the next call of this rank.
+        here, they may wait for the next call of this rank. The receiver of another thread's message may wait for the
+        next call of this thread.
         """
         detector = DETECTOR.made
-        if self.receives.idle and not (detector is not None and detector.waits_in_collectives()):
+        is_busy = detector is not None and detector.waits_in_collectives()
+        if self.receives.idle and not is_busy and not self.another_thread_waits():
             self.opened.make_room()
+
+    def another_thread_waits(self) -> bool:
+        """Return whether a kernel that another thread has launched waits for a receiver."""
+        own = get_ident()
+        others = [(place, clock) for place, (clock, thread) in list(self.waits.items()) if thread != own]
+        done = self.bounce.done_words(0, PLACES) if others else ()
+        # The next message of a place has a later clock.
+        return any(done[place] < clock for place, clock in others)
 
 
 POSTBOX = PerProcess(lambda: Postbox(backends.select()))

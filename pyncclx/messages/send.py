@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from threading import get_ident
 from typing import Any
 
 from mpi4py import MPI
@@ -101,6 +102,8 @@ class Outgoing(Departure):
             peer=self.peer,
             tag=self.plan.tag,
         )
+        if wait:
+            self.postbox.waits[self._offered] = self.clock, get_ident()
         self.endpoint.launch(self.plan.operation, "offer", 1, 1, arguments, stream)
         if wait:
             self._offered = None

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from threading import get_ident
 from types import SimpleNamespace
 
 import pytest
@@ -116,15 +117,30 @@ def receive_of(endpoint, transport=OFFERED, buffer=None):
     return receive
 
 
-@pytest.mark.parametrize(("idle", "busy", "closes"), [(True, False, True), (False, False, False), (True, True, False)])
-def test_memory_is_closed_where_no_peer_can_be_waited_for(monkeypatch, idle, busy, closes):
-    """To close it waits for the device: for an open receive's sender, or for a collective's other ranks."""
+@pytest.mark.parametrize(
+    ("idle", "busy", "waits", "closes"),
+    [
+        (True, False, {}, True),
+        (False, False, {}, False),
+        (True, True, {}, False),
+        (True, False, {1: (7, get_ident() + 1)}, False),
+        (True, False, {1: (7, get_ident())}, True),  # the thread's own: MPI lets its call wait for the receiver
+        (True, False, {0: (7, get_ident() + 1)}, True),  # it has been received
+        (True, False, {0: (6, get_ident() + 1)}, True),  # and its place has been used again
+    ],
+)
+def test_memory_is_closed_where_no_peer_can_be_waited_for(monkeypatch, idle, busy, waits, closes):
+    """To close it waits for the device: for an open receive's sender, a collective's ranks, or a message's receiver."""
     closed = []
     detector = SimpleNamespace(made=SimpleNamespace(waits_in_collectives=lambda: busy))
     monkeypatch.setattr(postbox_module, "DETECTOR", detector)
     postbox = SimpleNamespace(
-        receives=SimpleNamespace(idle=idle), opened=SimpleNamespace(make_room=lambda: closed.append(1))
+        receives=SimpleNamespace(idle=idle),
+        opened=SimpleNamespace(make_room=lambda: closed.append(1)),
+        bounce=SimpleNamespace(done_words=lambda first, number: (7, 6, *[0] * (number - 2))),
+        waits=waits,
     )
+    postbox.another_thread_waits = lambda: postbox_module.Postbox.another_thread_waits(postbox)
     postbox_module.Postbox.make_room(postbox)
     assert bool(closed) == closes
 

@@ -2,12 +2,14 @@
 
 import contextlib
 import threading
+import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from pyncclx import Prequest, Request
+from pyncclx.messages.postbox import POSTBOX
 from support.arrays import HOST, get, put, xp
 from support.labelled_messages import data_of
 from support.reversed_ranks import ring
@@ -118,3 +120,41 @@ def test_threads_with_communicators_of_their_own(comm, make, count):
     for own in owns:
         own.Free()
     assert results == {0: None, 1: None}
+
+
+def wait_for_kernel():
+    """Wait until another thread of this process waits for its receiver in a kernel."""
+    end = time.monotonic() + 5
+    while not (waits := POSTBOX.get().waits) and time.monotonic() < end:
+        time.sleep(0.001)
+    assert waits
+
+
+@pytest.mark.ranks(2)
+def test_memory_of_peers_is_not_closed_while_another_thread_waits(comm, monkeypatch):
+    """It would wait for the device, and so for the receiver, which first waits for what this thread sends next."""
+    owns, closed, x = [comm.Dup() for _ in range(2)], [], put(np.arange(LONG))
+    right, left = ring(comm)
+    for own in owns * 3:  # the first messages tell ranks of each other's memory
+        own.Sendrecv(x, right, 0, xp.empty_like(x), left, 0)
+    if comm.rank == 0 and comm.size > 1:
+        postbox = POSTBOX.get()
+        postbox.waits.clear()
+        monkeypatch.setattr(postbox.opened, "make_room", lambda: closed.append(len(closed)))
+        thread = threading.Thread(target=lambda: owns[0].Send(x, 1))
+        thread.start()
+        wait_for_kernel()
+        postbox.make_room()
+        owns[1].Send(x, 1)
+        thread.join()
+        before, _ = len(closed), owns[0].synchronize()
+        postbox.make_room()
+        after = len(closed)
+    elif comm.rank == 1:
+        for own in reversed(owns):
+            own.Recv(xp.empty_like(x), 0)
+    MPI.Comm.Barrier(comm)
+    for own in owns:
+        own.Free()
+    if comm.rank == 0 and comm.size > 1:
+        assert (before, after) == (0, 1)
