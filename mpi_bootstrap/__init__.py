@@ -11,6 +11,7 @@ from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch
 from .meeting import Meeting
+from .parts import part, same_ranks
 from .plain import plain
 from .sleeping import sleeping_barrier
 from .topology import Topology, topology
@@ -33,7 +34,9 @@ __all__ = [
     "interrupts_deferred",
     "judge_by",
     "node_identity",
+    "part",
     "plain",
+    "same_ranks",
     "sleeping_barrier",
     "topology",
 ]

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..system.process import PerProcess, held
 from .envelope import ENVELOPE_NBYTES
 
@@ -21,7 +23,7 @@ _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
 #: A communicator of this process alone. Hold `LOCK` until what was sent on it has been matched.
-ITSELF = PerProcess(MPI.COMM_SELF.Dup, lasting=True)
+ITSELF = PerProcess(lambda: mpi_bootstrap.same_ranks(MPI.COMM_SELF), lasting=True)
 # Cached datatypes. The key is the length of the message.
 _KEPT: dict[int, MPI.Datatype] = held({})
 

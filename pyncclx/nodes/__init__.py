@@ -5,7 +5,7 @@ have. A communicator over several nodes has no Team of its own. All its ranks ma
 at its first call on device arrays:
 
 * `places.py`: which ranks are on which node, for any assignment of ranks to nodes;
-* `Spanning.local`: a communicator of this node's ranks (`parts.py`), with a Team and kernels like any other;
+* `Spanning.local`: a communicator of this node's ranks (`mpi_bootstrap.part`), with a Team and kernels like any other;
 * `rails.py`: `Rails`, the engines, made when a call first needs them. Rail k joins the ranks with local index k, so
   each rank uses its own link. The engine of all ranks, *flat*, moves data between all other pairs.
 

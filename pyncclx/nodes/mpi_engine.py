@@ -32,7 +32,7 @@ _LONGEST_PAUSE_S = 1e-3
 
 
 class MpiEngine:
-    """An engine that moves bytes by MPI on a duplicate of the communicator.
+    """An engine that moves bytes by MPI on a communicator of its own.
 
     Parameters
     ----------

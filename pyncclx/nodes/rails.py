@@ -21,7 +21,6 @@ from . import nccl_library
 from .engine import Engine, Failed, Transfer
 from .mpi_engine import MpiEngine
 from .nccl_engine import NcclEngine
-from .parts import part
 from .places import Places
 
 
@@ -95,7 +94,7 @@ class Rails:
         """Return MPI's engine of all ranks, which call this together."""
         if self._of_mpi is None:
             direct = self._device.name == "host" or bool(is_cuda_aware())
-            own = self._comm.Dup()
+            own = mpi_bootstrap.same_ranks(self._comm)
             self._of_mpi = self._engines["mpi"] = MpiEngine(own, self._device, self._failed, direct=direct)
         return self._of_mpi
 
@@ -103,7 +102,7 @@ class Rails:
         if kind not in self._engines:
             comm, places = self._comm, self._places
             ranks = range(places.size) if kind == "flat" else places.ranks_with(places.local_rank)
-            group = part(comm, ranks)
+            group = mpi_bootstrap.part(comm, ranks)
             self._engines[kind] = NcclEngine(group, ranks, self._failed, self._device)
             group.Free()
         return self._engines[kind]

@@ -24,7 +24,6 @@ from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
 from .lookout import Lookout
-from .parts import part
 from .places import Places
 from .program import Program
 from .rails import Rails
@@ -65,7 +64,7 @@ class Spanning(Endings, Attachment):
 
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
         self.places = Places(topology.nodes, topology.rank)
-        self.local: IntraBase = part(comm, self.places.ranks_of(self.places.node))
+        self.local: IntraBase = mpi_bootstrap.part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
         self.operation = ""  # set before the lookout: the detector's thread reads it

@@ -47,12 +47,12 @@ class Results:
 class SimulatedGroup:
     """The parts of a group that the code uses."""
 
-    def __init__(self, ranks: Sequence[int]) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: Sequence[int], name: str) -> None:
+        self.ranks, self.name = ranks, name
 
     def Incl(self, ranks: Sequence[int]) -> SimulatedGroup:
         """Return a group of some of the ranks (mpi4py's method)."""
-        return SimulatedGroup([self.ranks[rank] for rank in ranks])
+        return SimulatedGroup([self.ranks[rank] for rank in ranks], "a rail")
 
     def Free(self) -> None:
         """Do nothing (mpi4py's method)."""
@@ -116,22 +116,16 @@ class SimulatedComm:
 
     def Get_group(self) -> SimulatedGroup:
         """Return the group of all ranks (mpi4py's method)."""
-        return SimulatedGroup(range(self.size))
+        return SimulatedGroup(range(self.size), self._name)
 
     def Create(self, group: SimulatedGroup) -> Any:
-        """Return a communicator of the node's ranks or of a rail (mpi4py's method)."""
-        name = "a node" if group.ranks == self._node else "a rail"
+        """Return a communicator of some ranks (mpi4py's method)."""
         for pattern in network.duplicate(self.size):
             self._clock.pass_by(self._name, pattern, asleep=False)
         if group.ranks == self._node:
             return self._local
-        return SimulatedComm(self._clock, self._results, group.ranks.index(self.rank), len(group.ranks), name=name)
-
-    def Dup(self) -> SimulatedComm:
-        """Return a duplicate, in modelled time (mpi4py's method)."""
-        for pattern in network.duplicate(self.size):
-            self._clock.pass_by(self._name, pattern, asleep=False)
-        return SimulatedComm(self._clock, self._results, self.rank, self.size, name=self._name)
+        rank, size = group.ranks.index(self.rank), len(group.ranks)
+        return SimulatedComm(self._clock, self._results, rank, size, name=group.name)
 
     def Free(self) -> None:
         """Do nothing (mpi4py's method)."""

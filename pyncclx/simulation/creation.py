@@ -14,7 +14,6 @@ from mpi_bootstrap.identity import IDENTITY_NBYTES
 
 from ..communicator.communicator import Intracomm
 from ..nodes.nccl_engine import unique_id
-from ..nodes.parts import part
 from ..nodes.spanning import Spanning, span
 from ..team.base import IntraBase, nodes_of
 from ..team.state import state_of
@@ -88,7 +87,7 @@ class Job:
         with clock.stage("engine of the rails: MPI"):
             spanning.rails.rail()
         with clock.stage("engine of the rails: NCCL's identifier"):
-            unique_id(part(ours, spanning.places.ranks_with(spanning.places.local_rank)), _Identifiers())
+            unique_id(mpi_bootstrap.part(ours, spanning.places.ranks_with(spanning.places.local_rank)), _Identifiers())
         self.results.again()
         return clock.stages, comm, spanning
 

@@ -1,7 +1,7 @@
 """Comparison of each call between a communicator's ranks (PYNCCLX_CHECK=1).
 
-Each rank sends its call to all others on a duplicate of the communicator. A rank waits at most PYNCCLX_TIMEOUT for the
-others' calls.
+Each rank sends its call to all others on a communicator made for that. A rank waits at most PYNCCLX_TIMEOUT for
+the others' calls.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from mpi4py import MPI
+
+import mpi_bootstrap
 
 from ..errors import CollectiveMismatch
 from ..memory.called import describe
@@ -29,26 +31,39 @@ class _Comparisons(Attachment):
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.rank, self.size, self.name = comm.rank, comm.size, comm.Get_name()
-        self._apart, self._duplicating = MPI.Comm.Idup(comm)
+        self._apart: Any = None  # made at the first call
         self.number = 0  # number of the last call
         self._calls: dict[tuple[int, int], _Call] = {}  # calls of all ranks, by rank and number
         self._given_up: dict[tuple[int, int], _Call] = {}
         self._sent: list[MPI.Request] = []
         _ALL.add(self)
 
-    def announce(self, call: _Call) -> int:
+    def announce(self, comm: MPI.Intracomm, call: _Call) -> int:
         """Send a call to all other ranks; return its number."""
-        _wait(self._duplicating.Test, lambda: self._missing(call, "not all others have"))
+        if self._apart is None:
+            self._apart = self._make(comm, call)
         self.number += 1
         self._calls[self.rank, self.number] = call
         self._send(call)
         return self.number
 
+    def _make(self, comm: MPI.Intracomm, call: _Call) -> MPI.Intracomm:
+        """Make the communicator for calls, once all ranks have come.
+
+        A rank that comes after the others timed out completes the first rendezvous and times out in the second one, not
+        in MPI.
+        """
+        meeting = state_of(cast(Carrier, comm)).meeting
+        for _ in range(2):
+            if meeting.missing(comm, settings.TIMEOUT.get()):
+                raise noted(CollectiveMismatch(self._missing(call, "not all others have")))
+        return mpi_bootstrap.same_ranks(comm)
+
     def _send(self, call: _Call | None) -> None:
         """Send the last call, or None to withdraw it."""
         self._sent = [request for request in self._sent if not request.Test()]
         for rank in self._others():
-            self._sent.append(MPI.Comm.isend(self._apart, (self.number, call), rank))
+            self._sent.append(self._apart.isend((self.number, call), rank))
 
     def finish(self, number: int) -> None:
         """Wait for all ranks' calls of this number, and compare them."""
@@ -77,7 +92,7 @@ class _Comparisons(Attachment):
     def _collect(self) -> None:
         """Receive calls, and set aside those that were withdrawn."""
         for rank in self._others():
-            while (message := MPI.Comm.improbe(self._apart, rank)) is not None:
+            while (message := self._apart.improbe(rank)) is not None:
                 number, call = message.recv()
                 if call is not None:
                     self._calls[rank, number] = call
@@ -92,18 +107,18 @@ class _Comparisons(Attachment):
         """Yield calls of a rank on other communicators that this rank has not made."""
         world = self._world_rank(rank)
         for other in _ALL:
-            if other is not self and other._duplicating == MPI.REQUEST_NULL:
+            if other is not self and other._apart is not None:
                 other._collect()
                 for (caller, number), call in {**other._given_up, **other._calls}.items():
                     if other._world_rank(caller) == world and number > other.number:
                         yield f"rank {rank}: {_text(call)} on another communicator ({other.name})"
 
     def _world_rank(self, rank: int) -> int:
-        group, world = MPI.Comm.Get_group(self._apart), MPI.COMM_WORLD.Get_group()
+        group, world = self._apart.Get_group(), MPI.COMM_WORLD.Get_group()
         return int(group.Translate_ranks([rank], world)[0])
 
     def close(self) -> None:
-        """Stop comparing. Keep the duplicate: a withdrawn call may still arrive on it.
+        """Stop comparing. Keep the communicator: a withdrawn call may still arrive on it.
 
         If it were freed, MPI could deliver such a message to the next communicator with the same number, and Open MPI 5
         aborts.
@@ -121,7 +136,7 @@ class Comparison:
         attachments = state_of(cast(Carrier, comm)).attachments
         own = attachments.get(_NAME) or attachments.setdefault(_NAME, _Comparisons(comm))
         self._all = cast(_Comparisons, own)
-        self._number = self._all.announce((operation, *signature))
+        self._number = self._all.announce(cast(MPI.Intracomm, comm), (operation, *signature))
         self._deadline = time.monotonic() + settings.TIMEOUT.get()
 
     def is_over(self) -> bool:

@@ -118,7 +118,7 @@ class Win(StandIn, Operations, Signalling, Views):
             places = all_from_alloc(found, comm.node_topology.node_count)
         reach = Exposed(comm, cast(Team, state_of(comm).team), places)
         win = super().Allocate(WORD_NBYTES, 1, info, comm)
-        win._array, win._comm, win._reach = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), reach
+        win._array, win._comm, win._reach = memory, mpi_bootstrap.same_ranks(comm), reach
         win._locks = Locks(comm)
         return win
 
@@ -130,7 +130,7 @@ class Win(StandIn, Operations, Signalling, Views):
         """
         copies = mpi_bootstrap.agree(comm, lambda: public_copies(comm, memory, disp_unit))
         win = _with_staging(comm, super().Create(copies[0].public if copies else memory, disp_unit, info, comm))
-        win._array, win._comm, win._copies = memory, MPI.Intracomm(MPI.Comm.Dup(comm)), copies
+        win._array, win._comm, win._copies = memory, mpi_bootstrap.same_ranks(comm), copies
         return win
 
     @classmethod
@@ -228,7 +228,7 @@ class Win(StandIn, Operations, Signalling, Views):
         """
         win = _with_staging(comm, super().Create_dynamic(info, comm))
         if isinstance(comm, Base):
-            win._reach, win._comm, win._array = Attached(comm), MPI.Intracomm(MPI.Comm.Dup(comm)), np.zeros(1, "u8")
+            win._reach, win._comm, win._array = Attached(comm), mpi_bootstrap.same_ranks(comm), np.zeros(1, "u8")
             MPI.Win.Attach(win, win._array)
             if mpi_bootstrap.topology(comm).node_count == 1:
                 win._locks = Locks(comm)
