@@ -169,6 +169,8 @@ def one(options: argparse.Namespace) -> dict[str, Any]:
                 for program, name in net.differing(batch, names):
                     found.append(look_into(net, program, name, options))
                 done, seed = done + len(batch), seed + 1
+                if options.progress:
+                    print(f"{done} programs after {time.monotonic() - begin:.0f} s", flush=True)
         print(f"{done} programs, seeds {options.seed} to {seed - 1}, {time.monotonic() - begin:.0f} s:", end=" ")
         print(f"{len(found)} differ", flush=True)
     return {"programs": done, "seconds": time.monotonic() - begin, "found": found}
@@ -214,5 +216,6 @@ def parsed(description: str) -> argparse.Namespace:
     parser.add_argument("--shrink", type=float, default=60.0, metavar="SECONDS", help="for each finding (default 60)")
     parser.add_argument("--replay", type=Path, help="a file with a listing")
     parser.add_argument("--times", type=int, default=1, help="how often to replay")
+    parser.add_argument("--progress", action="store_true", help="a line after each batch")
     parser.add_argument("--verbose", action="store_true", help="tracebacks and stacks of a replay")
     return parser.parse_args()

@@ -22,7 +22,7 @@ from programs.rank import receive, send
 from programs.ways import WAYS
 
 HEAP = "8M"  # of ranks on the host device
-QUEUES = "16"  # of a process on a GPU: many collectives are under way (docs/sharp_bits.md)
+QUEUES = "8"  # of a process that shares a GPU: many collectives are under way (docs/sharp_bits.md)
 START_S = 120.0  # until all ranks have called in
 TIMEOUT_S = "8"  # PYNCCLX_TIMEOUT of the ranks
 HANG_S = 30.0  # without an answer from any rank
@@ -106,7 +106,7 @@ class Job:
             variables = launch.environment(launch.device(self.ranks)) | {"PYNCCLX_TIMEOUT": TIMEOUT_S} | way.variables
             if variables.get("PYNCCLX_DEVICE") == "host":
                 variables.setdefault("PYNCCLX_HEAP", HEAP)
-            else:
+            elif self.ranks > launch.gpus():
                 variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES)
             runner = ["-m", "pyncclx", "run"] if way.start == "runner" else []
             self._output = open(f"{self._folder.name}/output", "w+b")  # noqa: SIM115  as long as the job
