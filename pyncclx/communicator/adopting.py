@@ -6,6 +6,7 @@ from typing import cast
 
 from mpi4py import MPI
 
+from ..team.handlers import note_handler
 from ..team.state import numbered
 from .communicator import COMM_WORLD, Comm, CommType, Intracomm, adopt
 
@@ -50,4 +51,6 @@ class Communicator(Intracomm, metaclass=_CommunicatorType):
         if not isinstance(comm, MPI.Comm):
             raise TypeError(f"{cls.__name__}: comm is {comm!r}; expecting an mpi4py communicator")
         made = adopt(comm) if cls is Communicator else super().__new__(cls, comm)
+        if made != MPI.COMM_NULL and MPI.Is_initialized():
+            note_handler(made.Get_errhandler())
         return cast(Communicator, numbered(made))

@@ -102,7 +102,7 @@ class Finishing(Work):
     """The work of a nonblocking call, whose end copies the result to the host."""
 
     def __init__(self, work: Work, copy: DeviceCopy) -> None:
-        self._work = work
+        self._work, self._state = work, work.caller
         self._copy: DeviceCopy | None = copy
 
     def finish(self) -> None:
@@ -141,7 +141,7 @@ class Repeating(Startable):
     starter = staticmethod(start_several)
 
     def __init__(self, work: Startable, copy: DeviceCopy, check_stream: Callable[[], None]) -> None:
-        self.work, self.copy, self.check_stream = work, copy, check_stream
+        self.work, self.copy, self.check_stream, self._state = work, copy, check_stream, work.caller
         self.name, self.places = work.name, [*work.places, *places_of([copy.owner])]
 
     def check_owner(self) -> None:

@@ -25,6 +25,7 @@ from ..system import settings
 from ..system.faults import Fault
 from ..system.notes import warn_once
 from ..system.process import held
+from ..system.replacing import is_ours
 from ..team.base import Base
 from ..team.state import state_of
 
@@ -55,11 +56,6 @@ def arm(classes: Iterable[type]) -> None:
         chosen = [fault for fault in faults if fault.call == name]
         for owner in owners or inherited[:1]:
             setattr(owner, name, _with_faults(getattr(owner, name), name, chosen))
-
-
-def is_ours(cls: type) -> bool:
-    """Return whether a class is one of pyncclx, not of mpi4py."""
-    return cls.__module__.startswith(f"{__name__.partition('.')[0]}.")
 
 
 def _with_faults(method: Callable[..., Any], name: str, faults: list[Fault]) -> Callable[..., Any]:

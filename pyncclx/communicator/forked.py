@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
@@ -11,7 +10,7 @@ from mpi4py import MPI
 
 from ..errors import NotSupported
 from ..system.process import in_children
-from .faults import is_ours
+from ..system.replacing import replace_public
 
 
 def refuse_in_children(classes: Iterable[type]) -> None:
@@ -19,19 +18,8 @@ def refuse_in_children(classes: Iterable[type]) -> None:
 
     This holds for children that this process forks after MPI was initialized.
     """
-    bases = {base for cls in classes for base in cls.__mro__ if is_ours(base)}
-    in_children(lambda: _refuse(bases) if MPI.Is_initialized() else None)
-
-
-def _refuse(bases: Iterable[type]) -> None:
-    for base in bases:
-        for name, method in list(vars(base).items()):
-            if name.startswith("_"):
-                continue
-            if inspect.isfunction(method):
-                setattr(base, name, _refusing(name, method))
-            elif isinstance(method, (classmethod, staticmethod)):
-                setattr(base, name, staticmethod(_refusing(name, method.__func__)))
+    classes = tuple(classes)
+    in_children(lambda: replace_public(classes, _refusing) if MPI.Is_initialized() else None)
 
 
 def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., NoReturn]:

@@ -148,6 +148,11 @@ class _Exchange(Work):
     def __init__(self, receiving: MPI.Request, sending: MPI.Request) -> None:
         self._receiving, self._sending, self._status = receiving, sending, MPI.Status()
 
+    @property
+    def caller(self) -> Any:
+        works = [request._work for request in (self._receiving, self._sending) if isinstance(request, Request)]
+        return works[0].caller if works else None
+
     def finish(self) -> None:
         self.active = False
         try:

@@ -109,6 +109,10 @@ class MessageWork(Work):
     status: MPI.Status | None = None
     _abandoned: tuple[weakref.ref[Any], ...] = ()
 
+    @property
+    def caller(self) -> Any:
+        return self.messages[0].endpoint.caller if self.messages else super().caller
+
     def finish(self) -> Wait | None:
         failures, waits = Failures(), dict[Wait, None]()
         finish_messages({0: self}, failures, waits)

@@ -11,6 +11,12 @@ from mpi4py import MPI
 from ..errors import MPIError, RankFailed, Revoked
 
 
+def of_request(error: Exception, index: int) -> Exception:
+    """Return an exception, with the index of its request for `team.handlers`."""
+    vars(error)["of_request"] = index
+    return error
+
+
 class Failures:
     """Exceptions of the requests of one call.
 
@@ -24,6 +30,7 @@ class Failures:
 
     of_requests: Mapping[int, MPI.Exception] = MappingProxyType({})
     of_call: Exception | None = None
+    _index = 0  # index of the request that has raised `of_call`, or 0
     _pending: frozenset[int] = frozenset()
 
     def add(self, error: Exception, index: int) -> None:
@@ -32,17 +39,19 @@ class Failures:
             # The first error of a request is kept.
             self.of_requests = {index: error, **self.of_requests}
         else:
-            self.add_of_call(error)
+            self.add_of_call(error, index)
 
-    def add_of_call(self, error: Exception) -> None:
+    def add_of_call(self, error: Exception, index: int = 0) -> None:
         """Record an error that concerns all requests."""
-        self.of_call = self.of_call or error
+        if self.of_call is None:
+            self.of_call, self._index = error, index
 
     def update(self, other: Failures, indices: Sequence[int]) -> None:
         """Add the failures of some requests; `indices` are their indices among all."""
         self.of_requests = {**self.of_requests, **{indices[index]: each for index, each in other.of_requests.items()}}
         self._pending |= {indices[index] for index in other._pending}
-        self.of_call = self.of_call or other.of_call
+        if other.of_call is not None:
+            self.add_of_call(other.of_call, indices[other._index])
 
     def is_pending(self, index: int) -> bool:
         """Return whether MPI has left a request active because another one has failed."""
@@ -90,8 +99,9 @@ class Failures:
             `of_call`, if it is set.
         """
         if self.of_call is not None:
-            raise self.of_call
+            raise of_request(self.of_call, self._index)
         if self.of_requests:
             texts = [f"request {index}: {error}" for index, error in sorted(self.of_requests.items())]
-            first = self.of_requests[min(self.of_requests)]
-            raise MPIError(MPI.ERR_IN_STATUS, f"{call}: {'; '.join(texts)}") from first
+            first = min(self.of_requests)
+            error = MPIError(MPI.ERR_IN_STATUS, f"{call}: {'; '.join(texts)}")
+            raise of_request(error, first) from self.of_requests[first]

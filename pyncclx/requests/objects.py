@@ -8,7 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .completing import OwnRequest, Statuses, as_many, complete_asking, complete_if_over
-from .failures import Failures
+from .failures import Failures, of_request
 from .host_receive import HostReceive
 from .several import Requests, fill_first, first, test, test_each
 from .status import fill_empty
@@ -51,7 +51,11 @@ class ObjectRequests(Requests):
         """
         is_any_active = False
         for index, request in enumerate(requests):
-            over, message = _test_object(request, MPI.Status() if status is None else status)
+            try:
+                over, message = _test_object(request, MPI.Status() if status is None else status)
+            except Exception as error:
+                of_request(error, index)
+                raise
             if over:
                 return index, True, message
             is_any_active |= over is not None

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from mpi4py import MPI
 
 from .completing import OwnRequest, Statuses, as_many, complete, complete_if_over, complete_some
-from .failures import Failures
+from .failures import Failures, of_request
 from .host_receive import HostReceive
 from .queries import Queries
 from .status import copy_status, fill_empty
@@ -68,7 +68,11 @@ class Requests(Queries):
         """
         is_any_active = False
         for index, request in enumerate(requests):
-            over = test(request, status)
+            try:
+                over = test(request, status)
+            except Exception as error:
+                of_request(error, index)
+                raise
             if over:
                 return index, True
             is_any_active |= over is not None

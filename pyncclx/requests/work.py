@@ -44,6 +44,11 @@ class Work:
     shown: Any = None
     finisher: Finisher | None = None
 
+    @property
+    def caller(self) -> Any:
+        """The state of the communicator that the operation is of; None if unknown."""
+        return getattr(self, "_state", None)
+
     def finish(self) -> Wait | None:
         """Make subsequent work on the current stream wait for it; raise its errors, once.
 

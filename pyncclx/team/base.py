@@ -21,6 +21,7 @@ from ..recording.calls import Begun
 from ..recording.dump import PROGRESSING
 from . import dropped
 from .compare import compare
+from .handlers import Handled
 from .options import Options
 from .plans import Producer
 from .registration import Registration
@@ -32,7 +33,7 @@ from .team import Team
 T = TypeVar("T")
 
 
-class Base(Options):
+class Base(Handled, Options):
     """The base of every family of methods of a communicator."""
 
     @property

@@ -103,6 +103,7 @@ class State:
         self.look: Callable[[], None] | None = None  # called in waits for other ranks; raises to end them
         JUDGE.get()
         self.current = True  # until MPI deletes it with its communicator
+        self.comm: MPI.Comm | None = None  # mpi4py's object of it
         self.attachments: dict[str, Attachment] = {}  # keys: names of their packages
         self.maker: int | None = None  # the thread that made the Team
         self.made_here = False  # made by pyncclx: mpi4py has no object for it
@@ -203,9 +204,8 @@ class State:
 
     def drain(self) -> None:
         """Wait on the host for launches of collectives only; raise what kernels recorded."""
-        for attachment in list(self.attachments.values()):
-            if not attachment.is_of_messages:
-                attachment.drain()
+        for attachment in [each for each in self.attachments.values() if not each.is_of_messages]:
+            attachment.drain()
         if self.team is not None and not self.team.order.is_unused:
             self.team.drain()
 
@@ -278,14 +278,14 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
         if not state.current:
             raise MPIError(MPI.ERR_COMM, "the communicator has been freed")
         return state
-    keyval = _KEYVAL.get()
-    attribute = cast("_Attribute | None", comm.Get_attr(keyval))
+    attribute = cast("_Attribute | None", comm.Get_attr(keyval := _KEYVAL.get()))
     if attribute is None:
         identity = identity_of(cast(MPI.Comm, comm)) if records_calls() else None
         attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
         comm.Set_attr(keyval, attribute)
-    comm._state, comm._hold = attribute.state, attribute.state.hold()
-    return comm._state
+    state = comm._state = attribute.state
+    comm._hold, state.comm = state.hold(), MPI.Comm(cast(MPI.Comm, comm))
+    return state
 
 
 def numbered(comm: _Made) -> _Made:

@@ -20,6 +20,7 @@ from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
+from ..team.handlers import Handled
 from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES
@@ -33,7 +34,7 @@ from .views import Views
 INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # info key of Allocate, and its value for device memory
 
 
-class Win(StandIn, Operations, Signalling, Views):
+class Win(StandIn, Handled, Operations, Signalling, Views):
     """An `mpi4py.MPI.Win` that may also be made of device arrays.
 
     A window of host memory behaves as mpi4py's. For a window of device memory, from `comm.Alloc`, origins, results and

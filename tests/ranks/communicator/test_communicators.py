@@ -15,7 +15,7 @@ from pyncclx.messages.progress import PROGRESS
 from pyncclx.operators import ops
 from pyncclx.recovery.detector import DETECTOR
 from pyncclx.system import settings
-from pyncclx.team import members
+from pyncclx.team import handlers, members
 from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing, contributions, counts, fold
@@ -147,6 +147,7 @@ def test_callbacks_are_given_ours():
     handler = pyncclx.Comm.Create_errhandler(lambda comm, code: seen.append((type(comm), code)))
     comm.Set_errhandler(handler)
     comm.Call_errhandler(MPI.ERR_OTHER)
+    handlers.unfollow_handlers()
     comm.Free()
     handler.Free()
     pyncclx.Comm.Free_keyval(keyval)

@@ -1,0 +1,143 @@
+"""Error handlers of communicators and windows, for errors that pyncclx finds.
+
+MPI calls them for its own errors. From the first handler other than MPI.ERRORS_RETURN on, each public method calls the
+handler before an exception of pyncclx's leaves it. Until then no method is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from ..errors import Aborted, CapacityExceeded, CollectiveMismatch, MPIError, NotSupported, PeerTimeout
+from ..system.process import held
+from ..system.replacing import replace_public
+
+_FOUND = MPIError, NotSupported, PeerTimeout, Aborted, CollectiveMismatch, CapacityExceeded
+_CLASSES = {NotSupported: MPI.ERR_UNSUPPORTED_OPERATION, CapacityExceeded: MPI.ERR_TRUNCATE}  # others: ERR_OTHER
+_ENDING = MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT
+_Owner = MPI.Comm | MPI.Win
+_followed: dict[type, None] = held({})  # classes whose methods are to call handlers
+_undo: list[Callable[[], None]] = held([])  # brings the methods back
+
+
+class _Thread(threading.local):
+    """What this thread does."""
+
+    is_inside = False  # a method of pyncclx's, which may call others
+
+
+_THREAD = _Thread()
+
+
+def follow_handlers(classes: Iterable[type]) -> None:
+    """Let the methods of these classes call error handlers, once the program sets one."""
+    _followed.update(dict.fromkeys(classes))
+
+
+def note_handler(handler: MPI.Errhandler) -> None:
+    """Let methods call handlers from now on, unless this is MPI.ERRORS_RETURN."""
+    if handler != MPI.ERRORS_RETURN and not _undo:
+        _undo.append(replace_public(_followed, _calling_handlers))
+
+
+def unfollow_handlers() -> None:
+    """Let no method call error handlers, until the program sets another one."""
+    while _undo:
+        _undo.pop()()
+
+
+def _calling_handlers(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _THREAD.is_inside:
+            return method(*args, **kwargs)
+        # Requests forget their communicators when they complete.
+        owners = _owners((*args, *kwargs.values()))
+        _THREAD.is_inside = True
+        try:
+            return method(*args, **kwargs)
+        except _FOUND as error:
+            _THREAD.is_inside = False
+            _call_handler(owners, error)
+            raise
+        finally:
+            _THREAD.is_inside = False
+
+    return call
+
+
+def _owners(values: Sequence[Any]) -> Sequence[_Owner | None]:
+    """Return the owner of a call, or the owners of the requests that it completes."""
+    for value in values:
+        if isinstance(value, (MPI.Comm, MPI.Win)):
+            return [value]
+        if isinstance(value, MPI.Request):
+            return [_owner_of(value)]
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], MPI.Request):
+            return list(map(_owner_of, value))
+        if isinstance(comm := getattr(value, "comm", None), MPI.Comm):
+            return [comm]
+    return [None]
+
+
+def _owner_of(request: Any) -> _Owner | None:
+    """Return the communicator of a request, if it is known."""
+    landing = getattr(request, "landing", None)
+    if landing is not None:
+        return getattr(landing, "_comm", None)
+    caller = request._work.caller if hasattr(request, "_work") else None
+    return None if caller is None else caller.comm
+
+
+def _call_handler(owners: Sequence[_Owner | None], error: Exception) -> None:
+    """Call the handler for an error, unless MPI has called it."""
+    first = error.__cause__
+    if (isinstance(first, MPI.Exception) and not isinstance(first, MPIError)) or MPI.Is_finalized():
+        return
+    owner = owners[min(getattr(error, "of_request", 0), len(owners) - 1)]
+    if isinstance(error, MPIError) and error.Get_error_class() == MPI.ERR_IN_STATUS and isinstance(first, MPIError):
+        code = first.Get_error_code()
+    else:
+        code = _code_of(error)
+    if owner is None or code == MPI.ERR_REQUEST or _is_over(owner):
+        owner = MPI.COMM_SELF
+    if owner.Get_errhandler() in _ENDING:
+        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.flush()
+    owner.Call_errhandler(code)
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, MPIError):
+        return error.Get_error_code()
+    return next((code for cls, code in _CLASSES.items() if isinstance(error, cls)), MPI.ERR_OTHER)
+
+
+def _is_over(owner: _Owner) -> bool:
+    """Return whether a communicator or window has been freed."""
+    state = getattr(owner, "_state", None)
+    return (state is not None and not state.current) or owner in (MPI.COMM_NULL, MPI.WIN_NULL)
+
+
+class Handled:
+    """The method of communicators and windows that sets error handlers."""
+
+    def Set_errhandler(self, errhandler: MPI.Errhandler) -> None:
+        """Set the error handler, for errors of MPI and of pyncclx.
+
+        As mpi4py's `Set_errhandler`.
+
+        Parameters
+        ----------
+        errhandler : MPI.Errhandler
+            Called for an error that pyncclx finds before the call raises its exception.
+        """
+        super().Set_errhandler(errhandler)  # type: ignore[misc]
+        note_handler(errhandler)
