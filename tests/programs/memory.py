@@ -13,6 +13,7 @@ from .program import Buffer
 if TYPE_CHECKING:
     from .execute import Run
 
+THREADS, ROOM = 2, 1 << 26  # threads of a program on GPUs, and bytes that each stream's arrays may take
 POISON = 0xA5
 GUARD = 5  # elements before and behind
 ENVELOPE = 1024  # bytes of room that a host receive of a device array needs beyond its data
@@ -166,14 +167,34 @@ class Gpu(Place):
         import cupy  # noqa: PLC0415  there is none on the host device
 
         self._cupy, self._gpu = cupy, cupy.cuda.Device()
+        # While kernels wait, CUDA may not return from taking more memory, or from copies behind a kernel that waits.
+        self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(THREADS)]
+        for stream in (*self._streams, cupy.cuda.get_current_stream()):
+            with stream:
+                cupy.empty(ROOM, "u1")  # CuPy keeps it for the stream
 
     def device(self, nbytes: int) -> Any:
         return self._cupy.empty(nbytes, "u1")
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[None]:
-        with self._gpu, self._cupy.cuda.Stream(non_blocking=True):  # threads begin with GPU 0
-            yield
+        stream = self._streams.pop()
+        try:
+            with self._gpu, stream:  # threads begin with GPU 0
+                yield
+        finally:
+            self._streams.append(stream)
+
+    def store_at(self, memory: Any, offset: int, array: np.ndarray) -> None:
+        if isinstance(memory, bytearray):
+            super().store_at(memory, offset, array)
+        else:
+            data = np.ascontiguousarray(array).reshape(-1).view("u1")
+            memory[offset : offset + data.size].set(data)
+
+    def load(self, memory: Any) -> np.ndarray:
+        self._cupy.cuda.get_current_stream().synchronize()
+        return super().load(memory)
 
     def on_device(self, array: np.ndarray) -> Any:
         return self._cupy.asarray(array)
