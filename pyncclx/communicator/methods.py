@@ -92,7 +92,11 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
                     leave_to_host(self, call)
                 self.prepare_messages()
                 work = launch(self, call, key) if spanning is None else launched(self, spanning, call, key)
-            request = request_of(work)
+            try:
+                request = request_of(work)
+            except BaseException:
+                work.drop()
+                raise
             if began is not None:
                 nbytes = events.longest_nbytes([*args, *kwargs.values()])
                 events.emit(name, events.NATIVE, nbytes, began, comm=self)

@@ -126,11 +126,11 @@ class OverNodes(IntraBase):
             events.start(program.operation, events.now(), self)
         calls, facts = state.calls(self), program.facts
         if calls is None or facts is None:
-            run(state, spanning, program)
+            run(state, spanning, program, (*args, *options.values()))
         else:
             sequence = calls.again(facts)
             try:
-                run(state, spanning, program)
+                run(state, spanning, program, (*args, *options.values()))
             finally:
                 calls.end(sequence)
         if state.stream is not None:

@@ -11,6 +11,12 @@ from ..team.state import State
 from ..team.team import Team
 
 
+def keep(team: Team | None, event: Event | None, arrays: Any) -> None:
+    """Keep the arrays of a kernel until it has ended, after its request has gone."""
+    if team is not None and event is not None:
+        team.order.kept.add(event, arrays)
+
+
 class KernelWork(Work):
     """Base of the works of collectives' requests."""
 

@@ -14,7 +14,7 @@ from ..team.state import State, state_of
 from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call
-from .kernel_work import KernelWork
+from .kernel_work import KernelWork, keep
 from .keys import arrays_of
 from .plan import is_planned
 from .run import Enqueued, enqueue, enqueue_again
@@ -42,17 +42,23 @@ class Launched(KernelWork):
 
         The host waits too if the communicator blocks.
         """
-        self.active = False
-        comparison, self._comparison = self._comparison, None
-        if comparison is not None:
-            comparison.finish()
-        team, event = self._team, self._event
-        self._team, self._event = None, None
-        if team is not None and event is not None:
-            arrays = self._origins, self._arrays
-            self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
-        # Not earlier: the kernel may have used the arrays until here.
-        self._origins, self._arrays = (), None
+        team, event, arrays = self._team, self._event, (self._origins, self._arrays)
+        try:
+            self.active = False
+            comparison, self._comparison = self._comparison, None
+            if comparison is not None:
+                comparison.finish()
+            self._team, self._event = None, None
+            if team is not None and event is not None:
+                self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
+            # Not earlier: the kernel may have used the arrays until here.
+            self._origins, self._arrays = (), None
+        except BaseException:
+            keep(team, event, arrays)
+            raise
+
+    def drop(self) -> None:
+        keep(self._team, self._event, (self._origins, self._arrays))
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""
@@ -65,8 +71,13 @@ def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
     """Launch a call's kernel on the communicator's own stream; cache it under its key."""
     state = state_of(comm)
     comparison = _begin_comparison(comm, state, call) if state.checking else None
-    enqueued = enqueue(comm, state, call, key, aside=True)
-    return Launched(state, enqueued, call.buffers, comparison=comparison)
+    try:
+        enqueued = enqueue(comm, state, call, key, aside=True)
+        return Launched(state, enqueued, call.buffers, comparison=comparison)
+    except BaseException:
+        if state.team is not None:
+            state.team.order.keep_left_aside(call.buffers)
+        raise
 
 
 def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[Any]) -> Launched | None:
@@ -74,7 +85,11 @@ def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[An
     remembered = team.remembered.get(key)
     if remembered is None:
         return None
-    return Launched(state, enqueue_again(state, team, remembered), remembered.producers, arrays_of(*arguments))
+    try:
+        return Launched(state, enqueue_again(state, team, remembered), remembered.producers, arrays_of(*arguments))
+    except BaseException:
+        team.order.keep_left_aside(arrays_of(*arguments))
+        raise
 
 
 def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:

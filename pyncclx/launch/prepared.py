@@ -17,7 +17,7 @@ from ..team.state import state_of
 from ..team.streams import current_stream, is_of_current, stream_for
 from ..team.team import Team
 from .call import Call
-from .kernel_work import KernelWork
+from .kernel_work import KernelWork, keep
 from .plan import plan_of
 from .run import describe
 
@@ -149,9 +149,16 @@ class Prepared(KernelWork, Startable):
 
         The host waits too if the communicator blocks.
         """
-        active, self.active = self.active, False
-        if active:
-            self._wait(self._team, self._event, self._user_stream(), self._buffers)
+        try:
+            active, self.active = self.active, False
+            if active:
+                self._wait(self._team, self._event, self._user_stream(), self._buffers)
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        keep(self._team, self._event, self._buffers)
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended, or was not started."""

@@ -65,14 +65,19 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch, args: 
     if record is not None:
         record()
     stream = stream_for(team.device, producers, state, of_current)
-    if around is None:
-        team.order.enqueue(function, grid, threads, parameters, stream, early)
-    else:
-        _launch_with(team, remembered.plan, parameters, *around, stream)
-    if state.blocking == "host":
-        team.drain()
-    elif state.stream is not None:
-        team.order.kept.keep(team.order.mark(stream), arrays_of(*args))
+    try:
+        if around is None:
+            team.order.enqueue(function, grid, threads, parameters, stream, early)
+        else:
+            _launch_with(team, remembered.plan, parameters, *around, stream)
+        if state.blocking == "host":
+            team.drain()
+        elif state.stream is not None:
+            team.order.kept.keep(team.order.mark(stream), arrays_of(*args))
+    except BaseException:
+        if state.stream is not None:
+            team.order.keep_left(stream, arrays_of(*args))
+        raise
 
 
 def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enqueued:
@@ -151,23 +156,29 @@ def _by_new_kernel(
         return False
     if began is not None:
         events.start(operation, began, comm)
-    launched = enqueue(comm, state, call, key, begun)
-    _complete(state, launched, call.buffers)
+    _enqueue_and_complete(comm, state, call, key, begun)
     if began is not None:
         _emit(comm, call.operation, began, args)
     return True
 
 
-def _complete(state: State, launched: Enqueued, arrays: Any) -> None:
-    """Wait on the host if the communicator blocks.
+def _enqueue_and_complete(
+    comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None
+) -> None:
+    """Launch a call's kernel; wait on the host if the communicator blocks.
 
     Otherwise, if it has a `stream` of its own, keep the arrays until the kernel has ended.
     """
-    team = launched.team
-    if state.blocking == "host":
-        team.drain()
-    elif state.stream is not None:
-        team.order.kept.keep(team.order.mark(launched.stream), arrays)
+    try:
+        team, _, stream = enqueue(comm, state, call, key, begun)
+        if state.blocking == "host":
+            team.drain()
+        elif state.stream is not None:
+            team.order.kept.keep(team.order.mark(stream), call.buffers)
+    except BaseException:
+        if state.stream is not None and state.team is not None:
+            state.team.order.keep_left(state.stream, call.buffers)
+        raise
 
 
 class Enqueued(NamedTuple):

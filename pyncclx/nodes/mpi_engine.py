@@ -10,6 +10,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mpi4py import MPI
@@ -26,8 +27,9 @@ from .pieces import PieceOfTransfer, pieces_of
 # counts of an Alltoallv differ), a later call must not receive it.
 _FIRST_TAG, _TAGS = 16, 1 << 14  # MPI allows tags up to 32767 at least
 _POLLS = 200  # polls without a pause
-# Pieces of steps that have failed: MPI may still use their memory.
+# Pieces of steps that have failed, and memory that MPI may still use for them.
 _left: list[PieceOfTransfer] = held([])
+_memory: list[object] = held([])
 _LONGEST_PAUSE_S = 1e-3
 
 
@@ -147,7 +149,7 @@ class MpiEngine:
             self.wait(step, over, lambda: _peers(waiting))
         # Also after Ctrl-C.
         except BaseException:
-            _left[:] = [piece for piece in _left if not piece.is_moved()] + waiting
+            _left.extend(waiting)
             raise
 
     def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
@@ -185,6 +187,19 @@ class MpiEngine:
         message.Recv([whole, MPI.BYTE])
         MPI.memory.fromaddress(piece.host_address, piece.nbytes)[:] = whole[: piece.nbytes]
         return MPI.Request()
+
+
+def keep_left(memory: object) -> None:
+    """Keep memory as long as MPI may move pieces of steps that have failed."""
+    for piece in _left[:]:
+        with suppress(MPI.Exception):
+            if not piece.is_moved():
+                continue
+        _left.remove(piece)
+    if _left:
+        _memory.append(memory)
+    else:
+        _memory.clear()
 
 
 def _peers(pieces: Iterable[PieceOfTransfer]) -> tuple[int, ...]:

@@ -40,6 +40,7 @@ class PieceOfTransfer:
         self.host_address = address
         self._queue, self._number = queue, queue.join()
         self._request: MPI.Request | None = None
+        self._is_asking = False  # an interrupt may lose the request that MPI begins now
 
     def advance(self, begin: Begin) -> bool:
         """Advance as far as possible without waiting; return True when it has ended."""
@@ -48,13 +49,15 @@ class PieceOfTransfer:
     def _is_begun(self, begin: Begin) -> bool:
         queue = self._queue
         if self._request is None and queue.begun == self._number:
+            self._is_asking = True
             self._request = begin(self)
+            self._is_asking = False
             queue.begun += self._request is not None
         return self._request is not None
 
     def is_moved(self) -> bool:
         """Return whether MPI no longer uses the memory, or never did."""
-        return self._request is None or self._request.Test()
+        return not self._is_asking if self._request is None else self._request.Test()
 
 
 class PinnedPiece(PieceOfTransfer):

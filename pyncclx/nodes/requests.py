@@ -17,11 +17,43 @@ from ..team.base import IntraBase
 from ..team.compare import Comparison
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
+from ..team.team import Team
 from .call import SpanningCall
+from .mpi_engine import keep_left
 from .program import Program
 from .run import begin_comparison, compose, prepare
 from .spanning import Spanning
 from .step_thread import Doing
+
+
+class _End:
+    """The end of steps that no call waits for.
+
+    Parameters
+    ----------
+    team : Team
+    stream : Any
+        The stream of the steps.
+    thread : Doing or None
+        Enqueues them.
+    arrays : Any
+        The arrays of the steps. MPI may use them after the stream, if a step has failed.
+    """
+
+    def __init__(self, team: Team, stream: Any, thread: Doing | None, arrays: Any) -> None:
+        self._team, self._stream, self._thread, self._arrays = team, stream, thread, arrays
+        self._event: Event | None = None
+
+    def is_over(self) -> bool:
+        """Return whether the stream has done the steps; MPI's engine then has the arrays."""
+        if not (self._thread is None or self._thread.done()):
+            return False
+        if self._event is None:
+            self._event = self._team.order.mark(self._stream)
+        if not self._event.is_over():
+            return False
+        keep_left(self._arrays)
+        return True
 
 
 def start_several(works: Sequence[SpanningWork]) -> None:
@@ -57,6 +89,7 @@ class SpanningWork(Startable):
         self._event: Event | None = None
         self._thread: Doing | None = None
         self._began_on: Any = None
+        self._aside: Any = None
 
     def start(self) -> None:
         """Enqueue the program after the work on the current stream."""
@@ -73,6 +106,7 @@ class SpanningWork(Startable):
             spanning.comparison.add(program.label, later=True)
         self._is_compared, self.active, self._began_on = False, True, began_on
         stream = team.order.aside(began_on)
+        self._aside = None if capturing else stream
         event = self._event = team.device.event()
         if capturing:
             spanning.thread.wait()
@@ -90,30 +124,35 @@ class SpanningWork(Startable):
 
         The host waits, too, if the communicator blocks.
         """
-        active, self.active = self.active, False
-        event, self._event, thread, self._thread = self._event, None, self._thread, None
+        event, thread = self._event, self._thread
         try:
+            active, self.active = self.active, False
             self._end_comparison()
-        except CollectiveMismatch:
-            # The steps may still use the arrays.
-            if event is not None:
+            if not active or event is None:
+                return
+            if thread is not None:
+                thread.result()
+            let_receives_leave()
+            stream = current_stream(self._spanning.team.device, self._program.producers, self._state)
+            event.order(stream)
+            if self._began_on is not None and self._began_on != stream:
+                event.order(self._began_on)
+            if self._state.blocking == "host":
+                event.synchronize()
+            elif self._state.stream is not None:
                 self._spanning.team.order.kept.keep(event, self._arrays)
+        except BaseException:
+            self.drop()
             raise
-        if not active or event is None:
-            return
-        if thread is not None:
-            thread.result()
-        let_receives_leave()
-        stream = current_stream(self._spanning.team.device, self._program.producers, self._state)
-        event.order(stream)
-        if self._began_on is not None and self._began_on != stream:
-            event.order(self._began_on)
-        if self._state.blocking == "host":
-            event.synchronize()
-        elif self._state.stream is not None:
-            self._spanning.team.order.kept.keep(event, self._arrays)
+        finally:
+            self._event, self._thread = None, None
         if not self._spanning.closed:  # a freed communicator has drained
             self._spanning.look()
+
+    def drop(self) -> None:
+        if self._aside is not None:
+            team = self._spanning.team
+            team.order.kept.add(_End(team, self._aside, self._thread, self._arrays), self._program)
 
     def _end_comparison(self) -> None:
         """Wait for the other ranks' calls, if PYNCCLX_CHECK=1 compares them."""
@@ -170,8 +209,17 @@ def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hasha
         program = compose(state, spanning, call, key)
         work = SpanningWork(comm, spanning, program, call.buffers, is_compared=True, comparison=comparison)
         check((work,))
+        return _started(work)
+
+
+def _started(work: SpanningWork) -> SpanningWork:
+    """Start a nonblocking call's work; keep its arrays if an exception leaves it."""
+    try:
         work.start()
-        return work
+    except BaseException:
+        work.drop()
+        raise
+    return work
 
 
 def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays: Sequence[Any]) -> SpanningWork:
@@ -179,5 +227,4 @@ def launched_again(comm: IntraBase, spanning: Spanning, program: Program, arrays
     with spanning.entering(program.operation):
         work = SpanningWork(comm, spanning, program, arrays, is_compared=False)
         check((work,))
-        work.start()
-        return work
+        return _started(work)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from typing import Any
 
+from ..launch.keys import arrays_of
 from ..team.base import IntraBase
 from ..team.compare import Comparison, compare
 from ..team.state import State
 from ..team.streams import current_stream, stream_for
 from .call import SpanningCall
 from .composition import Composition
+from .mpi_engine import keep_left
 from .program import Program
 from .short_exchange import label_of
 from .spanning import Spanning
 
 
-def run(state: State, spanning: Spanning, program: Program) -> None:
+def run(state: State, spanning: Spanning, program: Program, arguments: Sequence[Any]) -> None:
     """Enqueue a cached program on the call's stream; wait if the communicator blocks.
 
-    The caller has checked for errors of earlier calls.
+    The caller has checked for errors of earlier calls. `arguments` are the call's, with its arrays.
     """
     try:
         device = spanning.team.device
@@ -32,6 +35,7 @@ def run(state: State, spanning: Spanning, program: Program) -> None:
         spanning.enqueue(program, stream, capturing=capturing)
     except BaseException as error:
         spanning.left_by(program.operation, error)
+        _keep_left(state, spanning, arrays_of(*arguments))
         raise
     if state.blocking == "host":
         spanning.wait()
@@ -42,15 +46,26 @@ def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCa
 
     The program is cached under `key`, unless that is None.
     """
-    with spanning.entering(call.operation):
-        program = prepare(comm, state, spanning, call, key)
-        device = spanning.team.device
-        stream = stream_for(device, program.producers, state, program.of_current)
-        spanning.thread.wait()
-        spanning.enqueue(program, stream, capturing=device.is_capturing(stream))
+    try:
+        with spanning.entering(call.operation):
+            program = prepare(comm, state, spanning, call, key)
+            device = spanning.team.device
+            stream = stream_for(device, program.producers, state, program.of_current)
+            spanning.thread.wait()
+            spanning.enqueue(program, stream, capturing=device.is_capturing(stream))
+    except BaseException:
+        _keep_left(state, spanning, call.buffers)
+        raise
     if state.blocking == "host":
         spanning.wait()
     return program
+
+
+def _keep_left(state: State, spanning: Spanning, arrays: Sequence[Any]) -> None:
+    """Keep the arrays of a call that has raised while its steps may use them."""
+    keep_left(arrays)
+    if state.stream is not None:
+        spanning.team.order.keep_left(state.stream, arrays)
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:

@@ -24,6 +24,7 @@ from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
 from .lookout import Lookout
+from .mpi_engine import keep_left
 from .places import Places
 from .program import Program
 from .rails import Rails
@@ -159,11 +160,10 @@ class Spanning(Endings, Attachment):
         """Enqueue a program on a stream; `capturing` tells whether it is being captured."""
         self.operation = program.operation
         self.number += 1
-        device = self.team.device
-        if not self.has_threads and device.name == "host":
+        if not self.has_threads and self.team.device.name == "host":
             self._asides[capturing] = stream  # on the host device another stream is a thread
         elif capturing not in self._asides:
-            self._asides[capturing] = device.new_stream()
+            self._asides[capturing] = self.team.device.new_stream()
         awaited = None if capturing or not program.is_watched else self._watch.begin(program, self.number)
         try:
             program.enqueue(self.team, stream, self._asides[capturing], self.number)
@@ -241,6 +241,7 @@ class Spanning(Endings, Attachment):
             self.team.order.synchronize()
             self.comparison.close()
             self._release()
+            self.scratch.close()
             if self._short is not None:
                 self._short.close()
             self.rails.close()
@@ -263,6 +264,7 @@ class Spanning(Endings, Attachment):
         if self._short is not None:
             self._short.abandon()
         self.rails.abandon()
+        keep_left(self.scratch)
 
     def abandon_device(self, failed: Collection[int]) -> bool:
         """Release the device side; wait until failed ranks no longer write to this rank."""
@@ -282,7 +284,6 @@ class Spanning(Endings, Attachment):
         self._local_state.look = None
         self._close_own()
         self.programs.clear()
-        self.scratch.close()
 
 
 def spanning_of(comm: IntraBase) -> Spanning | None:

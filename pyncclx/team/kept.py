@@ -2,27 +2,39 @@
 
 With `comm.stream`, and in windows of a communicator that blocks, kernels run on another stream than the one on which
 the program allocated its arrays. A memory pool reuses the memory of a deleted array on the stream that allocated it,
-while such a kernel may still use it.
+while such a kernel may still use it. The same is true of nonblocking calls whose requests an exception has dropped.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, Protocol
 
-from ..backends import Event
+
+class End(Protocol):
+    """What ends, such as an event."""
+
+    def is_over(self) -> bool:
+        """Return whether it has ended."""
 
 
 class Kept:
     """Arrays, each with an event after which no kernel uses it."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Event, Any]] = []
+        self._kept: dict[int, tuple[End, Any]] = {}
+        self._numbers = itertools.count()
 
-    def keep(self, event: Event, arrays: Any) -> None:
-        """Keep arrays until an event has ended; drop those whose event has."""
-        self._kept = [each for each in self._kept if not each[0].is_over()]
-        self._kept.append((event, arrays))
+    def keep(self, end: End, arrays: Any) -> None:
+        """Keep arrays until `end` is over; drop those whose end is."""
+        for number, (earlier, _) in list(self._kept.items()):
+            if earlier.is_over():
+                self._kept.pop(number, None)
+        self.add(end, arrays)
 
-    def clear(self) -> None:
-        """Drop all arrays, after every kernel has ended."""
-        self._kept.clear()
+    def add(self, end: End, arrays: Any) -> None:
+        """Keep arrays until a later `keep` finds that `end` is over.
+
+        A destructor may call this at any time.
+        """
+        self._kept[next(self._numbers)] = end, arrays

@@ -120,6 +120,15 @@ class LaunchOrder:
             self._ready = self._stream = aside
         return aside
 
+    def keep_left(self, stream: Any, arrays: Any) -> None:
+        """Keep the arrays of a call that has raised while `stream` may use them."""
+        self.kept.add(self.mark(stream), arrays)
+
+    def keep_left_aside(self, arrays: Any) -> None:
+        """Keep the arrays of a call aside that an exception has left."""
+        if False in self._asides:
+            self.keep_left(self._asides[False], arrays)
+
     def extend(self, stream: Any) -> None:
         """Count the work enqueued on `stream` since the last launch as part of it."""
         if self._end is not None and not self._is_captured:

@@ -1,5 +1,6 @@
 """A rank leaves a call over nodes by an exception: later calls have their own data, or raise, on all ranks."""
 
+import itertools
 import signal
 import sys
 from pathlib import Path
@@ -9,9 +10,12 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx import backends
 from pyncclx.nodes import composition, mpi_engine
+from pyncclx.nodes import requests as nodes_requests
 from support.arrays import host_only
 from support.everywhere import assert_everywhere
+from support.leaving import LeaveAt, Left
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
@@ -20,10 +24,6 @@ FOLDER = str(Path(mpi_engine.__file__).parent)
 ENDS = (pyncclx.Aborted, pyncclx.PeerTimeout, pyncclx.CollectiveMismatch)
 LONG, SHORT = 20_001, 7  # elements; the short ones go through the host's memory
 pytestmark = [pytest.mark.ranks(2, 3), pytest.mark.timeout(30), host_only]
-
-
-class Left(BaseException):
-    """As KeyboardInterrupt and SystemExit: no Exception."""
 
 
 def bcast(comm, x, y):
@@ -131,29 +131,23 @@ def test_left_in_a_wait(monkeypatch, name, count):
     comm.state.abandon()
 
 
-class LeaveAt:
+class LeaveCallAt(LeaveAt):
     """Raises at one of the lines that a call over nodes runs in this thread from its beginning on, once."""
 
     def __init__(self, number):
-        self.number, self.lines, self.has_begun = number, 0, False
+        super().__init__(number, FOLDER)
+        self.has_begun = False
 
     def __call__(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(FOLDER):
-            return None
         self.has_begun = self.has_begun or frame.f_code.co_name == "entering"
-        if event == "line" and self.has_begun:
-            self.lines += 1
-            if self.lines == self.number:
-                sys.settrace(None)
-                raise Left
-        return self
+        return super().__call__(frame, event if self.has_begun else "call", argument)
 
 
 @pytest.mark.parametrize("count", [SHORT, LONG])
 @pytest.mark.parametrize("name", CALLS)
 def test_left_at_any_line(monkeypatch, name, count):
     """Of `pyncclx.nodes`: the call has been made, or the communicator is over."""
-    comm, trace = made(monkeypatch, count), LeaveAt(0)
+    comm, trace = made(monkeypatch, count), LeaveCallAt(0)
     sys.settrace(trace)
     CALLS[name](comm, np.ones(count), np.empty(count))
     sys.settrace(None)
@@ -161,9 +155,32 @@ def test_left_at_any_line(monkeypatch, name, count):
     assert lines > 30
     for number in range(1 + lines // 16, lines, 1 + lines // 8):
         again = made(monkeypatch, count)
-        outcomes = attempts(again, name, count, trace=LeaveAt(number) if RANK == 0 else None)
+        outcomes = attempts(again, name, count, trace=LeaveCallAt(number) if RANK == 0 else None)
         check(f"{name}, line {number}", outcomes)
         again.state.abandon()
+    comm.state.abandon()
+
+
+@pytest.mark.parametrize("count", [SHORT, LONG])
+def test_left_in_the_wait_of_a_request(monkeypatch, count):
+    """The steps still have the arrays that the program then drops; the other ranks begin later."""
+    comm = made(monkeypatch, count)
+    comm.stream = backends.select().new_stream()  # no wait for steps is a wait of the host
+    for number in itertools.count(1):
+        y, has_left = np.empty(count), False
+        if RANK == 0:
+            wait = comm.Iallreduce(np.full(count, 100.0 * number), y).Wait
+            has_left = LeaveAt(number, nodes_requests.__file__).end(wait)
+            del wait
+        WORLD.Barrier()
+        if RANK > 0:
+            comm.Iallreduce(np.full(count, 100.0 * number + RANK), y).Wait()
+        comm.synchronize()
+        ended = RANK == 0 or (y == right("Iallreduce", 100.0 * number)).all()
+        assert_everywhere(WORLD, ended, f"line {number}: {y[0]}")
+        if not WORLD.bcast(has_left):
+            break
+    assert_everywhere(WORLD, number > 15, f"{number} lines")
     comm.state.abandon()
 
 
