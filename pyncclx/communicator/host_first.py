@@ -102,8 +102,13 @@ _RECEIVE = """status = MPI.Status() if status is None else status
             except BaseException:
                 host_receive.abandon(self, {buffer})
                 raise
-            if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
-                host_receive.examine(self, original, ({{but_status}}), {buffer}, status)
+            try:
+                if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
+                    host_receive.examine(self, original, ({{but_status}}), {buffer}, status)
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    host_receive.abandon(self, {buffer})
+                raise
             return None"""
 #: Receives into host arrays: they examine what has arrived, which may be the envelope of a device array. While a probe
 #: holds messages, calls go to the native method, which looks there first.

@@ -147,16 +147,18 @@ class Probes(MessageBase):
         """
         try:
             while (found := probe(source, tag, status)) and tag == MPI.ANY_TAG and status.tag == letter_tag():
-                is_matched = isinstance(found, MPI.Message)
-                letter = found if is_matched else MPI.Comm.Mprobe(self, status.source, status.tag)
-                self._receive_letter(cast(MPI.Message, letter), status.source)
+                letters = self.endpoint.partitioned.letters
+                if isinstance(found, MPI.Message):
+                    letters.receive(found)
+                else:
+                    letters.receive_next(self, status.source)
                 fill_empty(status)
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
         return found
 
-    def _receive_letter(self, letter: MPI.Message, source: int) -> None:
-        self.endpoint.partitioned.letters.receive(letter, source)
+    def _receive_letter(self, letter: MPI.Message) -> None:
+        self.endpoint.partitioned.letters.receive(letter)
 
     # The methods for Python objects are mpi4py's own, except for messages held by a probe above.
 

@@ -5,8 +5,8 @@
 1. `calls.py`: `receive` gets the `Plan` of the arguments (`side.py`) from `begin.py`. An earlier equal call has left
    a cached plan. For a new one, source and tag are checked (`endpoint.py`), and the array is resolved (`typed.py`).
 2. A host array has no plan: `Recv` of `communicator/point_to_point.py` calls mpi4py. `host_receive.py` finds envelopes
-   in the received messages (`host_memory.py`), and `host_fetch.py` fetches their data. `Recv_init` is in
-   `host_persistent.py`.
+   in the received messages (`host_memory.py`, `host_landing.py`), and `host_fetch.py` fetches their data. `Recv_init`
+   is in `host_persistent.py`.
 3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
    `mpi_transfer.py`).
 4. `Incoming.finish` waits for it. If no other receive is open, it waits in MPI. Otherwise it polls by `progress.py`,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,8 @@ class Arrival:
     _comm: MessageBase | None = None
     _probed: ProbedMessage | None = None
     _message: Any = None  # memory that MPI receives into
-    _is_begun = False  # whether MPI may have begun the receive
-    _request = MPI.REQUEST_NULL  # MPI.REQUEST_NULL itself until MPI's request is known
+    _begun: Sequence[MPI.Request] = ()  # the receives that MPI has begun: a second one after a handshake message
+    _request = MPI.REQUEST_NULL  # the last of them
 
     def begin(
         self,
@@ -79,24 +80,20 @@ class Arrival:
             plan.buffer.allocate(endpoint.device, stream)
         if plan.nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):
             scratch = self._scratch = postbox.pinned_scratch
-        self._comm, nbytes = comm, plan.room_nbytes
+        self._comm, nbytes, begun = comm, plan.room_nbytes, list[MPI.Request]()
         try:
             memory = self._message = scratch.free.pop() if 2 * nbytes <= KEPT_NBYTES else scratch.take(nbytes)
         except IndexError:
             memory = self._message = scratch.take(nbytes)
-        try:
-            # Python runs signal handlers after a call, so none comes between this and MPI's call.
-            if matched is not None:
-                self._is_begun = True
-                self._request = MPI.Message.Irecv(matched, [memory, MPI.BYTE])
-            elif len(memory) == KEPT_NBYTES:
-                self._is_begun = True
-                self._request = MPI.Comm.Irecv(comm, [memory, MPI.BYTE], plan.rank, plan.tag)
-            else:
-                self._receive(memory)
-        except MPI.Exception:
-            self._is_begun = False
-            raise
+        self._begun = begun
+        # Python runs no signal handler between MPI's call and the addition to the list.
+        if matched is not None:
+            begun += map(MPI.Message.Irecv, (matched,), ([memory, MPI.BYTE],))
+        elif len(memory) == KEPT_NBYTES:
+            begun += map(MPI.Comm.Irecv, (comm,), ([memory, MPI.BYTE],), (plan.rank,), (plan.tag,))
+        else:
+            self._receive(memory, begun)
+        (self._request,) = begun
         if endpoint.ring is not None:
             self._entry = endpoint.ring.add_packed(0, plan.facts)
 
@@ -106,9 +103,10 @@ class Arrival:
         `has_arrived` becomes true in both cases, and `status` says whether the receive was cancelled.
         """
         with LOCK:
-            if not self.has_arrived and self._request:
+            if not self.has_arrived:
                 self._is_cancelling = True
-                self._request.Cancel()
+                if self._request:
+                    self._request.Cancel()
 
     def poll(self) -> bool:
         """Test whether the message has arrived, and read its envelope. Return True once."""
@@ -121,10 +119,11 @@ class Arrival:
             if self._probed is not None and not is_cancelled:
                 self._probed.set_origin(status)
             envelope = self.envelope = unpack(self._message, nbytes)
-            if envelope is not None:
-                if envelope.transport == LETTER:
-                    self._take_letter()
+            if envelope is not None and envelope.transport == LETTER:
+                if self._take_letter():
                     return False
+                nbytes = 0
+            elif envelope is not None:
                 nbytes, self.clock = envelope.nbytes, envelope.clock
                 if envelope.clock > postbox.clock.now:
                     postbox.clock.observe(envelope.clock)
@@ -147,21 +146,29 @@ class Arrival:
         if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
             self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
 
-    def _take_letter(self) -> None:
-        """Deliver a handshake message that a receive of any tag matched; receive again."""
-        assert self._comm is not None
-        self.endpoint.partitioned.letters.deliver(self.status.source, bytes(self._message[:LETTER_NBYTES]))
-        self.envelope = None
-        self._receive(self._message)
+    def _take_letter(self) -> bool:
+        """Deliver a handshake message that a receive of any tag matched.
 
-    def _receive(self, memory: memoryview) -> None:
-        """Begin MPI's receive into memory of any length."""
+        Receive again, unless this is being cancelled; return whether it does.
+        """
+        assert isinstance(self._begun, list)
+        self.endpoint.partitioned.letters.deliver(bytes(self._message[:LETTER_NBYTES]))
+        self.envelope = None
+        if self._is_cancelling:
+            self.status.Set_cancelled(True)
+            return False
+        # An interrupt may have come after the second receive has begun.
+        if self._request is self._begun[-1]:
+            self._receive(self._message, self._begun)
+        self._request = self._begun[-1]
+        return True
+
+    def _receive(self, memory: memoryview, begun: list[MPI.Request]) -> None:
+        """Begin MPI's receive into memory of any length; add its request to `begun`."""
         assert self._comm is not None
         spec, once = received_spec(memory)
         try:
-            # After a handshake message this is that message's request.
-            self._is_begun, self._request = True, MPI.REQUEST_NULL
-            self._request = MPI.Comm.Irecv(self._comm, spec, self.plan.rank, self.plan.tag)
+            begun += map(MPI.Comm.Irecv, (self._comm,), (spec,), (self.plan.rank,), (self.plan.tag,))
         finally:
             if once is not None:
                 once.Free()

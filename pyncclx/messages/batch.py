@@ -7,6 +7,7 @@ import struct
 from threading import get_ident
 from typing import Any
 
+from ..system.begun import has_begun
 from .arguments import BATCH, MESSAGE, MOST_MESSAGES, PULL_MESSAGE
 from .endpoint import Endpoint
 
@@ -45,10 +46,12 @@ def launch(endpoint: Endpoint, operation: str, messages: list[Message], stream: 
 
     Messages that signal peers come before those that wait for peers, also across launches. Otherwise the first
     launches of two ranks could wait for each other's second.
+
+    `messages` then is empty. After an exception it has those that have not been launched.
     """
     messages.sort(key=_KIND)  # the order of MessageKind
     while messages:
-        some, messages, packed, grid, total = messages[:MOST_MESSAGES], messages[MOST_MESSAGES:], b"", 0, 0
+        some, packed, grid, total = messages[:MOST_MESSAGES], b"", 0, 0
         words = endpoint.postbox.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), MOST_MESSAGES]
         for each in some:
             total += each[3] if each[0] == PULL_MESSAGE else 0
@@ -61,4 +64,10 @@ def launch(endpoint: Endpoint, operation: str, messages: list[Message], stream: 
             packed += MESSAGE.pack(*fields, grid, blocks, kind, peer, tag, 0)
             grid, words = grid + blocks, words + _ARRIVED_NBYTES
         arguments = BATCH.pack(len(some), 0, packed)
-        endpoint.launch(operation, "move_messages", grid, endpoint.device.threads, arguments, stream)
+        try:
+            endpoint.launch(operation, "move_messages", grid, endpoint.device.threads, arguments, stream)
+        except BaseException:
+            if has_begun(arguments):
+                del messages[: len(some)]
+            raise
+        del messages[: len(some)]

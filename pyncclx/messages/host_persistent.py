@@ -13,8 +13,9 @@ from ..requests.status import copy_status
 from ..staging.requests import Prequest
 from ..team.base import Base
 from .host_fetch import complete
+from .host_landing import HostLanding
 from .host_memory import ScatteredMemory, has_own_datatype, memory_of
-from .host_receive import LASTING, HostLanding
+from .host_receive import LASTING
 from .progress import PROGRESS
 from .unsent import OF_PROCESS, follow
 

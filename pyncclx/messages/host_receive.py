@@ -1,7 +1,7 @@
 """Receives of host arrays by mpi4py, whose message may be a device array's.
 
 MPI then receives an envelope, which is recognized by its first bytes. `examine` checks blocking receives. `HostLanding`
-checks nonblocking ones, for all calls that complete the request.
+of `host_landing.py` checks nonblocking ones, for all calls that complete the request.
 """
 
 from __future__ import annotations
@@ -12,32 +12,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
-from ..errors import MPIError, NotSupported
+from ..errors import MPIError
 from ..recovery.meetings import raise_explained
 from ..requests.host_receive import HostReceiveRequest
-from ..requests.open_receives import LOCK
-from ..requests.status import copy_status
 from ..team.base import Base
-from .envelope import (
-    ENVELOPE_NBYTES,
-    LETTER,
-    LETTER_NBYTES,
-    OFFERED,
-    STEP_NBYTES,
-    WINDOW,
-    inline_nbytes,
-    may_be_envelope,
-)
+from .envelope import LETTER, inline_nbytes, may_be_envelope
 from .host_fetch import HostFetch, complete
-from .host_memory import HostMemory, has_own_datatype, memory_of
+from .host_landing import HostLanding, deliver
+from .host_memory import has_own_datatype, memory_of
 from .probe import ProbedMessage
-from .unsent import Follows, follow, going_on
+from .unsent import follow, going_on
 
 if TYPE_CHECKING:
     from .base import MessageBase
 
 _BYTE = MPI.BYTE
-_REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
 _MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes that a device array's message has beyond its data
 
 
@@ -56,7 +45,13 @@ def receive(
     except BaseException:
         abandon(comm, recvbuf)
         raise
-    examine(comm, call, arguments, recvbuf, status)
+    try:
+        examine(comm, call, arguments, recvbuf, status)
+    except BaseException as error:
+        # The interrupt may have come before `examine` has seen the envelope.
+        if not isinstance(error, Exception):
+            abandon(comm, recvbuf)
+        raise
 
 
 def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> NoReturn:
@@ -73,171 +68,40 @@ def examine(
     """Fetch the data if mpi4py's call has received a device array's envelope."""
     # MPI.Comm.Recv(comm, array) may call this with a communicator of mpi4py's.
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
-        memory = memory_of(recvbuf)
-        envelope = memory.envelope()
-        if envelope is not None and envelope.transport == LETTER:
-            _deliver(comm, memory, status)
+        fetch = None
+        try:
+            memory = memory_of(recvbuf)
+            envelope = memory.envelope()
+            is_letter = envelope is not None and envelope.transport == LETTER
+            if is_letter:
+                deliver(comm, memory)
+            elif envelope is not None:
+                fetch = HostFetch(comm, memory, envelope)
+        except BaseException:
+            abandon(comm, recvbuf)
+            raise
+        if is_letter:
             # The call itself might send again.
             receive(comm, MPI.Comm.Recv, (comm, recvbuf, *arguments[-2:]), recvbuf, status)
-        elif envelope is not None:
-            try:
-                fetch = HostFetch(comm, memory, envelope)
-            except BaseException:
-                abandon(comm, recvbuf)
-                raise
+        elif fetch is not None:
             complete(fetch, status)
 
 
 def abandon(comm: MessageBase, recvbuf: Any) -> None:
-    """Read a device array's message without the call that has received its envelope.
+    """Take what a call has received that an interrupt has ended.
 
-    An interrupt has ended the call. As the message of a host array, it has been received.
+    Read a device array's message: as that of a host array, it has been received. Deliver a handshake message.
     """
     # The exception of the call counts.
     with suppress(Exception):
         memory = memory_of(recvbuf)
         envelope = memory.envelope()
-        if envelope is not None and envelope.transport != LETTER and isinstance(comm, Base):
-            HostFetch(comm, memory, envelope).abandon()
-
-
-def _deliver(comm: MessageBase, memory: HostMemory, status: MPI.Status) -> None:
-    """Deliver a handshake message that a receive of any tag has matched, and clear it."""
-    comm.endpoint.partitioned.letters.deliver(status.source, memory.read(LETTER_NBYTES).tobytes())
-    memory.replace(LETTER_NBYTES, memory.read(0))
-
-
-class HostLanding(Follows):
-    """The memory of a nonblocking receive of a host array, examined for an envelope.
-
-    It is a weak reference to the view of the array that mpi4py holds until the request is complete. When a call of
-    mpi4py's own completes the request, such as its `Waitall`, the destruction of the view fetches the data. The length
-    in mpi4py's status is then the envelope's.
-
-    Attributes
-    ----------
-    is_claimed : bool
-        Whether a method of the request examines the memory.
-    fetch : HostFetch or None
-        Fetch of the data, once an envelope was found.
-    """
-
-    # Every receive sets the slots only. Envelopes and probed messages need the other attributes.
-    __slots__ = ("__dict__", "_buf", "_comm", "is_claimed")
-    _buf: Any
-    _comm: MessageBase
-    is_claimed: bool
-    fetch: HostFetch | None = None
-    _memory: HostMemory | None = None
-    _probed: ProbedMessage | None = None
-    _start: Callable[[], MPI.Request] | None = None  # begins the receive again, without a send
-    _again: MPI.Request | None = None  # the receive after a handshake message
-    _last: MPI.Status | None = None  # status of the receive after a handshake message, once it has ended
-
-    def is_complete(self, status: MPI.Status) -> bool:
-        """Return whether the data of a message that MPI has received is complete.
-
-        `status` is MPI's; it is set to the length of fetched data.
-        """
-        # Nearly all other messages are recognized by their lengths, without `_find`.
-        if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:
-            return True
-        if status.Get_error() != MPI.SUCCESS:
-            return True
-        found = self._find(status, waits=False)
-        if not found:
-            return found is not None
-        assert self.fetch is not None
-        if not self.fetch.is_over():
-            return False
-        self.fetch.fill(status)
-        return True
-
-    def complete(self, status: MPI.Status) -> None:
-        """Wait for the data of a message that MPI has received, and set its status."""
-        if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES and self._find(status):
-            assert self.fetch is not None
-            self._finish(status)
+        if envelope is None or not isinstance(comm, Base):
             return
-        self._buf = None
-        if self._memory is not None:
-            self._memory = None
-
-    def abandon(self) -> None:
-        """Read the data that no call will fetch, so that its sender can reuse its memory."""
-        # No call is left that could raise an error.
-        with suppress(Exception):
-            if self._examine() and self.fetch is not None:
-                fetch, self.fetch = self.fetch, None
-                fetch.abandon()
-
-    def go_on(self) -> None:
-        """Begin to fetch a long message, whose sender may wait, before the program's call."""
-        # The call that completes the request raises errors.
-        with suppress(Exception):
-            if self._examine(only_long=True) and self.fetch is not None:
-                self.fetch.is_over()
-
-    def _find(self, status: MPI.Status, *, waits: bool = True) -> bool | None:
-        """Return whether MPI has received an envelope; prepare the fetch of its data.
-
-        After a handshake message wait for the next message; return None instead if not `waits`, before it arrives.
-        """
-        if self._probed is not None:
-            self._probed.set_origin(status)
-        if self._last is not None:
-            copy_status(status, self._last)
-        while True:
-            if self._again is not None:
-                if not (waits or self._again.Get_status()):
-                    return None
-                self._again.Wait(status)
-                self._again, self._last = None, MPI.Status(status)
-            if not may_be_envelope(status.Get_count(_BYTE)) or not self._examine():
-                return False
-            if self.fetch is not None:
-                return True
-            self._receive_again(status)
-
-    def _receive_again(self, status: MPI.Status) -> None:
-        """Deliver a handshake message that a receive of any tag matched; receive again."""
-        assert self._memory is not None
-        _deliver(self._comm, self._memory, status)
-        if self._start is None:
-            raise NotSupported(
-                "Irecv: a letter of Precv_init or Psend_init has come, for it takes any tag; name the tag"
-            )
-        self._again = self._start()
-
-    def _examine(self, *, only_long: bool = False) -> bool:
-        """Return whether the memory has an envelope; prepare the fetch of its data."""
-        with LOCK:
-            buf = self._buf
-            # The receive is complete, or its communicator is mpi4py's.
-            if buf is None or not isinstance(self._comm, Base):
-                return False
-            memory = self._memory = memory_of(buf) if self._memory is None else self._memory
-            envelope = memory.envelope()
-            if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
-                return False
-            if envelope.transport != LETTER and (self.fetch is None or not self.fetch.is_of(envelope)):
-                self.fetch = HostFetch(self._comm, memory, envelope)
-            return True
-
-    def _finish(self, status: MPI.Status | None) -> None:
-        fetch, self.fetch, self._memory, self._buf = self.fetch, None, None, None
-        if fetch is not None:
-            complete(fetch, status)
-
-    @staticmethod
-    def end(landing: HostLanding) -> None:
-        """Fetch the data when mpi4py releases the view, unless a request's method does.
-
-        MPI has then completed the request, or the program has dropped it.
-        """
-        if not landing.is_claimed:
-            landing._examine()
-            landing._finish(None)
+        if envelope.transport == LETTER:
+            deliver(comm, memory)
+        else:
+            HostFetch(comm, memory, envelope).abandon()
 
 
 _end = HostLanding.end
@@ -258,15 +122,33 @@ def ireceive(
     """
     spec, view = _viewed(buf)
     request = HostReceiveRequest(start(spec))
-    request.landing = landing = HostLanding(view, HostLanding.end)
-    landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
-    landing._start = lambda: (again or start)(buf)
-    if has_own_datatype(buf):
-        landing._memory = memory_of(buf, is_kept=True)
-    if view is LASTING:
-        return going_on(request)
-    follow(landing)
+    try:
+        request.landing = landing = HostLanding(view, HostLanding.end)
+        landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
+        landing._start = lambda: (again or start)(buf)
+        if has_own_datatype(buf):
+            landing._memory = memory_of(buf, is_kept=True)
+        if view is LASTING:
+            return going_on(request)
+        follow(landing)
+    except BaseException:
+        take_back(comm, request, buf)
+        raise
     return request
+
+
+def take_back(comm: MessageBase, request: MPI.Request, buf: Any) -> None:
+    """Cancel the receive of an interrupted call.
+
+    If MPI has matched it, its message has been received.
+    """
+    # The exception of the call counts.
+    with suppress(Exception):
+        status = MPI.Status()
+        MPI.Request.Cancel(request)
+        MPI.Request.Wait(request, status)
+        if not status.Is_cancelled():
+            abandon(comm, buf)
 
 
 def ireceive_plain(
@@ -279,9 +161,13 @@ def ireceive_plain(
     except (TypeError, ValueError, BufferError):
         # Let mpi4py raise its own exception.
         return start(comm, array, source, tag)
-    request.landing = landing = HostLanding(view, _end)
-    landing._comm, landing._buf, landing.is_claimed = comm, array, False
-    follow(landing)
+    try:
+        request.landing = landing = HostLanding(view, _end)
+        landing._comm, landing._buf, landing.is_claimed = comm, array, False
+        follow(landing)
+    except BaseException:
+        take_back(comm, request, array)
+        raise
     return request
 
 

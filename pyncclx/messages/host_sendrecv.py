@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .host_receive import ireceive, receive
+from .host_receive import ireceive, receive, take_back
 from .unsent import going_on
 
 if TYPE_CHECKING:
@@ -25,31 +25,40 @@ def begin_both(
     Return both requests.
     """
     receiving = ireceive(comm, lambda view: MPI.Comm.Irecv(comm, view, source, MPI.ANY_TAG), recvbuf)
-    return receiving, _sending(comm, sendbuf, dest, sendtag, receiving)
+    return receiving, _sending(comm, sendbuf, dest, sendtag, receiving, recvbuf)
 
 
 def sendrecv(
     comm: MessageBase, sendbuf: Any, dest: int, sendtag: int, recvbuf: Any, source: int, status: MPI.Status | None
 ) -> None:
     """Receive a host array with any tag while sending another."""
-    receiving = MPI.Comm.Irecv(comm, recvbuf, source, MPI.ANY_TAG)
-    sending = _sending(comm, sendbuf, dest, sendtag, receiving)
+    begun: list[MPI.Request] = []
 
     def wait(source: int, tag: int, status: MPI.Status) -> None:
-        receiving.Wait(status)
+        begun[0].Wait(status)
 
     wait.__name__ = "Sendrecv"  # for errors
     try:
-        receive(comm, wait, (source, MPI.ANY_TAG), recvbuf, status)
-    finally:
-        sending.Wait()
+        # No signal handler runs between MPI's call and the addition to the list.
+        begun += map(MPI.Comm.Irecv, (comm,), (recvbuf,), (source,), (MPI.ANY_TAG,))
+        sending = _sending(comm, sendbuf, dest, sendtag, begun[0], recvbuf)
+        try:
+            receive(comm, wait, (source, MPI.ANY_TAG), recvbuf, status)
+        finally:
+            sending.Wait()
+    except BaseException:
+        # An interrupt may come before the call waits.
+        if begun and begun[0]:
+            take_back(comm, begun[0], recvbuf)
+        raise
 
 
-def _sending(comm: MessageBase, sendbuf: Any, dest: int, sendtag: int, receiving: MPI.Request) -> MPI.Request:
+def _sending(
+    comm: MessageBase, sendbuf: Any, dest: int, sendtag: int, receiving: MPI.Request, recvbuf: Any
+) -> MPI.Request:
     """Begin to send. If MPI refuses, cancel the receive."""
     try:
         return going_on(MPI.Comm.Isend(comm, sendbuf, dest, sendtag))
     except BaseException:
-        receiving.Cancel()
-        receiving.Wait()
+        take_back(comm, receiving, recvbuf)
         raise

@@ -87,7 +87,11 @@ class Letters:
         # The owner refers to this object, too.
         self._owner = weakref.ref(owner)
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
-        self._open: dict[int, tuple[MPI.Request, bytearray]] = {}  # rank to open receive
+        # Rank to open receive, or none, and its memory.
+        self._open: dict[int, tuple[list[MPI.Request], bytearray]] = {}
+        # Messages that probes have matched.
+        self._matched: list[MPI.Message] = []
+        self._room = bytearray(LETTER_NBYTES)  # for the first of them
         self._expected: set[Key] = set()  # not arrived yet
         self._come: dict[Key, tuple[Envelope, bytes]] = {}
 
@@ -108,9 +112,11 @@ class Letters:
 
     def send(self, key: Key, head: Envelope, body: bytes) -> None:
         """Send a handshake message to the key's rank; its head holds the key."""
-        head = head._replace(transport=LETTER, answer=key.kind, channel=key.number, channel_place=key.tag)
+        comm = self._comm()
+        head = head._replace(transport=LETTER, source=comm.rank)
+        head = head._replace(answer=key.kind, channel=key.number, channel_place=key.tag)
         letter = head.pack() + body[:_BODY_NBYTES].ljust(_BODY_NBYTES, b"\0")
-        sending = MPI.Comm.Isend(self._comm(), [letter, MPI.BYTE], key.rank, letter_tag())
+        sending = MPI.Comm.Isend(comm, [letter, MPI.BYTE], key.rank, letter_tag())
         POSTBOX.get().receives.unsent.keep(sending, letter)
 
     def expect(self, key: Key) -> None:
@@ -128,9 +134,11 @@ class Letters:
 
         The message may be for a request that does not exist here yet.
         """
-        if rank not in self._open and any(key.rank == rank for key in self._expected):
-            room = bytearray(LETTER_NBYTES)
-            self._open[rank] = MPI.Comm.Irecv(self._comm(), [room, MPI.BYTE], rank, letter_tag()), room
+        if any(key.rank == rank for key in self._expected):
+            receiving, room = self._open.setdefault(rank, ([], bytearray(LETTER_NBYTES)))
+            if not receiving:
+                # No signal handler runs between MPI's call and the addition to the list.
+                receiving += map(MPI.Comm.Irecv, (self._comm(),), ([room, MPI.BYTE],), (rank,), (letter_tag(),))
 
     def take(self, key: Key) -> tuple[Envelope, bytes] | None:
         """Return the head and the body of a handshake message; None before it arrives."""
@@ -141,22 +149,45 @@ class Letters:
 
     def _read(self, rank: int) -> None:
         """Store the handshake messages of a rank that have arrived."""
-        while rank in self._open and self._open[rank][0].Test():
-            _, room = self._open.pop(rank)
-            self.deliver(rank, room)
+        self._receive_matched()
+        self._post(rank)
+        receiving, room = self._open.get(rank, ([], bytearray()))
+        while receiving and receiving[0].Test():
+            # An interrupt may come between any two of these.
+            self.deliver(room)
+            receiving.clear()
             self._post(rank)
 
-    def deliver(self, rank: int, letter: Any) -> None:
-        """Store a handshake message of a rank, whatever receive has matched it."""
+    def deliver(self, letter: Any) -> None:
+        """Store a handshake message, whatever receive has matched it.
+
+        Storing it again does no harm.
+        """
         head = unpack(letter, len(letter))
         if head is not None and head.transport == LETTER:
             with LOCK:
-                key = Key(head.answer, rank, head.channel_place, head.channel)
+                key = Key(head.answer, head.source, head.channel_place, head.channel)
                 self._expected.discard(key)
                 self._come[key] = head, bytes(letter[ENVELOPE_NBYTES:LETTER_NBYTES])
 
-    def receive(self, message: MPI.Message, rank: int) -> None:
+    def receive(self, message: MPI.Message) -> None:
         """Receive and store a handshake message that a probe has matched."""
-        room = bytearray(LETTER_NBYTES)
-        MPI.Message.Recv(message, [room, MPI.BYTE])
-        self.deliver(rank, room)
+        with LOCK:
+            self._matched.append(message)
+            self._receive_matched()
+
+    def receive_next(self, comm: MPI.Comm, rank: int) -> None:
+        """Receive and store a handshake message that a probe has found but not matched."""
+        with LOCK:
+            # No signal handler runs between MPI's call and the addition to the list.
+            self._matched += map(MPI.Comm.Mprobe, (comm,), (rank,), (letter_tag(),))
+            self._receive_matched()
+
+    def _receive_matched(self) -> None:
+        """Receive and store the messages that probes have matched."""
+        while self._matched:
+            # An interrupt may come between any two of these.
+            if self._matched[0] != MPI.MESSAGE_NULL:
+                MPI.Message.Recv(self._matched[0], [self._room, MPI.BYTE])
+            self.deliver(self._room)
+            self._matched.pop(0)

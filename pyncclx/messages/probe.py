@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..requests.open_receives import LOCK
 from ..requests.sent_to_itself import SentToItself
 from ..system.process import held
@@ -46,6 +48,7 @@ class ProbedMessage(NamedTuple):
         """Return whether a receive with this source and tag would match it."""
         return source in (self.source, MPI.ANY_SOURCE) and tag in (self.tag, MPI.ANY_TAG)
 
+    @mpi_bootstrap.interrupts_deferred()
     def read(self) -> ProbedMessage:
         """Return this message with the length of its data; read its envelope if needed."""
         if self.is_read or not may_be_envelope(self.nbytes):
@@ -104,8 +107,9 @@ class ProbedMessages:
         if not self._messages:
             HOLDING.discard(self)
 
+    @mpi_bootstrap.interrupts_deferred()
     def hold(
-        self, comm: MPI.Comm, probed: MPI.Status, letter_tag: int, letters: Callable[[MPI.Message, int], None]
+        self, comm: MPI.Comm, probed: MPI.Status, letter_tag: int, letters: Callable[[MPI.Message], None]
     ) -> ProbedMessage | None:
         """Match and hold the message that `probed` describes, if it may be an envelope.
 
@@ -118,7 +122,7 @@ class ProbedMessages:
         while True:
             found = MPI.Comm.Mprobe(comm, probed.source, MPI.ANY_TAG, status)
             if status.tag == letter_tag:
-                letters(found, probed.source)
+                letters(found)
                 continue
             message = ProbedMessage.of(found, status)
             if message.tag == probed.tag:

@@ -127,6 +127,9 @@ class ReceiveProgress:
             first = 0
             while first < len(arrived):
                 first = arrived[first].launch_first(arrived, first)
+        except BaseException:
+            _open_again(arrived)
+            raise
         finally:
             self._leaving = before
 
@@ -172,6 +175,9 @@ class ReceiveProgress:
                     before, self._leaving = self._leaving, [*self._leaving, receive]
                     try:
                         receive.launch()
+                    except BaseException:
+                        _open_again([receive])
+                        raise
                     finally:
                         self._leaving = before
 
@@ -210,6 +216,13 @@ class ReceiveProgress:
             if not self.idle:
                 self.launch_arrived()
             os.sched_yield()
+
+
+def _open_again(receives: Sequence[OpenReceive]) -> None:
+    """Post receives whose launch has been interrupted. A later call launches them."""
+    for receive in receives:
+        if not receive.launched and receive not in OPEN_RECEIVES:
+            OPEN_RECEIVES.append(receive)
 
 
 def _of_process() -> ReceiveProgress:

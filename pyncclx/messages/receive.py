@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -14,17 +12,17 @@ from mpi4py import MPI
 from ..backends import Event
 from ..recovery.blame import failure_behind
 from ..requests.open_receives import LOCK, OPEN_RECEIVES
+from ..system.begun import has_begun
 from .arguments import PULL, PULL_MESSAGE
-from .batch import BLOCK_NBYTES, Message, launch
+from .batch import BLOCK_NBYTES, Message
 from .beside_stream import OpenArrival
 from .bounce import CLOCK, READY, TO_DONE
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
-from .scratch import KEPT_NBYTES
+from .receive_launch import end_launch, launch_together, leave
 from .send import Outgoing
 from .sender_memory import address_of
 from .typed import TypedBuffer
 
-_ENTRY = operator.attrgetter("_entry")
 # Polls for a message before the host goes on (not measured).
 POLLS = 8
 
@@ -36,6 +34,8 @@ class Incoming(OpenArrival):
     """
 
     _has_opened = False  # whether the sender's memory is open for this message
+    _fetches = False  # whether a kernel fetches the data
+    _is_enqueued = False  # whether the kernel or copy has been enqueued; an interrupt may have come before `launched`
     _end_event: Event | None = None  # recorded after a kernel that has left the receive's stream
     _copied: Event | None = None  # recorded after a copy from memory that MPI has received into
 
@@ -82,10 +82,11 @@ class Incoming(OpenArrival):
 
         The kernel also copies the short message `outgoing` to its slot, if given.
         """
-        message = None
+        arguments = b""
         try:
-            message = self._begin_launch()
+            message = None if self._is_enqueued else self._begin_launch()
             if message is not None:
+                self._fetches = True
                 _, data, buffer, nbytes, ready, done, clock, *_, peer, tag = message
                 endpoint, stream, kernel, blocks = self.endpoint, self._kernel_stream, "pull", 1
                 if nbytes > BLOCK_NBYTES:
@@ -97,12 +98,25 @@ class Incoming(OpenArrival):
                 endpoint.launch(self.plan.operation, kernel, blocks, endpoint.device.threads, arguments, stream)
                 if outgoing is not None:
                     outgoing.put = b""
+            self._is_enqueued = True
         # Another call may have launched this. The call that waits for this receive raises the error.
         except Exception as error:
             self._error = self._error or error
-        if message is not None:
-            _leave((self,))
-        _end_launch((self,))
+        except BaseException:
+            self._interrupt(has_launched=arguments != b"" and has_begun(arguments))
+            if self._is_enqueued and outgoing is not None:
+                outgoing.put = b""
+            raise
+        if self._fetches:
+            leave((self,))
+        end_launch((self,))
+
+    def _interrupt(self, *, has_launched: bool) -> None:
+        """Prepare the next launch, which continues or repeats an interrupted one."""
+        self._is_enqueued = self._is_enqueued or has_launched
+        if not self._is_enqueued and self._has_opened and self.envelope is not None:
+            self._has_opened = False
+            self._release(self.envelope)
 
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
         """Launch this receive, at index `first`, with those after it on its stream.
@@ -122,7 +136,7 @@ class Incoming(OpenArrival):
         if end == first + 1:
             self.launch()
         else:
-            _launch_together(receives[first:end])
+            launch_together(receives[first:end])
         return end
 
     def _begin_launch(self) -> Message | None:
@@ -218,13 +232,16 @@ class Incoming(OpenArrival):
 
     def leave(self) -> None:
         """End the receive of a call that has raised."""
-        if self._is_begun and self._request is MPI.REQUEST_NULL:
-            with LOCK, suppress(ValueError):
-                OPEN_RECEIVES.remove(self)
-            self.postbox.receives.unsent.keep_lost(self._message)
-        elif self._is_begun:
+        if self.has_begun:
             self.cancel()
             self.abandon()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether MPI has begun the receive; its request is then known."""
+        if self._begun:
+            self._request = self._begun[-1]
+        return bool(self._begun)
 
     def abandon(self) -> None:
         """Let the receive complete without a call that finishes it."""
@@ -234,66 +251,3 @@ class Incoming(OpenArrival):
             elif not self.is_abandoned:
                 self.is_abandoned, self.is_awaited = True, False
                 self.post()
-
-
-def _launch_together(receives: Sequence[Incoming]) -> None:
-    """Launch receives of one endpoint and stream, with one kernel for their data."""
-    fetched: list[Incoming] = []
-    messages: list[Message] = []
-    for each in receives:
-        try:
-            message = each._begin_launch()
-            if message is not None:
-                messages.append(message)
-                fetched.append(each)
-        except Exception as error:
-            each._error = each._error or error
-    try:
-        if fetched:
-            launch(fetched[0].endpoint, "Irecv", messages, fetched[0]._kernel_stream)
-    except Exception as error:
-        for each in fetched:
-            each._error = each._error or error
-    _leave(fetched)
-    _end_launch(receives)
-
-
-def _leave(receives: Sequence[Incoming]) -> None:
-    """Record the end of a launch on the side stream, and release opened memory."""
-    end: Event | None = None
-    for each in receives:
-        try:
-            if each.start_event is not None:
-                if end is None:
-                    end = each._event_on(each._kernel_stream)
-                each._end_event = end
-            if each._has_opened and each.envelope is not None:
-                each._release(each.envelope)
-        except Exception as error:
-            each._error = each._error or error
-
-
-def _end_launch(receives: Sequence[Incoming]) -> None:
-    """Mark receives of one endpoint as launched, and give their host memory back."""
-    calls = receives[0].endpoint.calls
-    if calls is not None:
-        for each in receives:
-            is_wild = each.plan.rank == MPI.ANY_SOURCE or each.plan.tag == MPI.ANY_TAG
-            if is_wild and not (each._is_cancelling and each.status.Is_cancelled()):
-                calls.match(each._entry, each.status.source, each.status.tag)
-        calls.ring.end(*map(_ENTRY, receives))
-    for each in receives:
-        message, scratch, each._message = each._message, each._scratch, None
-        # Without a communicator, the memory came from `accept`.
-        if each._comm is None:
-            scratch.drop(message, each._copied)
-        elif each._copied is None and len(message) == KEPT_NBYTES:
-            scratch.free.append(message)
-        else:
-            scratch.give_back(message, each._copied)
-        if each.start_event is not None:
-            each.postbox.spare_events.append(each.start_event)
-        if each.is_abandoned:
-            each._finish_alone()
-        # Set this last, because another thread may wait for it.
-        each.launched = True

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
+from ..system.begun import has_begun
 from .arguments import PUT, PUT_MESSAGE, SIGNAL_MESSAGE, offer_arguments
 from .batch import Message
 from .bounce import words_of
@@ -67,8 +68,13 @@ class Outgoing(Departure):
         endpoint, plan = self.endpoint, self.plan
         if self.put:
             threads = min(-(-plan.nbytes // (_THREAD_NBYTES * 32)) * 32, endpoint.device.threads)
-            endpoint.launch(plan.operation, "put_eager", 1, threads, self.put, self.stream)
-            self.put = b""
+            has_launched = False
+            try:
+                endpoint.launch(plan.operation, "put_eager", 1, threads, self.put, self.stream)
+                has_launched = True
+            finally:
+                if has_launched or has_begun(self.put):
+                    self.put = b""
         if plan.is_free_at_once:
             self.postbox.receives.unsent.keep(self._request, self.message)
         elif wait:
@@ -76,21 +82,23 @@ class Outgoing(Departure):
             self._leave_to_mpi()
         if self._offered is not None and not self._is_signalled:
             self._launch_offer(self.stream, ready=True, wait=wait)
-            self._is_signalled = True
 
     def signal_ready_by(self, batch: list[Message]) -> None:
         """Signal the receiver that the data can be read, by the launch of a batch."""
         plan = self.plan
         if self.put:
             data, slot, ready, nbytes, clock = PUT.unpack(self.put)
-            batch.append((PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, plan.rank, plan.tag))
+            entry = PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, plan.rank, plan.tag
+            # No signal handler runs between this and the call.
             self.put = b""
+            batch.append(entry)
         if plan.is_free_at_once:
             self.postbox.receives.unsent.keep(self._request, self.message)
         if self._offered is not None:
             ready, _ = words_of(self.postbox.bounce.address, self._offered)
-            batch.append((SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, plan.rank, plan.tag))
+            entry = SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, plan.rank, plan.tag
             self._is_signalled = True
+            batch.append(entry)
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
@@ -104,9 +112,15 @@ class Outgoing(Departure):
         )
         if wait:
             self.postbox.waits[self._offered] = self.clock, get_ident()
-        self.endpoint.launch(self.plan.operation, "offer", 1, 1, arguments, stream)
-        if wait:
-            self._offered = None
+        has_launched = False
+        try:
+            self.endpoint.launch(self.plan.operation, "offer", 1, 1, arguments, stream)
+            has_launched = True
+        finally:
+            if has_launched or has_begun(arguments):
+                self._is_signalled |= ready
+                if wait:
+                    self._offered = None
 
     # The end
 
@@ -179,8 +193,7 @@ class Outgoing(Departure):
         if not self.is_sent:
             self.withdraw()
             return
-        if self._request is MPI.REQUEST_NULL:
-            self.postbox.receives.unsent.keep_lost(self.message)
+        self.keep_lost()
         try:
             # The exception of the call counts. After a timeout the program may overwrite the buffer.
             if self.endpoint.failure is None:
@@ -189,6 +202,16 @@ class Outgoing(Departure):
         finally:
             with suppress(Exception):
                 self.abandon()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether MPI may have its part of the message."""
+        return self.is_sent
+
+    def keep_lost(self) -> None:
+        """Keep MPI's part of the message if an interrupt has lost its request."""
+        if self._request is MPI.REQUEST_NULL:
+            self.postbox.receives.unsent.keep_lost(self.message)
 
     def abandon(self) -> None:
         """Let the message complete without a call. The library keeps it until then."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .begun import BEGUN
+
 _Work = Callable[[], object]
 _REST_S = 1.0  # longest wait at exit for work under way in threads
 
@@ -53,8 +55,11 @@ class Worker:
         _workers.add(self)
         weakref.finalize(self, self._queue.put, None).atexit = False
 
-    def give(self, work: _Work) -> int:
-        """Enqueue a task, which must raise nothing; return its number."""
+    def give(self, work: _Work, parameters: bytes = b"") -> int:
+        """Enqueue a task, which must raise nothing; return its number.
+
+        `parameters` are those of a kernel that the task launches, for `begun.py`.
+        """
 
         def do() -> None:
             work()
@@ -62,7 +67,9 @@ class Worker:
 
         with self._locked():
             try:
-                self.given = number = self.given + 1
+                thread = threading.get_ident()
+                BEGUN[thread], self.given = parameters, self.given + 1
+                number = self.given
                 self._queue.put(do)
             except BaseException:
                 # After an interrupt `do` may be in the queue or not.

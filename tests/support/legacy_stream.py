@@ -32,7 +32,7 @@ class LegacyStream:
     def check(self):
         pass
 
-    def enqueue(self, work):
+    def enqueue(self, work, parameters=b""):
         self.wait(self.given)
         work()
 

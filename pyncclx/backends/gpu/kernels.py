@@ -77,7 +77,7 @@ class GpuKernels(GpuProperties):
             launcher = self._early_launcher if early else self._launcher
             room = launcher.parameters
             room.view[: len(parameters)] = parameters
-            launcher.launch(function, grid, block, room.pointers, stream.ptr)
+            launcher.launch(function, grid, block, room.pointers, stream.ptr, parameters)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
         values = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]

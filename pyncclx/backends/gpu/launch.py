@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from cuda.bindings import driver
 from cupy.cuda.runtime import graphLaunch as launch_graph
 
+from ...system.begun import BEGUN
 from .driver import LIBRARY, beside_captures, checked, fail
 
 _launch_kernel = LIBRARY.cuLaunchKernelEx
@@ -59,13 +61,22 @@ class Launcher:
             self._config.attributes, self._config.attributes_count = ctypes.addressof(self._attribute), 1
         self._place = ctypes.c_void_p(ctypes.addressof(self._config))
 
-    def launch(self, function: ctypes.c_void_p, grid: int, block: int, pointers: ctypes.c_void_p, stream: int) -> None:
+    def launch(
+        self,
+        function: ctypes.c_void_p,
+        grid: int,
+        block: int,
+        pointers: ctypes.c_void_p,
+        stream: int,
+        parameters: bytes = b"",
+    ) -> None:
         """Launch a kernel with the parameters at `pointers`.
 
-        They are those of `self.parameters`, or another array.
+        They are those of `self.parameters`, whose bytes are `parameters`, or another array.
         """
-        config = self._config
+        config, thread = self._config, get_ident()
         config.grid_x, config.block_x, config.stream = grid, block, stream
+        BEGUN[thread] = parameters
         if status := _launch_kernel(self._place, function, pointers, None):
             fail(status)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...system import paths, settings
+from ...system.begun import BEGUN
 from ..compilers import gxx, numba_functions
 from ..handles import PythonFunction
 from .streams import Event, Stream
@@ -177,11 +178,11 @@ class HostKernels:
         if stream is None:
             self.running += 1
             try:
-                _run(function, how, pointers)
+                _run(function, how, pointers, arguments[-1])
             finally:
                 self.running -= 1
         else:
-            stream.enqueue(functools.partial(_run, function, how, pointers))
+            stream.enqueue(functools.partial(_run, function, how, pointers, arguments[-1]), arguments[-1])
 
     def repeated(
         self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
@@ -230,9 +231,11 @@ class _Libraries(threading.local):
 _libraries = _Libraries()
 
 
-def _run(function: Kernel, how: Launch, pointers: Any) -> None:
+def _run(function: Kernel, how: Launch, pointers: Any, parameters: bytes) -> None:
     _libraries.use(function.library)
-    if function.run(ctypes.byref(how), pointers) != 0:
+    reference, thread = ctypes.byref(how), threading.get_ident()
+    BEGUN[thread] = parameters
+    if function.run(reference, pointers) != 0:
         # The error of this thread's last launch.
         raise RuntimeError(function.error().decode())
 

@@ -35,10 +35,13 @@ class Stream(Worker):
         self.ptr = id(self)
         self._error: Exception | None = None
 
-    def enqueue(self, work: _Work) -> None:
-        """Enqueue work for the thread; raise an exception of earlier work."""
+    def enqueue(self, work: _Work, parameters: bytes = b"") -> None:
+        """Enqueue work for the thread; raise an exception of earlier work.
+
+        `parameters` are those of a kernel that the work launches.
+        """
         self.check()
-        self.give(partial(self._do, work))
+        self.give(partial(self._do, work), parameters)
 
     def _do(self, work: _Work) -> None:
         try:

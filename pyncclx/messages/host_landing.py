@@ -1,0 +1,185 @@
+"""The memory that MPI receives a host array into.
+
+Whatever call completes the request examines it for an envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..errors import NotSupported
+from ..requests.open_receives import LOCK
+from ..requests.status import copy_status
+from ..team.base import Base
+from .envelope import ENVELOPE_NBYTES, LETTER, LETTER_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
+from .host_fetch import HostFetch, complete
+from .host_memory import HostMemory, memory_of
+from .probe import ProbedMessage
+from .unsent import Follows
+
+if TYPE_CHECKING:
+    from .base import MessageBase
+
+_BYTE = MPI.BYTE
+_REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
+
+
+def deliver(comm: MessageBase, memory: HostMemory) -> None:
+    """Deliver a handshake message that a receive of any tag has matched, and clear it."""
+    comm.endpoint.partitioned.letters.deliver(memory.read(LETTER_NBYTES).tobytes())
+    memory.replace(LETTER_NBYTES, memory.read(0))
+
+
+class HostLanding(Follows):
+    """The memory of a nonblocking receive of a host array, examined for an envelope.
+
+    It is a weak reference to the view of the array that mpi4py holds until the request is complete. When a call of
+    mpi4py's own completes the request, such as its `Waitall`, the destruction of the view fetches the data. The length
+    in mpi4py's status is then the envelope's.
+
+    Attributes
+    ----------
+    is_claimed : bool
+        Whether a method of the request examines the memory.
+    fetch : HostFetch or None
+        Fetch of the data, once an envelope was found.
+    """
+
+    # Every receive sets the slots only. Envelopes and probed messages need the other attributes.
+    __slots__ = ("__dict__", "_buf", "_comm", "is_claimed")
+    _buf: Any
+    _comm: MessageBase
+    is_claimed: bool
+    fetch: HostFetch | None = None
+    _memory: HostMemory | None = None
+    _probed: ProbedMessage | None = None
+    _start: Callable[[], MPI.Request] | None = None  # begins the receive again, without a send
+    _again: MPI.Request | None = None  # the receive after a handshake message
+    _has_met_letter = False  # whether that receive must begin
+    _last: MPI.Status | None = None  # status of the receive after a handshake message, once it has ended
+
+    def is_complete(self, status: MPI.Status) -> bool:
+        """Return whether the data of a message that MPI has received is complete.
+
+        `status` is MPI's; it is set to the length of fetched data.
+        """
+        # Nearly all other messages are recognized by their lengths, without `_find`.
+        if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:
+            return True
+        if status.Get_error() != MPI.SUCCESS:
+            return True
+        found = self._find(status, waits=False)
+        if not found:
+            return found is not None
+        assert self.fetch is not None
+        if not self.fetch.is_over():
+            return False
+        self.fetch.fill(status)
+        return True
+
+    def complete(self, status: MPI.Status) -> None:
+        """Wait for the data of a message that MPI has received, and set its status."""
+        if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES and self._find(status):
+            assert self.fetch is not None
+            self._finish(status)
+            return
+        self._buf = None
+        if self._memory is not None:
+            self._memory = None
+
+    def abandon(self) -> None:
+        """Read the data that no call will fetch, so that its sender can reuse its memory."""
+        # No call is left that could raise an error.
+        with suppress(Exception):
+            again, self._again = self._again, None
+            if again is not None:
+                again.Cancel()
+                self._comm.endpoint.postbox.receives.unsent.keep(again, self._buf)
+            if self._examine():
+                self._deliver_letter()
+            if self.fetch is not None:
+                fetch, self.fetch = self.fetch, None
+                fetch.abandon()
+
+    def go_on(self) -> None:
+        """Begin to fetch a long message, whose sender may wait, before the program's call."""
+        # The call that completes the request raises errors.
+        with suppress(Exception):
+            if self._examine(only_long=True) and self.fetch is not None:
+                self.fetch.is_over()
+
+    def _find(self, status: MPI.Status, *, waits: bool = True) -> bool | None:
+        """Return whether MPI has received an envelope; prepare the fetch of its data.
+
+        After a handshake message wait for the next message; return None instead if not `waits`, before it arrives.
+        """
+        if self._probed is not None:
+            self._probed.set_origin(status)
+        if self._last is not None:
+            copy_status(status, self._last)
+        while True:
+            if self._has_met_letter:
+                self._receive_again()
+            if self._again is not None:
+                if not (waits or self._again.Get_status()):
+                    return None
+                self._again.Wait(status)
+                self._again, self._last = None, MPI.Status(status)
+            if not may_be_envelope(status.Get_count(_BYTE)) or not self._examine():
+                return False
+            if self.fetch is not None:
+                return True
+            self._receive_again()
+
+    def _receive_again(self) -> None:
+        """Deliver a handshake message that a receive of any tag matched; receive again."""
+        assert self._memory is not None
+        # An interrupt may come before the receive has begun again.
+        self._has_met_letter = True
+        deliver(self._comm, self._memory)
+        if self._start is None:
+            raise NotSupported(
+                "Irecv: a letter of Precv_init or Psend_init has come, for it takes any tag; name the tag"
+            )
+        self._again = self._start()
+        self._has_met_letter = False
+
+    def _deliver_letter(self) -> None:
+        """Deliver the handshake message in the memory, if any; do not receive again."""
+        if self.fetch is None and self._memory is not None:
+            deliver(self._comm, self._memory)
+
+    def _examine(self, *, only_long: bool = False) -> bool:
+        """Return whether the memory has an envelope; prepare the fetch of its data."""
+        with LOCK:
+            buf = self._buf
+            # The receive is complete, or its communicator is mpi4py's.
+            if buf is None or not isinstance(self._comm, Base):
+                return False
+            memory = self._memory = memory_of(buf) if self._memory is None else self._memory
+            envelope = memory.envelope()
+            if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
+                return False
+            if envelope.transport != LETTER and (self.fetch is None or not self.fetch.is_of(envelope)):
+                self.fetch = HostFetch(self._comm, memory, envelope)
+            return True
+
+    def _finish(self, status: MPI.Status | None) -> None:
+        fetch, self.fetch, self._memory, self._buf = self.fetch, None, None, None
+        if fetch is not None:
+            complete(fetch, status)
+
+    @staticmethod
+    def end(landing: HostLanding) -> None:
+        """Fetch the data when mpi4py releases the view, unless a request's method does.
+
+        MPI has then completed the request, or the program has dropped it.
+        """
+        if not landing.is_claimed:
+            if landing._examine():
+                landing._deliver_letter()
+            landing._finish(None)

@@ -1,0 +1,98 @@
+"""Launches of receives, alone or together.
+
+An interrupt may cut them short. The next launch continues them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from ..backends import Event
+from .batch import Message, launch
+from .scratch import KEPT_NBYTES
+
+#: `Incoming`, whose module imports this one.
+_Incoming = Any
+
+_ENTRY = operator.attrgetter("_entry")
+
+
+def launch_together(receives: Sequence[_Incoming]) -> None:
+    """Launch receives of one endpoint and stream, with one kernel for their data."""
+    fetched: list[_Incoming] = []
+    left = messages = list[Message]()
+    try:
+        for each in receives:
+            try:
+                message = None if each._is_enqueued else each._begin_launch()
+                if message is not None:
+                    each._fetches = True
+                    messages.append(message)
+                    fetched.append(each)
+            except Exception as error:
+                each._error = each._error or error
+        left = messages[:]
+        try:
+            if fetched:
+                launch(fetched[0].endpoint, "Irecv", left, fetched[0]._kernel_stream)
+        except Exception as error:
+            for each in fetched:
+                each._error = each._error or error
+    except BaseException:
+        for each, message in zip(fetched, messages, strict=False):
+            each._interrupt(has_launched=all(message is not other for other in left))
+        raise
+    leave(receives)
+    end_launch(receives)
+
+
+def leave(receives: Sequence[_Incoming]) -> None:
+    """Record the end of a launch on the side stream, and release opened memory."""
+    end: Event | None = None
+    for each in receives:
+        try:
+            if each.start_event is not None and each._fetches:
+                if end is None:
+                    end = each._event_on(each._kernel_stream)
+                each._end_event = end
+            if each._has_opened and each.envelope is not None:
+                each._has_opened = False
+                each._release(each.envelope)
+        except Exception as error:
+            each._error = each._error or error
+
+
+def end_launch(receives: Sequence[_Incoming]) -> None:
+    """Mark receives of one endpoint as launched, and give their host memory back."""
+    calls = receives[0].endpoint.calls
+    if calls is not None:
+        for each in receives:
+            is_wild = each.plan.rank == MPI.ANY_SOURCE or each.plan.tag == MPI.ANY_TAG
+            if is_wild and not (each._is_cancelling and each.status.Is_cancelled()):
+                calls.match(each._entry, each.status.source, each.status.tag)
+        calls.ring.end(*map(_ENTRY, receives))
+    for each in receives:
+        message, scratch, each._message = each._message, each._scratch, None
+        try:
+            # Without a communicator, the memory came from `accept`.
+            if each._comm is None:
+                scratch.drop(message, each._copied)
+            # It is None after an interrupt.
+            elif message is not None and each._copied is None and len(message) == KEPT_NBYTES:
+                scratch.free.append(message)
+            elif message is not None:
+                scratch.give_back(message, each._copied)
+        except BaseException:
+            each.postbox.receives.unsent.keep_lost(message)
+            raise
+        event, each.start_event = each.start_event, None
+        if event is not None:
+            each.postbox.spare_events.append(event)
+        if each.is_abandoned:
+            each._finish_alone()
+        # Set this last, because another thread may wait for it.
+        each.launched = True
