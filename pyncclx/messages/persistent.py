@@ -7,7 +7,8 @@ In both cases requests that are started together share one launch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import operator
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -29,6 +30,7 @@ from .typed import buffer_of
 if TYPE_CHECKING:
     from .base import MessageBase
 
+_BATCH = operator.attrgetter("batch")
 # Requests that were freed while active in a graph. They keep their arrays, which the graph may use at any time.
 _IN_GRAPHS: list[PersistentMessage] = held([])
 
@@ -57,8 +59,13 @@ class _Group:
 
 
 def start_several(works: Sequence[PersistentMessage]) -> None:
-    """Start messages in their order, with one launch for each communicator and stream."""
+    """Start messages in their order, with one launch for each communicator and stream.
+
+    After an interrupt all or none have been started.
+    """
     groups = _groups_of(works)
+    # Producers may share a group.
+    every = dict.fromkeys(groups.values())
     try:
         for work in works:
             group = groups.get(work.producer)
@@ -70,27 +77,73 @@ def start_several(works: Sequence[PersistentMessage]) -> None:
                 if work.needs_channel:
                     work.make_channel(group.stream)
                 message = work.make()
-                try:
-                    message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
-                    if work.receives:
-                        work.status = message.status
-                        message.postbox.receives.post(message)
-                    elif len(works) == 1:
-                        message.signal_ready()
-                    else:
-                        message.signal_ready_by(group.batch)
-                    if not (work.receives or message.plan.is_free_at_once):
-                        message.post()
-                except BaseException:
-                    message.leave()
-                    raise
                 work.messages = (message,)
+                message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+                if work.receives:
+                    work.status = message.status
+                    message.postbox.receives.post(message)
+                elif len(works) == 1:
+                    message.signal_ready()
+                else:
+                    message.signal_ready_by(group.batch)
+                if not (work.receives or message.plan.is_free_at_once):
+                    message.post()
             work.active = True
+    except BaseException as error:
+        _end_start(works, groups, error)
+        raise
     # Launch even after an exception: receivers already have the envelopes of messages that have begun.
     finally:
-        # Producers may share a group.
-        for group in dict.fromkeys(groups.values()):
-            if group.batch:
+        try:
+            for group in filter(_BATCH, every):
+                group.launch()
+        except BaseException as error:
+            _launch_left(every, error)
+            raise
+
+
+def _end_start(works: Sequence[PersistentMessage], groups: dict[Hashable, _Group], error: BaseException) -> None:
+    """Take back the message whose start has raised.
+
+    After an interrupt start it, and the later ones. A graph gets no more messages.
+    """
+    for work in works:
+        group = groups.get(work.producer)
+        if work.active or (group is not None and group.is_captured):
+            continue
+        if isinstance(error, Exception):
+            messages, work.messages = work.messages, ()
+            for message in messages:
+                message.leave()
+            continue
+        if group is not None:
+            _start_again(work, group)
+        work.active = True
+
+
+def _start_again(work: PersistentMessage, group: _Group) -> None:
+    """Start a message, which may have begun."""
+    message = work.messages[0] if work.messages else None
+    if message is None or not message.has_begun:
+        if message is not None:
+            message.leave()
+        message = work.make()
+        work.messages = (message,)
+        message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+    if work.receives:
+        work.status = message.status
+        message.post()
+    else:
+        message.signal_ready()
+        message.keep_lost()
+        message.post()
+
+
+def _launch_left(groups: Iterable[_Group], error: BaseException) -> None:
+    """Launch the messages that an interrupted launch has left."""
+    if not isinstance(error, Exception):
+        for group in groups:
+            if group.batch and not group.captured:
                 group.launch()
 
 

@@ -130,11 +130,14 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             raise MPIError(MPI.ERR_REQUEST, "Start: the request has been freed")
         work = self._work
         check((work,))
-        if work.starts_alone:
-            work.start()
-        else:
-            work.starter((work,))
-        show((self,))
+        try:
+            if work.starts_alone:
+                work.start()
+            else:
+                work.starter((work,))
+        # An interrupt may come after the start.
+        finally:
+            show((self,))
         if began is not None:
             emit_starts([self], began)
 
