@@ -89,7 +89,16 @@ class Event(Protocol):
 
 
 class Repeated(Protocol):
-    """Prepared launch of one or several kernels with their parameters."""
+    """Prepared launch of one or several kernels with their parameters.
+
+    Attributes
+    ----------
+    begun : list of bool
+        One item, true once it has been launched. Callers set it to false: after an interrupt it tells whether the
+        launch has begun. A launch of several also sets those of its parts, or only its own. A capture sets none.
+    """
+
+    begun: list[bool]
 
     def launch(self, stream: Any) -> None:
         """Launch the kernels on a stream, and record their events after them."""

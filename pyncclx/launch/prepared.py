@@ -104,11 +104,27 @@ class Prepared(KernelWork, Startable):
         if self._record is not None:
             self._record()
         self._began_on = self.stream()
-        if self.is_only_a_launch:
-            self._team.order.repeat_aside(self._launch, self._began_on)
-        else:
-            self._start_between(self._team, self._team.order.aside(self._began_on))
+        self._launch.begun[0] = False
+        try:
+            if self.is_only_a_launch:
+                self._team.order.repeat_aside(self._launch, self._began_on)
+            else:
+                self._start_between(self._team, self._team.order.aside(self._began_on))
+            self.active = True
+        except BaseException as error:
+            if self._launch.begun[0] and not isinstance(error, Exception):
+                self._end_start()
+            raise
+
+    def _end_start(self) -> None:
+        """Do the rest of a start that an interrupt has ended after the launch."""
         self.active = True
+        order = self._team.order
+        if self._after is not None:
+            stream = order.aside(self._began_on)
+            self._after(self._team, self._plan, stream)
+            order.extend(stream)
+        order.record_aside(self._event)
 
     def _start_between(self, team: Team, stream: Any) -> None:
         """Enqueue `before`, the kernel and `after` on a stream."""
@@ -128,13 +144,12 @@ class Prepared(KernelWork, Startable):
             by_team.setdefault(id(work._team), []).append(work)
         for first, *rest in by_team.values():
             first._launch_with(rest, stream)
-        for work in works:
-            work._began_on, work.active = stream, True
 
     def _launch_with(self, others: Sequence[Prepared], stream: Any) -> None:
         """Start this work and others of its communicator by one launch."""
         works = self, *others
         for work in works:
+            work._began_on, work._launch.begun[0] = stream, False
             if work._record is not None:
                 work._record()
         key, launch = tuple(work._serial for work in works), self._launch
@@ -142,7 +157,16 @@ class Prepared(KernelWork, Startable):
             if key not in self._together:
                 self._together[key] = self._device.together([work._launch for work in works])
             launch = self._together[key]
-        self._team.order.repeat_aside(launch, stream)
+        launch.begun[0] = False
+        try:
+            self._team.order.repeat_aside(launch, stream)
+            for work in works:
+                work.active = True
+        except BaseException as error:
+            for work in works:
+                if not isinstance(error, Exception) and (launch.begun[0] or work._launch.begun[0]):
+                    work._end_start()
+            raise
 
     def finish(self) -> None:
         """Make the current stream wait for the kernel; raise what kernels recorded.

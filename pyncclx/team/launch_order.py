@@ -124,6 +124,10 @@ class LaunchOrder:
         """Keep the arrays of a call that has raised while `stream` may use them."""
         self.kept.add(self.mark(stream), arrays)
 
+    def record_aside(self, event: Event) -> None:
+        """Record an event at the end of the launches aside."""
+        event.record(self._asides[False])
+
     def keep_left_aside(self, arrays: Any) -> None:
         """Keep the arrays of a call aside that an exception has left."""
         if False in self._asides:

@@ -95,8 +95,9 @@ class Repeated:
     def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
         self._launcher, self.steps = launcher, steps
         self._events = [step.event for step in steps if step.event is not None]
-        self._begin = Event()
-        self._graph = Graph([step._replace(event=step.event and step.event.event) for step in steps], self._begin.event)
+        self._begin, self.begun = Event(), [False]
+        own = [step._replace(event=step.event and step.event.event) for step in steps]
+        self._graph = Graph(own, self._begin.event, self.begun)
 
     def launch(self, stream: Any) -> None:
         """Launch the kernels as one graph, or each one into the graph being captured."""

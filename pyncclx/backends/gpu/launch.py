@@ -103,9 +103,12 @@ class Graph:
         The kernels.
     begin : CUevent
         Event that the graph waits for.
+    begun : list of bool
+        One item, set at each launch.
     """
 
-    def __init__(self, steps: Sequence[Step], begin: Any) -> None:
+    def __init__(self, steps: Sequence[Step], begin: Any, begun: list[bool]) -> None:
+        self._begun = begun
         graph = checked(driver.cuGraphCreate(0))
         before = [checked(driver.cuGraphAddEventWaitNode(graph, None, 0, begin))]
         for step in steps:
@@ -119,6 +122,8 @@ class Graph:
 
     def launch(self, stream: int) -> None:
         """Launch the graph on a stream, by its handle; the stream is not being captured."""
+        # No signal handler runs between this and the call.
+        self._begun[0] = True
         launch_graph(self._graph, stream)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...system import paths, settings
-from ...system.begun import BEGUN
+from ...system.begun import BEGUN, has_begun
 from ..compilers import gxx, numba_functions
 from ..handles import PythonFunction
 from .streams import Event, Stream
@@ -64,8 +64,8 @@ class Kernel:
 class Repeated:
     """Prepared launch."""
 
-    def __init__(self, launch: Callable[[Stream | None], None]) -> None:
-        self.launch = launch
+    def __init__(self, launch: Callable[[Stream | None], None], begun: list[bool]) -> None:
+        self.launch, self.begun = launch, begun
 
     def launch_aside(self, stream: Stream | None, aside: Stream | None) -> bool:
         """Make `aside` wait for the work now on `stream`, and launch there."""
@@ -187,19 +187,28 @@ class HostKernels:
     def repeated(
         self, function: Kernel, grid: int, block: int, parameters: bytes, event: Event | None = None
     ) -> Repeated:
+        begun = [False]
+
         def launch(stream: Stream | None) -> None:
-            self.launch(function, grid, block, parameters, stream)
+            # The thread's last launch may have been this one.
+            BEGUN[threading.get_ident()] = b""
+            try:
+                self.launch(function, grid, block, parameters, stream)
+            except BaseException:
+                begun[0] = has_begun(parameters)
+                raise
+            begun[0] = True
             if event is not None:
                 event.record(stream)
 
-        return Repeated(launch)
+        return Repeated(launch, begun)
 
     def together(self, several: Sequence[Repeated]) -> Repeated:
         def launch(stream: Stream | None) -> None:
             for repeated in several:
                 repeated.launch(stream)
 
-        return Repeated(launch)
+        return Repeated(launch, [False])
 
     def most_blocks(self, function: Kernel, block: int) -> int:
         # All blocks of a launch run at once.
