@@ -12,10 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import places
-from ..errors import MPIError
 from ..staging.public_copy import PublicCopy
 from ..team.base import Base
-from ..team.state import State, state_of
+from ..team.state import state_of
 from .accesses import Accesses
 from .exposed import checked_unit
 
@@ -43,19 +42,7 @@ class Separate(Accesses):
             copy.take()
 
     def _copies_now(self, rank: int | None) -> tuple[PublicCopy, ...]:
-        if not self._copies or rank not in (None, self._comm.rank):
-            return ()
-        if not self._memory_is_there():
-            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and perhaps its memory with it")
-        return self._copies
-
-    def _memory_is_there(self) -> bool:
-        return not isinstance(self._caller, State) or self._caller.current
-
-    def _take_last(self) -> None:
-        """Make other ranks' stores visible to this rank before the window is freed."""
-        if self._memory_is_there():
-            self._take()
+        return () if not self._copies or rank not in (None, self._comm.rank) else self._copies
 
     def _hold_own(self, rank: int | None = None) -> None:
         """Get this rank's own lock now; MPI may put it off until the first access."""

@@ -250,7 +250,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
                     # All ranks have called Free and ended their epochs. A rank that comes after the others timed out
                     # completes the first rendezvous and fails in the second one, not in MPI.
-                    mpi_bootstrap.agree(self._comm, lambda: _try(self._take_last, errors))
+                    mpi_bootstrap.agree(self._comm, lambda: _try(self._take, errors))
                 self._comm.Free()
         except (RankFailed, Revoked, RanksMissing):
             # MPI would wait for all ranks, so its window stays, a word on each rank.

@@ -127,13 +127,22 @@ def test_a_wait_for_a_rank_that_does_not_complete_ends(side, monkeypatch):
 
 
 def test_after_free_of_the_communicator(comm, side):
-    """The array may be gone with it, so nothing reads it."""
+    """The window keeps its array, and goes on."""
     dup = comm.Dup()
-    _, win = DeviceSide(dup).window(np.zeros(COUNT))
+    own = DeviceSide(dup)
+    memory, win = own.window(np.zeros(COUNT))
     dup.Free()
-    with raises_everywhere(comm, MPI.Exception, match="has been freed"):
-        win.Fence()
+    win.Fence()
+    win.Put(own.array(np.full(COUNT, 1.0 + own.rank)), own.right)
+    win.Fence()
+    found, got = own.read(memory), own.zeros(COUNT, "f8")
+    win.Lock(own.right, MPI.LOCK_SHARED)
+    win.Get(got, own.right)
+    win.Unlock(own.right)
+    side.plain.Barrier()
     win.Free()
+    seen = set(found), set(own.read(got))
+    assert_everywhere(comm, seen == ({1.0 + own.left}, {1.0 + own.rank}), f"{seen}")
 
 
 def test_refusals(comm, side):
