@@ -44,6 +44,8 @@ alone.
 FBPIC advances a periodic plasma wave on 1024 x 128 cells with 4.2 million macroparticles. It stages what it sends
 through the host, unless `FBPIC_ENABLE_GPUDIRECT=1` lets it give MPI device arrays. A step took 22.1 ms with its own
 staging and 18.0 ms with device arrays under the runner: the medians of 7 times 40 steps, in one run each, on 2 H200.
+On 4 H200 a rank has less to compute, and its many short exchanges wait for Python: three runs of each, in turns, took
+10.4, 8.4 and 7.8 ms with its own staging, 12.9, 8.7 and 9.5 with device arrays.
 
 PyFR runs a Taylor-Green vortex in 24^3 hexahedra of order 3, in slabs. `mpi-type = cuda-aware` in `[backend-cuda]`
 lets it give MPI device memory; without it PyFR copies what it sends through the host. It does not run on CPUs
