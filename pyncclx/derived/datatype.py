@@ -52,7 +52,8 @@ class Datatype(StandIn, MPI.Datatype):
         inbuf : array
             A device or host array; as many elements are packed as it can hold.
         outbuf : array
-            In the same kind of memory as `inbuf`. Device arrays are packed on the current stream.
+            Device arrays are packed on the current stream. If only one of the arrays is on the device, it is copied
+            through the host, and the result is complete when the call returns.
         position : int
             Index of the first packed byte in `outbuf`.
         comm : MPI.Comm
@@ -68,8 +69,6 @@ class Datatype(StandIn, MPI.Datatype):
             Of class ERR_TRUNCATE: outbuf is too short.
         ValueError
             The datatype names bytes outside of inbuf.
-        NotSupported
-            One of the arrays is on the device, the other on the host.
 
         Examples
         --------
@@ -82,7 +81,7 @@ class Datatype(StandIn, MPI.Datatype):
         >>> packed.tolist()
         [0, 3]
         """
-        if not on_host(inbuf, outbuf) and self._has_kernels:
+        if _are_on_device(inbuf, outbuf) and self._has_kernels:
             return _move(self, PACK, inbuf, outbuf, position, comm)
         call = super().Pack
         return _on_copies(self, "Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
@@ -92,7 +91,7 @@ class Datatype(StandIn, MPI.Datatype):
 
         Parameters and exceptions are those of `Pack`, with the elements in `outbuf` and contiguous memory in `inbuf`.
         """
-        if not on_host(inbuf, outbuf) and self._has_kernels:
+        if _are_on_device(inbuf, outbuf) and self._has_kernels:
             return _move(self, UNPACK, outbuf, inbuf, position, comm)
         call = super().Unpack
         return _on_copies(self, "Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
@@ -148,24 +147,33 @@ def _move(datatype: Datatype, kernel: str, array: Any, packed: Any, position: in
     return end
 
 
+def _are_on_device(inbuf: Any, outbuf: Any) -> bool:
+    """Return whether both arrays are on the device."""
+    return not on_host(inbuf, outbuf) and "host" not in (where(inbuf), where(outbuf))
+
+
 def _on_copies(datatype: MPI.Datatype, operation: str, call: Callable[[Any, Any], int], inbuf: Any, outbuf: Any) -> int:
     """Make MPI's call, on host copies of device arrays."""
     if places.host_arrays() or on_host(inbuf, outbuf):
         return call(inbuf, outbuf)
-    if (where(inbuf), where(outbuf)) != ("device", "device"):
-        raise NotSupported(f"{operation}: one array is on the device, one in host memory; copy one of them")
     spans = [_span(datatype, inbuf), (0, 0)] if operation.startswith("Pack") else [(0, 0), _span(datatype, outbuf)]
-    source = Copy(inbuf, f"{operation}: inbuf", written=False, whole=True, span=spans[0])
-    target = Copy(outbuf, f"{operation}: outbuf", written=True, whole=False, span=spans[1])
-    for copy in (source, target):
-        copy.download()
-    position = call(source.host_array(), target.host_array())
-    target.upload()
+    source = target = None
+    if where(inbuf) != "host":
+        source = Copy(inbuf, f"{operation}: inbuf", written=False, whole=True, span=spans[0])
+        source.download()
+    if where(outbuf) != "host":
+        target = Copy(outbuf, f"{operation}: outbuf", written=True, whole=False, span=spans[1])
+        target.download()
+    position = call(inbuf if source is None else source.host_array(), outbuf if target is None else target.host_array())
+    if target is not None:
+        target.upload()
     return position
 
 
 def _span(datatype: MPI.Datatype, array: Any) -> tuple[int, int]:
-    """Return begin and end of the bytes of all elements that an array can hold."""
+    """Return begin and end of the bytes of all elements that a device array can hold."""
+    if where(array) == "host":
+        return 0, 0
     nbytes = resolve([array, MPI.BYTE], "Pack: array", writable=False, device=backends.select()).nbytes
     return span_of([array, nbytes // max(datatype.extent, 1), datatype], 1)
 

@@ -98,8 +98,31 @@ def test_copies_that_go_through_the_host(comm, monkeypatch):
     assert end == 18
     assert (y.host == [9, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 9, 9]).all()
     assert gpu.uploaded == 16
-    with pytest.raises(pyncclx.NotSupported, match="one array is on the device, one in host memory"):
-        INT.Pack_external("external32", x, np.zeros(20, "u1"), 2)
+    packed = np.full(20, 9, "u1")
+    assert INT.Pack_external("external32", x, packed, 2) == 18
+    assert (packed == y.host).all()
+    back = Array(np.zeros(4, "i4"))
+    assert INT.Unpack_external("external32", packed.tobytes(), 2, back) == 18
+    assert (back.host == x.host).all()
+    values = np.arange(4, dtype="i4")
+    assert INT.Pack(x, plain := bytearray(20), 2, comm) == INT.Unpack(bytes(2) + values.tobytes(), 2, back, comm) == 18
+    assert plain[2:18] == values.tobytes()
+    assert (back.host == values).all()
+
+
+def test_host_memory_beside_the_device(comm):
+    """As mpi4py with host arrays."""
+    column = Datatype(MPI.INT.Create_vector(3, 2, 4).Commit())
+    values, packed = np.arange(12, dtype="i4"), bytearray(column.Pack_size(1, comm))
+    expected = bytearray(packed)
+    end = MPI.Datatype.Pack(column, values, expected, 0, comm)
+    assert column.Pack(put(values), packed, 0, comm) == end
+    assert packed == expected
+    back = put(np.zeros(12, "i4"))
+    assert column.Unpack(bytes(packed), 0, back, comm) == end
+    assert (get(back)[[0, 1, 4, 5, 8, 9]] == values[[0, 1, 4, 5, 8, 9]]).all()
+    assert (get(back)[[2, 3, 6, 7, 10, 11]] == 0).all()
+    column.Free()
 
 
 def test_pickle(comm):
