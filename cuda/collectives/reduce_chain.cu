@@ -1,4 +1,7 @@
-// Reduce, large: partial results go along the ranks in rank order, as a chain (chain.cuh), and the result goes to root.
+// Reduce, large: partial results go along the ranks in rank order, as a chain, and the result goes to root.
+//
+//   reduce_chain        as pieces (chain.cuh)
+//   reduce_chain_lines  as lines (line_chain.cuh)
 //
 // A rank folds its own vector to what came. Root is rank 0 or the last rank, and every link carries the vector once; or
 // root is rank 1, whose contribution goes to rank 0, which folds both. Any other root would take both a partial result
@@ -7,27 +10,7 @@
 // Partial results are elements. Half types are summed in float (reduce_ops.cuh), and would be rounded on the way; a piece
 // could cut an element that does not divide a pack. For these there is no chain.
 // Launch: one block for each channel in use, kMaxThreads threads.
-#include "protocol/chain.cuh"
-#include "elements/groups.cuh"
-#include "elements/reduce_ops.cuh"
-
-// The order of the chain: ranks 0, 1, 2 … or 1, 0, 2 …, where rank 0 folds the first two in rank order.
-struct Order {
-    const int root, size;
-
-    // The rank at a position, and also the position of a rank.
-    __device__ int at(int position) const {
-        const bool swapped = root == (size == 2 ? 0 : 1);
-        return swapped && position < 2 ? 1 - position : position;
-    }
-    __device__ int last() const { return at(size - 1); }
-
-    // The hop of a rank. Root has a second hop, for the result, if it is not the last.
-    __device__ Hop hop(int rank) const {
-        const int position = at(rank), to = position + 1 < size ? at(position + 1) : rank == root ? kNoRank : root;
-        return Hop{position > 0 ? at(position - 1) : kNoRank, to};
-    }
-};
+#include "reduction/line_chain.cuh"
 
 // Folds a rank's own elements of a piece to those that came, in rank order.
 template <class T, class Op>
@@ -62,16 +45,9 @@ struct FoldOn {
 #pragma unroll
             for (int f = 0; f < kAtOnce; ++f) {
                 const u32 at = i + f * crew.members;
-                if (at < end) put_pack<kWhole>(result, at, nbytes, folded(packs[f][own_first], packs[f][!own_first]));
+                if (at < end) put_pack<kWhole>(result, at, nbytes, fold_two<T, Op>(packs[f][own_first], packs[f][!own_first], finished));
             }
         }
-    }
-
-    __device__ Pack folded(Pack first, Pack second) const {
-        Fold<T, Op> fold;
-        fold.add(0, first);
-        fold.add(1, second);
-        return fold.result(finished);
     }
 };
 
@@ -93,4 +69,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1) reduce_chain(const __grid_cons
     };
     Chain(channel, part.nbytes).run(hops, me == args.root && !is_last ? 2 : 1, move);
     channel.leave();
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads, 1) reduce_chain_lines(const __grid_constant__ ReduceArgs args) {
+    static_assert(kGroupPacks<T> == 1 && sizeof(typename AccumulatorOf<T>::type) == sizeof(T));
+    Channel channel(args.team);
+    channel.leave(LineChain<T, Op>(channel, args, Order{args.root, args.team.size}).run());
 }

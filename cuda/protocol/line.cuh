@@ -35,6 +35,7 @@ struct Lines {
     const u64 slots_offset;   // of this channel and parity, in every lease
     const Pack* const inbox;  // this rank's slots
     const u32 lane;
+    u32 lap = 0;  // counts the rows that go through one place of a slot in this operation (line_chain.cuh)
 
     __device__ explicit Lines(Channel& channel)
         : channel(channel),
@@ -178,12 +179,37 @@ struct Lines {
         return true;
     }
 
+    // Rows first, first + 1 … of a source, `count` of at most kMost: calls use(number, pack) for each as soon as it has come.
+    // False: leave.
+    template <u32 kMost, class Use>
+    __device__ bool receive_rows(int source, u32 first, u32 count, Use use) {
+        const Pack* const place = coming(source, first);
+        u32 missing = (1u << count) - 1;
+        Patience patience;
+        for (;;) {
+            Pack parts[kMost];
+#pragma unroll
+            for (u32 r = 0; r < kMost; ++r)
+                if (missing >> r & 1) parts[r] = ld_line_sys(place + r * kRowPlaces);
+#pragma unroll
+            for (u32 r = 0; r < kMost; ++r) {
+                if (!(missing >> r & 1) || !__all_sync(kWarp, !has_flag() || parts[r].y == flag())) continue;
+                missing &= ~(1u << r);
+                use(r, whole(parts[r]));
+            }
+            if (missing == 0) return true;
+            if (!patience.is_due()) continue;
+            const Awaited what{channel.epoch, channel.index, source, channel.epoch, 0};
+            if (!__all_sync(kWarp, lane != 0 || patience.look(channel.team, what))) return false;  // lane 0 decides for the warp
+        }
+    }
+
   private:
     static constexpr u32 kWarp = 0xffffffffu;
 
     __device__ bool has_flag() const { return lane % 8 == 7; }
     // The epoch, and above it the call's hash: where calls differ, nothing comes.
-    __device__ u64 flag() const { return u64(channel.team.called.words[0]) << 32 | channel.epoch; }
+    __device__ u64 flag() const { return u64(u32(channel.team.called.words[0]) + lap) << 32 | channel.epoch; }
 
     // The slot for `source` in `holder`'s lease.
     __device__ Pack* slot(int holder, int source) const {

@@ -88,7 +88,7 @@ FILES = {
     "collectives/reduce.cu": Source(
         ("reduce_one_shot", "reduce_two_shot_lines", "reduce_two_shot", "reduce_two_shot_to_root"), _reductions
     ),
-    "collectives/reduce_chain.cu": Source(("reduce_chain",), _reductions_without_halves),
+    "collectives/reduce_chain.cu": Source(("reduce_chain", "reduce_chain_lines"), _reductions_without_halves),
     "messages/point_to_point.cu": Source(("put_eager", "offer", "pull", "put_and_pull", "move_messages")),
     "messages/partitioned.cu": Source(("begin_rounds", "send_partitions", "await_partitions")),
     "derived/packing.cu": Source(("pack", "unpack")),

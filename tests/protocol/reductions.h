@@ -151,9 +151,9 @@ void reduce(Call& call) {
     const Kind kinds[] = {{"reduce_one_shot", reduce_one_shot<T, Op>, slot},
                           {"reduce_two_shot_lines", reduce_two_shot_lines<T, Op>, lines_of(call) * (call.size() - 1)},
                           {"reduce_two_shot", call.size() == 2 ? reduce_two_shot_to_root<T, Op> : reduce_two_shot<T, Op>, 0}};
-    const Kind chain{"reduce_chain", reduce_chain<T, Op>, 0};
-    const bool chained = call.draw.one_in(3);
-    const Kind& kind = chained ? chain : any_of(call, kinds);
+    const Kind pieces{"reduce_chain", reduce_chain<T, Op>, 0}, lines{"reduce_chain_lines", reduce_chain_lines<T, Op>, 0};
+    const bool chained = call.draw.one_in(3), as_lines = call.team.slot_rows >= kBatchRows && call.draw.one_in(2);
+    const Kind& kind = !chained ? any_of(call, kinds) : as_lines ? lines : pieces;
     call.name = kind.name;
     const int last = call.size() - 1, any = int(call.draw.below(call.size()));
     const int root = chained && any > 1 ? last : any;  // others can end no chain
