@@ -18,6 +18,7 @@ BESIDE_WINDOWS_NBYTES = 2 << 20
 # Bytes reduced for one rank, up to which EARLY_THREADS are enough on all channels. More threads can be launched early,
 # too, but begin later. 2 × H200, 2026-11-23.
 FEW_THREADS_NBYTES = 2 << 10
+CHAIN_ROWS = 4  # rows of a slot that a chain of lines needs: kBatchRows of cuda/reduction/line_chain.cuh
 
 
 class Transport(Enum):
@@ -27,6 +28,7 @@ class Transport(Enum):
     LINES = "lines"
     CHUNKS = "chunks"
     CHAIN = "chain"
+    CHAIN_OF_LINES = "chain of lines"
 
 
 class Rung(NamedTuple):
@@ -91,6 +93,15 @@ def chain(kernel: str) -> Rung:
     return Rung(kernel, Transport.CHAIN, limit_nbytes=sys.maxsize, longest_nbytes=sys.maxsize)
 
 
+def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Rung:
+    """Return the algorithm for long messages, a chain of lines.
+
+    Where slots of lines have less than CHAIN_ROWS, it fits no message.
+    """
+    longest_nbytes = sys.maxsize if layout.slot_rows >= CHAIN_ROWS else 0
+    return Rung(kernel, Transport.CHAIN_OF_LINES, limit_nbytes, longest_nbytes)
+
+
 def climb(operation: str, layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str | None) -> Choice:
     """Choose the first algorithm that takes `nbytes`, or the one named `algorithm`.
 
@@ -131,6 +142,8 @@ def _on(layout: Layout, rung: Rung, nbytes: int) -> Choice:
             return as_chunks(layout, rung.kernel)
         case Transport.CHAIN:
             return as_chain(layout, rung.kernel)
+        case Transport.CHAIN_OF_LINES:
+            return as_chain(layout, rung.kernel, "lines")
 
 
 def _limit(layout: Layout, rung: Rung, tuned: dict[str, int]) -> int:
@@ -141,6 +154,6 @@ def _limit(layout: Layout, rung: Rung, tuned: dict[str, int]) -> int:
 
 def _reason(layout: Layout, rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
     """Return the reason for an algorithm: its limit, or that of the last but one."""
-    last = chosen if chosen.transport in (Transport.PACKETS, Transport.LINES) else rungs[-2]
+    last = rungs[-2] if chosen is rungs[-1] else chosen
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

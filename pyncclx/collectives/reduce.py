@@ -16,19 +16,22 @@ from ..operators import bound_op, ops
 from ..operators.linked import HALVES
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
-from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chunks, climb, lines, packets
+from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chain_of_lines, chunks, climb, lines, packets
 
 # Bytes that reach root up to which one shot is chosen: root receives the vector size - 1 times, which saves a trip.
 # Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence.
 ONE_SHOT_NBYTES = 1200 << 10
-# Longest vector for two shots; longer ones are worth the time that a chain takes to begin.
-# 4 × H200, 2026-11-22; the times are in docs/design_notes.md.
-TWO_SHOT_NBYTES = 48 << 20
+# Limits where there can be a chain. Longer vectors than these are worth the time that a chain of pieces takes to begin.
+# With more ranks a chain of lines was not measured; a trip more takes it 5 us. 4 × H200, 2026-11-22 and, of lines,
+# 2026-11-28; the times are in docs/design_notes.md.
+CHAIN_LINES_RANKS = 4
+TWO_SHOT_LINES_NBYTES = 4 << 20
+CHAIN_LINES_NBYTES = TWO_SHOT_NBYTES = 48 << 20
 
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: bool = True) -> Choice:
-    """Choose one shot, then two shots of lines, of chunks, then a chain if `chained`."""
+    """Choose one shot, two shots or, for long vectors and if `chained`, a chain."""
     one_shot = packets(layout, "reduce_one_shot", ONE_SHOT_NBYTES // max(1, layout.size - 1))
     two_shot_lines = lines(
         layout,
@@ -38,7 +41,11 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
     )
     long: tuple[Rung, ...] = (chunks("reduce_two_shot"),)
     if chained and layout.size > 2:
-        long = chunks("reduce_two_shot", TWO_SHOT_NBYTES), chain("reduce_chain")
+        is_short = layout.size <= CHAIN_LINES_RANKS
+        if is_short:
+            two_shot_lines = two_shot_lines._replace(limit_nbytes=TWO_SHOT_LINES_NBYTES)
+        chain_lines = chain_of_lines(layout, "reduce_chain_lines", CHAIN_LINES_NBYTES if is_short else 0)
+        long = chain_lines, chunks("reduce_two_shot", TWO_SHOT_NBYTES), chain("reduce_chain")
     choice = climb("reduce", layout, nbytes, (one_shot, two_shot_lines, *long), algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
     return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice

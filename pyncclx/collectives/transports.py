@@ -72,9 +72,9 @@ def as_chunks(layout: Layout, kernel: str, moved_nbytes: int = sys.maxsize) -> C
     return Choice(kernel, layout.channels, threads, why)
 
 
-def as_chain(layout: Layout, kernel: str) -> Choice:
+def as_chain(layout: Layout, kernel: str, unit: str = "pieces") -> Choice:
     """Choose a chain, for very long messages from or to one rank, on all channels."""
-    return Choice(kernel, layout.channels, None, "pieces from rank to rank, through the heap")
+    return Choice(kernel, layout.channels, None, f"{unit} from rank to rank, through the heap")
 
 
 def as_spans(

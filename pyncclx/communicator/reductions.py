@@ -32,7 +32,7 @@ class Reductions(IntraBase):
         recvbuf : array or buffer spec, same count and datatype, at root; not used elsewhere
         op : MPI.Op or pyncclx.AVG
         root : int
-        algorithm : {"one_shot", "two_shot_lines", "two_shot", "chain"}, optional
+        algorithm : {"one_shot", "two_shot_lines", "chain_lines", "two_shot", "chain"}, optional
             Chosen by length if left out. All give the same bits.
         """
         if not by_kernel(self, reduce, sendbuf, recvbuf, op, root, algorithm=algorithm):

@@ -22,7 +22,7 @@ Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 #: Algorithm tables: each operation's algorithms, from short messages to long ones. The last one has no limit.
 LADDERS = {
     "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
-    "reduce": ("one_shot", "two_shot_lines", "two_shot", "chain"),
+    "reduce": ("one_shot", "two_shot_lines", "chain_lines", "two_shot", "chain"),
     "bcast": ("direct", "two_shot_lines", "chain"),
     "scan": ("one_shot", "two_shot"),
 }

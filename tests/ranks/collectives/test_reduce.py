@@ -3,6 +3,7 @@
 import pytest
 from mpi4py import MPI
 
+from pyncclx.collectives.ladders import CHAIN_ROWS
 from pyncclx.operators import ops
 from support.arrays import Output, put
 from support.lease import layout_of
@@ -14,12 +15,18 @@ def most(layout) -> int:
     return max(0, layout.line_nbytes - 32) * layout.peers * layout.channels
 
 
-def chained(size: int) -> list[int]:
-    """The roots to which partial results can go from rank to rank."""
-    return sorted({0, 1, size - 1}) if size > 2 else []
+CHAINS = ("chain", "chain_lines")
 
 
-@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", "chain", None])
+def roots(layout, algorithm: str | None) -> list[int]:
+    """The roots to which an algorithm can reduce; from rank to rank, partial results can go to some."""
+    if algorithm not in CHAINS:
+        return list(range(layout.size))
+    fits = layout.size > 2 and (algorithm == "chain" or layout.slot_rows >= CHAIN_ROWS)
+    return sorted({0, 1, layout.size - 1}) if fits else []
+
+
+@pytest.mark.parametrize("algorithm", ["one_shot", "two_shot_lines", "two_shot", *CHAINS, None])
 def test_sizes_to_every_root(comm, algorithm):
     layout = layout_of(comm)
     with comparing() as compare:
@@ -30,7 +37,7 @@ def test_sizes_to_every_root(comm, algorithm):
                 continue
             vectors = contributions(comm.size, count, call=call)
             expected, send = fold(ops.SUM, vectors), put(vectors[comm.rank])
-            for root in chained(comm.size) if algorithm == "chain" else range(comm.size):
+            for root in roots(layout, algorithm):
                 recv = Output(count, "f4") if comm.rank == root else None
                 comm.Reduce(send, recv and recv.array, MPI.SUM, root, algorithm=algorithm)
                 if recv:
@@ -38,13 +45,14 @@ def test_sizes_to_every_root(comm, algorithm):
             compare(send, vectors[comm.rank], f"count {count}: sendbuf")
 
 
-def test_averages_through_a_chain(comm):
+@pytest.mark.parametrize("algorithm", CHAINS)
+def test_averages_through_a_chain(comm, algorithm):
     """Only the last rank divides."""
     vectors = contributions(comm.size, 1000)
     with comparing() as compare:
-        for root in chained(comm.size):
+        for root in roots(layout_of(comm), algorithm):
             recv = Output(1000, "f4") if comm.rank == root else None
-            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, ops.AVG, root, algorithm=named("chain"))
+            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, ops.AVG, root, algorithm=named(algorithm))
             if recv:
                 compare(recv, fold(ops.AVG, vectors), f"to root {root}")
 

@@ -152,14 +152,15 @@ def test_other_reductions(comm, check):
 
 @pytest.mark.ranks(3)
 @one_communicator
-def test_order_through_a_chain(comm):
+@pytest.mark.parametrize("algorithm", ["chain", "chain_lines"])
+def test_order_through_a_chain(comm, algorithm):
     """A rank may get what the ranks above it have folded, and folds it behind its own."""
     minus = pyncclx.Op(lambda a, b: a - b)
     vectors = contributions(comm.size, 1000, "int64")
     with comparing() as compare:
         for root in sorted({0, 1, comm.size - 1}):
             recv = Output(1000, "i8") if comm.rank == root else None
-            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, minus, root, algorithm="chain")
+            comm.Reduce(put(vectors[comm.rank]), recv and recv.array, minus, root, algorithm=algorithm)
             if recv:
                 compare(recv, vectors[0] - sum(vectors[1:]), f"to root {root}")
 

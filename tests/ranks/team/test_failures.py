@@ -103,6 +103,28 @@ def test_peer_does_not_come(brief, name, size):
     works(other)
 
 
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("away", range(3))
+def test_a_rank_of_a_chain_does_not_come(brief, away):
+    """Those before it have no place for what they send, and those behind it nothing to send."""
+    layout = brief.team.layout
+    array = xp.zeros(layout.line_nbytes * layout.channels, "f4")  # four times what fits the slots
+
+    def reduce():
+        brief.Reduce(MPI.IN_PLACE if brief.rank == 0 else array, array, algorithm="chain_lines")
+
+    reduce()
+    brief.synchronize()
+    WORLD.Barrier()
+    impatient(brief, TIMEOUT)
+    if brief.rank != away:
+        reduce()
+        synchronize()
+        with pytest.raises(PeerTimeout, match=r"Reduce: rank \d waited in vain for rank"):
+            brief.Allreduce(MPI.IN_PLACE, array)
+    WORLD.Barrier()
+
+
 @pytest.mark.ranks(2, 4)
 def test_abort():
     """Waiting kernels stop long before their timeout."""

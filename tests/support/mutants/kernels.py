@@ -180,6 +180,20 @@ KERNELS = {
         "ranks/collectives/test_reduce.py ranks/operators/test_user_op.py",
         3,
     ),
+    "Reduce: averages of a chain of lines are sums": Mutant(
+        "cuda/reduction/line_chain.cuh",
+        "is_last() ? channel.team.size : 1",
+        "1",
+        "ranks/collectives/test_reduce.py",
+        3,
+    ),
+    "Reduce: a chain of lines folds from the wrong side": Mutant(
+        "cuda/reduction/line_chain.cuh",
+        "own_first = hop.from > me();",
+        "own_first = hop.from < me();",
+        "ranks/operators/test_user_op.py",
+        3,
+    ),
     "Reduce_scatter: parts of all grid blocks from one place": Mutant(
         "cuda/collectives/reduce_scatter.cu",
         "args.begin_of[rank] + mine.begin + begin;",
