@@ -195,7 +195,8 @@ def keep_left(memory: object) -> None:
         with suppress(MPI.Exception):
             if not piece.is_moved():
                 continue
-        _left.remove(piece)
+        with suppress(ValueError):  # another thread has removed it
+            _left.remove(piece)
     if _left:
         _memory.append(memory)
     else:

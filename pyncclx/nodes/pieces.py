@@ -50,7 +50,11 @@ class PieceOfTransfer:
         queue = self._queue
         if self._request is None and queue.begun == self._number:
             self._is_asking = True
-            self._request = begin(self)
+            try:
+                self._request = begin(self)
+            except MPI.Exception:  # MPI has begun nothing
+                self._is_asking = False
+                raise
             self._is_asking = False
             queue.begun += self._request is not None
         return self._request is not None
