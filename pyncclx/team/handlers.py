@@ -93,7 +93,8 @@ def _owner_of(request: Any) -> _Owner | None:
     if landing is not None:
         return getattr(landing, "_comm", None)
     caller = request._work.caller if hasattr(request, "_work") else None
-    return None if caller is None else caller.comm
+    # MPI may have given the handle of a freed communicator to another one.
+    return caller.comm if caller is not None and getattr(caller, "current", True) else None
 
 
 def _call_handler(owners: Sequence[_Owner | None], error: Exception) -> None:

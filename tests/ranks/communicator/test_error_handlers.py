@@ -215,3 +215,17 @@ def test_no_method_is_changed_before():
         comm.Set_errhandler(MPI.ERRORS_RETURN)
     handlers.unfollow_handlers()
     assert pyncclx.Comm.Send is send
+
+
+def test_a_request_that_outlives_its_communicator():
+    """The communicator's handle may be another one's by then."""
+    comm = pyncclx.Communicator(MPI.COMM_WORLD).Dup()
+    comm.Set_errhandler(HANDLERS[MPI.Comm])
+    receiving = comm.Irecv(put(np.zeros(2)), RANK, 3)
+    sending = comm.Isend(put(np.ones(50)), RANK, 3)
+    comm.Free()
+    with pytest.raises(MPI.Exception) as raised:
+        receiving.Wait()
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    sending.Wait()
+    assert seen == []
