@@ -17,7 +17,7 @@ from .. import backends
 from ..backends import Device
 from ..requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from ..system.process import PerProcess
-from .unsent import OF_PROCESS, Unsent
+from .unsent import Unsent, begin_to_follow
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
@@ -228,7 +228,7 @@ def _open_again(receives: Sequence[OpenReceive]) -> None:
 def _of_process() -> ReceiveProgress:
     progress = ReceiveProgress(backends.select())
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        OF_PROCESS.append(progress.unsent)
+        begin_to_follow(progress.unsent)
     return progress
 
 

@@ -259,12 +259,22 @@ class Unsent:
 
 #: The pending sends of this process: one item once they exist, if the monitor thread may call MPI.
 OF_PROCESS: list[Unsent] = held([])
+# MPI requests that the program has begun before.
+_before: list[ref[Any]] = held([])
 
 
 def going_on(request: _Begun) -> _Begun:
     """Return an MPI request, for which the monitor thread now lets MPI make progress."""
     follow(ref(request))
     return request
+
+
+def begin_to_follow(unsent: Unsent) -> None:
+    """Follow this process's requests from now on, and those begun before."""
+    OF_PROCESS.append(unsent)
+    before, _before[:] = list(_before), ()
+    for reference in filter(_is_under_way, before):
+        follow(reference)
 
 
 def note_buffered() -> None:
@@ -275,7 +285,11 @@ def note_buffered() -> None:
 
 def follow(reference: ref[Any]) -> None:
     """Let MPI make progress until an MPI request, or a part of one, is complete."""
-    if OF_PROCESS:
+    if not OF_PROCESS:
+        _before.append(reference)
+        if not len(_before) % MOST_NEW:
+            _before[:] = filter(_is_under_way, _before)
+    else:
         new = OF_PROCESS[0].new
         new.append(reference)
         if not 1 < len(new) <= MOST_NEW:

@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.messages import unsent
-from pyncclx.messages.unsent import MOST_NEW, Unsent
+from pyncclx.messages.unsent import MOST_NEW, Unsent, begin_to_follow
 
 
 class Watcher:
@@ -105,8 +105,37 @@ def test_many_requests_one_after_the_other(comm, own):
     assert own.begun == 10 * MOST_NEW + 1
 
 
-def test_nothing_is_followed_before_a_kernel_may_wait(comm, monkeypatch):
+@pytest.fixture
+def early(monkeypatch):
+    """No kernel of this process may wait yet."""
     monkeypatch.setattr(unsent, "OF_PROCESS", [])
+    monkeypatch.setattr(unsent, "_before", [])
+
+
+def test_what_has_begun_before_is_followed_later(comm, early, watcher):
+    """From when a kernel may wait, which may be for a receive that was begun before."""
+    requests = [comm.Irecv([bytearray(1 << 11), MPI.BYTE], 0, tag=number) for number in range(2)]
+    comm.Send([b"data", MPI.BYTE], 0, 0)
+    requests[0].Wait()
+    own = Unsent(watcher)
+    begin_to_follow(own)
+    assert watcher.woken >= 1
+    assert own
+    comm.Send([b"data", MPI.BYTE], 0, 1)
+    requests[1].Wait()
+    assert not own
+    assert own.begun == 1
+
+
+def test_few_are_kept_before(comm, early):
+    for number in range(10 * MOST_NEW):
+        request = comm.Irecv([bytearray(1 << 11), MPI.BYTE], 0, tag=number)
+        comm.Send([b"data", MPI.BYTE], 0, number)
+        request.Wait()
+        assert len(unsent._before) <= MOST_NEW
+
+
+def test_nothing_is_followed_before_a_kernel_may_wait(comm, early):
     request = comm.irecv(None, 0)
     comm.send(3, 0)
     assert request.wait() == 3
