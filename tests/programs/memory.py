@@ -185,13 +185,6 @@ class Gpu(Place):
         finally:
             self._streams.append(stream)
 
-    def store_at(self, memory: Any, offset: int, array: np.ndarray) -> None:
-        if isinstance(memory, bytearray):
-            super().store_at(memory, offset, array)
-        else:
-            data = np.ascontiguousarray(array).reshape(-1).view("u1")
-            memory[offset : offset + data.size].set(data)
-
     def load(self, memory: Any) -> np.ndarray:
         self._cupy.cuda.get_current_stream().synchronize()
         return super().load(memory)
