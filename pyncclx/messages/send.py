@@ -121,6 +121,8 @@ class Outgoing(Departure):
                 self._is_signalled |= ready
                 if wait:
                     self._offered = None
+            elif wait:
+                del self.postbox.waits[self._offered]
 
     # The end
 
