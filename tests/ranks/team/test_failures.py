@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Aborted, CollectiveMismatch, PeerTimeout
+from pyncclx.collectives.ladders import CHAIN_ROWS
 from pyncclx.launch import kernels
 from pyncclx.operators import ops
 from support.arrays import Output, put, synchronize, xp
@@ -108,6 +109,8 @@ def test_peer_does_not_come(brief, name, size):
 def test_a_rank_of_a_chain_does_not_come(brief, away):
     """Those before it have no place for what they send, and those behind it nothing to send."""
     layout = brief.team.layout
+    if layout.slot_rows < CHAIN_ROWS:
+        pytest.skip("other tests have left the communicator too little memory")
     array = xp.zeros(layout.line_nbytes * layout.channels, "f4")  # four times what fits the slots
 
     def reduce():

@@ -74,8 +74,8 @@ PYTHON = {
     ),
     "an exception of a receive is swallowed": Mutant(
         "pyncclx/messages/receive.py",
-        "            self._error = self._error or error\n        if message",
-        "            pass\n        if message",
+        "            self._error = self._error or error\n        except BaseException",
+        "            pass\n        except BaseException",
         "ranks/messages",
     ),
     "a probe finds its message in the place of the source's": Mutant(
@@ -480,8 +480,8 @@ PYTHON = {
     ),
     "messages: the host waits for peers before it closes memory": Mutant(
         "pyncclx/messages/postbox.py",
-        "if self.receives.idle and not (",
-        "if not (",
+        "if self.receives.idle and not is_busy",
+        "if not is_busy",
         "host/messages/test_open_receives.py",
     ),
     "calls over nodes: a text that is kept waits for the next call": Mutant(
