@@ -12,6 +12,7 @@ from pyncclx import Prequest, Request
 from pyncclx.messages.postbox import POSTBOX
 from support.arrays import HOST, get, put, xp
 from support.labelled_messages import data_of
+from support.reference import NODES
 from support.reversed_ranks import ring
 
 SHORT, LONG = 100, 6 << 10  # elements: some in a slot, and more than a slot has
@@ -131,6 +132,7 @@ def wait_for_kernel():
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.skipif(bool(NODES), reason="kernels send inside a node")
 def test_memory_of_peers_is_not_closed_while_another_thread_waits(comm, monkeypatch):
     """It would wait for the device, and so for the receiver, which first waits for what this thread sends next."""
     owns, closed, x = [comm.Dup() for _ in range(2)], [], put(np.arange(LONG))
