@@ -7,6 +7,9 @@ function has returned is then lost.
 import dis
 import sys
 
+from mpi4py import MPI
+
+_MEETING = 50  # a tag
 _POINTS = {"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}
 
 
@@ -69,3 +72,8 @@ class Interruption:
             sys.settrace(None)
             self._before.clear()
             self.is_past = self._left > 0
+
+
+def meet(comm, partner, value=None):
+    """Meet the partner; return what it has brought."""
+    return MPI.Comm.sendrecv(comm, value, partner, _MEETING, None, partner, _MEETING)

@@ -13,11 +13,11 @@ from mpi4py import MPI
 import pyncclx
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
-from support.interruption import Interruption
+from support.interruption import Interruption, meet
 
 PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "communicator", "requests")]
-ROOM, TAG, MEETING, SECONDS = 2048, 3, 50, 5.0  # bytes; the room is enough for a handshake message
+ROOM, TAG, SECONDS = 2048, 3, 5.0  # bytes; the room is enough for a handshake message
 pytestmark = [
     pytest.mark.timeout(100),
     pytest.mark.one_node,
@@ -36,11 +36,6 @@ CALLS = {
     "device Recv": lambda comm, found, partner: partial(comm.Recv, put(np.zeros(ROOM, "u1")), partner, MPI.ANY_TAG),
     "device Irecv": lambda comm, found, partner: comm.Irecv(put(np.zeros(ROOM, "u1")), partner, MPI.ANY_TAG).Wait,
 }
-
-
-def meet(comm, partner, value=None):
-    """Meet the partner; return what it has brought."""
-    return MPI.Comm.sendrecv(comm, value, partner, MEETING, None, partner, MEETING)
 
 
 def is_over(request):

@@ -10,13 +10,13 @@ from mpi4py import MPI
 import pyncclx
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere
-from support.interruption import Interruption
+from support.interruption import Interruption, meet
 from support.labelled_messages import assert_all_read, map_peers_if
 
 PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "communicator", "requests")]
 SHORT, LONG = 1_000, 100_000  # elements of 8 bytes: a message that is copied to a slot, and one that is offered
-TAG, NEXT, MEETING = 3, 4, 5
+TAG = 3
 ROOM = 2048  # bytes of a host array that may get a handshake message
 pytestmark = [
     pytest.mark.timeout(60),
@@ -47,11 +47,6 @@ RECEIVES = {
 def comm():
     with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
         yield made
-
-
-def meet(comm, partner, value=None):
-    """Meet the partner; return what it has brought."""
-    return MPI.Comm.sendrecv(comm, value, partner, MEETING, None, partner, MEETING)
 
 
 def receive(comm, name, count, partner, point):

@@ -10,12 +10,11 @@ from mpi4py import MPI
 import pyncclx
 from support.arrays import get, put
 from support.everywhere import assert_everywhere
-from support.interruption import Interruption
+from support.interruption import Interruption, meet
 from support.labelled_messages import assert_all_read, map_peers_if
 
 PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "requests", "backends", "system")]
-MEETING = 50
 COUNTS = (1_000, 100_000)  # elements of 8 bytes: a message that is copied to a slot, and one that is offered
 pytestmark = [
     pytest.mark.timeout(100),
@@ -27,11 +26,6 @@ pytestmark = [
 def comm():
     with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
         yield made
-
-
-def meet(comm, partner, value=None):
-    """Meet the partner; return what it has brought."""
-    return MPI.Comm.sendrecv(comm, value, partner, MEETING, None, partner, MEETING)
 
 
 def start(requests):
