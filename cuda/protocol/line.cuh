@@ -179,8 +179,8 @@ struct Lines {
         return true;
     }
 
-    // Rows first, first + 1 … of a source, `count` of at most kMost: calls use(number, pack) for each as soon as it has come.
-    // False: leave.
+    // Waits for `count` rows of a source, at most kMost, from row `first` on. As soon as a row has come, it calls
+    // use(number, pack) with the row's number among them. False: leave.
     template <u32 kMost, class Use>
     __device__ bool receive_rows(int source, u32 first, u32 count, Use use) {
         const Pack* const place = coming(source, first);

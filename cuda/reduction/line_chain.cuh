@@ -1,23 +1,24 @@
-// Chains of lines: partial results go from rank to rank in rank order, as a chain's do (chain.cuh), but as rows of lines, which
-// need no fence and no signal.
+// Chains of lines: partial results go from rank to rank in rank order, as in chain.cuh. They go as rows of lines, which need
+// no fence and no signal.
 //
-// The rows that a rank sends to the next go round in *circles*: a circle has places for some *batches* of rows in the slot that
-// the next rank has for it, and belongs to a warp. Warps never meet. For a batch of its circle a warp
-//   1. loads its rank's own rows;
-//   2. polls the rows that the previous rank sends. Each one that has come it folds with its own, and stores it to the next
+// The next rank has a slot for the rows of this one. The slot is divided into *circles*, one or several for each warp. A
+// circle has places for some *batches* of rows, and its warp uses them in turn. Warps never meet. For each batch a warp
+//   1. waits until the next rank has taken the batch that had this place a lap ago;
+//   2. loads its rank's own rows;
+//   3. polls the rows of the previous rank. It folds each row that has come with its own, and stores the result to the next
 //      rank at once;
-//   3. tells the previous rank that it has taken the batch.
-// Before, it waits until the next rank has taken what had the batch's place a lap ago.
-// The last rank stores results to recvbuf, or sends them to root in the same way. Then root, where the chain begins, stores
-// them to recvbuf, `places` batches behind those that it sends. All slots together hold more, so that it never waits for itself.
+//   4. tells the previous rank that it has taken the batch.
+// The last rank stores results to recvbuf, or sends them to root in the same way. Root then begins the chain, and also stores
+// the results to recvbuf, `places` batches behind those that it sends. All slots together hold more, so root never waits for
+// itself.
 //
 // Flags of lines have the epoch, and the lap added to the hash, so a row is not taken for that of another lap. `taken` of a
 // circle is the first word of a packet in the slot that the previous rank has for the next one, with the epoch and a count of
 // batches. Slots of lines and packets alternate by the epoch's parity: a rank has entered the operation before the last
 // when it writes them, and who has sent a row has entered this one.
 //
-// kBatchRows, and that each batch is told, were measured on 4 H200 (docs/design_notes.md, "Long `Reduce` is a chain of lines";
-// 2026-11-28).
+// Other lengths of a batch, and telling every second batch only, were not faster on 4 H200 (docs/design_notes.md, "Long
+// `Reduce` is a chain of lines"; 2026-11-28).
 //
 // A warp may have several circles. All ranks take batches in the order of their numbers, so the first batch that is not yet
 // done somewhere never waits for another.
