@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from mpi4py import MPI
-
 from ..errors import NotSupported
+from ..system.mpi_library import is_child
 from ..system.process import in_children
 from ..system.replacing import replace_public
 
@@ -19,7 +18,7 @@ def refuse_in_children(classes: Iterable[type]) -> None:
     This holds for children that this process forks after MPI was initialized.
     """
     classes = tuple(classes)
-    in_children(lambda: replace_public(classes, _refusing) if MPI.Is_initialized() else None)
+    in_children(lambda: replace_public(classes, _refusing) if is_child() else None)
 
 
 def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., NoReturn]:

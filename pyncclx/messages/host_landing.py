@@ -14,6 +14,7 @@ from mpi4py import MPI
 from ..errors import NotSupported
 from ..requests.open_receives import LOCK
 from ..requests.status import copy_status
+from ..system.mpi_library import mpi_is_gone
 from ..team.base import Base
 from .envelope import ENVELOPE_NBYTES, LETTER, LETTER_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
 from .host_fetch import HostFetch, complete
@@ -179,7 +180,7 @@ class HostLanding(Follows):
 
         MPI has then completed the request, or the program has dropped it.
         """
-        if not landing.is_claimed:
+        if not (landing.is_claimed or mpi_is_gone()):
             if landing._examine():
                 landing._deliver_letter()
             landing._finish(None)

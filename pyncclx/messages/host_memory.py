@@ -11,6 +11,7 @@ from mpi4py import MPI
 from ..arrays.specs import spec_parts
 from ..requests.host_receive import ENVELOPE_MAGIC
 from ..requests.open_receives import LOCK
+from ..system.mpi_library import mpi_is_gone
 from .envelope import ENVELOPE_NBYTES, Envelope, unpack
 from .mpi_transfer import ITSELF
 
@@ -61,7 +62,7 @@ class ScatteredMemory(HostMemory):
         super().__init__(np.empty(0, np.uint8))
 
     def __del__(self) -> None:
-        if self._datatype is not None and not MPI.Is_finalized():
+        if self._datatype is not None and not mpi_is_gone():
             self._datatype.Free()
 
     def envelope(self) -> Envelope | None:

@@ -11,6 +11,7 @@ from ..requests.host_receive import HostReceive
 from ..requests.open_receives import LOCK
 from ..requests.status import copy_status
 from ..staging.requests import Prequest
+from ..system.mpi_library import mpi_is_gone
 from ..team.base import Base
 from .host_fetch import complete
 from .host_landing import HostLanding
@@ -131,7 +132,7 @@ class HostReceivePrequest(HostReceive, Prequest):
         if landing is None:
             return
         landing.is_active = False
-        if self and not MPI.Is_finalized() and landing.is_plain and landing.has_envelope():
+        if self and not mpi_is_gone() and landing.is_plain and landing.has_envelope():
             if PROGRESS.made is not None:
                 PROGRESS.made.unsent.dropped.append(landing)
             # Python prints exceptions of destructors.

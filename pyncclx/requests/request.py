@@ -7,6 +7,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from ..errors import MPIError
+from ..system.mpi_library import is_child
 from .objects import ObjectRequests
 from .shown import hide, show
 from .work import NOTHING, Work, finish
@@ -127,7 +128,7 @@ class Request(ObjectRequests):
 
     def __del__(self) -> None:
         """Let the message complete without its request. Return at once."""
-        if self._work.active:
+        if self._work.active and not is_child():
             self._work.drop()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
+from ..system.mpi_library import is_child, mpi_is_gone
 from ..system.process import held
 from .copies import Copy, copy_back
 
@@ -21,12 +22,17 @@ def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI
     """
     look_after_abandoned()
     held = np.empty(0, np.uint8)
-    weakref.finalize(held, copy_back, copies).atexit = False
+    weakref.finalize(held, _copy_back, copies).atexit = False
     holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
     holder.Free()
     holding = StagedRequest(holder)
     ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
     return holding
+
+
+def _copy_back(copies: Sequence[Copy]) -> None:
+    if not is_child():
+        copy_back(copies)
 
 
 class StagedRequest(MPI.Request):
@@ -40,7 +46,7 @@ class StagedRequest(MPI.Request):
         forget(self)
 
     def __del__(self) -> None:
-        if not MPI.Is_finalized() and self:
+        if not mpi_is_gone() and self:
             abandon(MPI.Request(self), ())
 
 

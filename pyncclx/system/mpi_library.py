@@ -70,7 +70,31 @@ def _at_exit() -> None:
 
 # atexit runs functions in the reverse order of registration. So those of the program run first, and may communicate.
 atexit.register(_at_exit)
-in_children(_before_finalize.clear)
+
+
+_children: list[bool] = []  # one item in a process that a rank has forked
+
+
+def _begin_child() -> None:
+    _before_finalize.clear()
+    if MPI.Is_initialized():
+        _children.append(True)
+
+
+in_children(_begin_child)
+
+
+def is_child() -> bool:
+    """Return whether a rank has forked this process, which is no rank itself.
+
+    Destructors ask this before they use MPI, a device or shared memory, which belong to the parent.
+    """
+    return bool(_children)
+
+
+def mpi_is_gone() -> bool:
+    """Return whether destructors must not call MPI: once finalized, and in a child."""
+    return is_child() or MPI.Is_finalized()
 
 
 def with_cuda(kinds: str | None) -> str:

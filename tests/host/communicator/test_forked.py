@@ -124,3 +124,29 @@ if rank == 1:
 """
     )
     assert codes == {"0": "0", "1": "7", "2": "0"}, done.stderr
+
+
+def test_requests_that_a_child_drops():
+    """No destructor calls MPI, which would take the parent's messages."""
+    codes, done = run(
+        """
+import mpi_bootstrap
+
+code = 0
+if rank == 1:
+    column = MPI.INT.Create_vector(9, 1, 2).Commit()
+    requests = [comm.Irecv([bytearray(68), 1, column], 0, 1), comm.Recv_init([bytearray(68), 1, column], 0, 2)]
+    pid = os.fork()
+    if not pid:
+        mpi_bootstrap.same_ranks = lambda comm: os._exit(66)  # makes a communicator, for a look at the memory
+        requests.clear()
+        sys.exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+comm.Barrier()
+if rank == 0:
+    comm.Send(bytearray(36), 1, 1)
+if rank == 1:
+    requests[0].Wait()
+"""
+    )
+    assert codes == {"0": "0", "1": "0", "2": "0"}, done.stderr
