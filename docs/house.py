@@ -24,7 +24,7 @@ PICTURE = Path(__file__).with_suffix(".svg")
 TOPS = ("pyncclx", "mpi_bootstrap")
 
 FLOORS = (  # from the ground up; a room imports from lower floors only
-    ("errors", "events", "system", "mpi_bootstrap"),
+    ("errors", "events", "operations", "system", "mpi_bootstrap"),
     ("recording",),
     ("arrays", "backends", "recovery", "requests", "tuning"),
     ("memory",),

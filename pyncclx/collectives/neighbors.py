@@ -16,7 +16,6 @@ from .edges import edges_of
 from .typed_exchange import arrange, choose, exchange
 
 __all__ = [
-    "OPERATIONS",
     "RESOLVERS",
     "choose",
     "neighbor_allgather",
@@ -77,7 +76,6 @@ RESOLVERS: dict[str, tuple[_Resolve, _Resolve]] = {
     "Neighbor_alltoallv": (resolve_blocks, resolve_blocks),
     "Neighbor_alltoallw": (resolve_each, resolve_each),
 }
-OPERATIONS = tuple(RESOLVERS)
 
 
 def _in_node(name: str) -> Callable[..., Call | None]:

@@ -18,7 +18,7 @@ from ..arrays.readers import places_of, read_numpy, reader_of
 from ..backends import Upload
 from ..requests.open_receives import let_receives_leave
 from ..requests.work import Startable, Work
-from ..staging.operations import Argument
+from ..staging.arguments import Argument
 
 
 def array_of(spec: Any) -> Any:

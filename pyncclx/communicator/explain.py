@@ -7,7 +7,7 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from ..arrays.places import host_arrays
-from ..collectives import MODULES, blocking_form, copy_engine, neighbors, over_nodes
+from ..collectives import MODULES, copy_engine, over_nodes
 from ..errors import NotSupported
 from ..launch.turns import REFUSAL, is_left_to_host
 from ..memory.heap import memory_held
@@ -16,7 +16,8 @@ from ..messages.base import MessageBase
 from ..messages.bounce import SLOT_NBYTES
 from ..messages.endpoint import OPERATIONS as MESSAGES
 from ..nodes.spanning import Spanning, spanning_of
-from ..staging.operations import OPERATIONS
+from ..operations import COLLECTIVES, blocking_form
+from ..staging.arguments import OPERATIONS
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import IntraBase
 from ..team.state import state_of
@@ -60,7 +61,8 @@ class Explained(MessageBase):
         try:
             if operation in MESSAGES and operation != "Startall":
                 return self._explain_message(operation, nbytes)
-            if name in MODULES and (name not in neighbors.OPERATIONS or isinstance(self, MPI.Topocomm)):
+            row = COLLECTIVES.get(name)
+            if row is not None and (not row.is_of_neighbors or isinstance(self, MPI.Topocomm)):
                 return self._explain_collective(name, nbytes)
         except NotSupported as refusal:
             if not self.staging:
@@ -103,7 +105,7 @@ class Explained(MessageBase):
 
     def _explain_without_kernel(self, operation: str) -> str:
         if operation.startswith("_") or not callable(getattr(type(self), operation, None)):
-            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(MODULES)}")
+            raise ValueError(f"operation is {operation!r}; it can be a method's name, such as {', '.join(COLLECTIVES)}")
         if operation not in OPERATIONS:
             return f"host: {operation} is mpi4py's and moves no device arrays"
         if host_arrays():

@@ -24,7 +24,7 @@ from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
 from ..recovery.meetings import raise_explained  # noqa: F401
-from ..staging.operations import OPERATIONS, is_nonblocking, is_persistent
+from ..staging.arguments import OPERATIONS, is_nonblocking, is_persistent
 from ..system import settings
 from ..system.process import cached
 

@@ -10,7 +10,6 @@ from mpi4py import MPI
 
 from .. import events
 from ..arrays import places
-from ..collectives import blocking_form
 from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
 from ..launch.call import Call
@@ -21,6 +20,7 @@ from ..launch.turns import leave_to_host
 from ..messages.unsent import going_on
 from ..nodes.requests import launched, prepared
 from ..nodes.spanning import Spanning, spanning_of
+from ..operations import blocking_form
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..requests.work import Startable

@@ -15,20 +15,17 @@ from typing import Any
 from .. import backends
 from ..arrays.places import where
 from ..arrays.readers import read_torch, reader_of
-from ..collectives import blocking_form
 from ..errors import NotSupported
+from ..operations import COLLECTIVES, blocking_form
 from ..requests.persistent import Prequest
 from ..requests.request import Request
 from ..requests.shown import show
-from ..staging.operations import OPERATIONS, PAIR, Argument, argument, is_persistent
+from ..staging.arguments import OPERATIONS, PAIR, Argument, argument, is_persistent
 from ..team.base import Base, wait_for_calls
 from ..team.plans import Producer
 from ..team.state import State, state_of
 from ..team.streams import LEGACY_DEFAULT_STREAM, current_stream
 from .device_copies import DeviceCopy, Finishing, Repeating, array_of
-
-#: The buffer that every rank has, of each operation with a root. The other buffer matters at root only.
-_OF_ALL = {"Gather": "sendbuf", "Gatherv": "sendbuf", "Scatter": "recvbuf", "Scatterv": "recvbuf", "Reduce": "sendbuf"}
 
 
 def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument | None:
@@ -41,7 +38,7 @@ def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arg
     places = {each.name: where(argument(each, args, kwargs)) for each in PAIR}
     if set(places.values()) != {"device", "host"}:
         return None
-    if places.get(_OF_ALL.get(blocking_form(name), "")) == "host":
+    if places.get(COLLECTIVES[blocking_form(name)].on_all_ranks) == "host":
         return None
     return next(each for each in PAIR if places[each.name] == "host")
 

@@ -76,7 +76,7 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
                 for name, kind in kind_of.items()
                 if (name != at_root or is_root) and not is_in_place(given.get(name))
             }
-            roles = _bcast_roles(used, is_root) if operation == "Bcast" else _roles(used, at_root, is_root)
+            roles = _bcast_roles(used, is_root) if "buf" in kind_of else _roles(used, at_root, is_root)
             return _in_bytes(comm, operation, make, given, roles)
 
         return native  # type: ignore[return-value]

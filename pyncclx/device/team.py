@@ -20,7 +20,7 @@ from ..memory.cstruct import U64, CStruct, offsets_of, sizeof
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_CALL, TEAM_NBYTES, EachRankU64
 from ..memory.table import Table, write
-from ..team.operations import DEVICE_TEAM
+from ..operations import DEVICE_TEAM
 from ..team.team import Team
 
 

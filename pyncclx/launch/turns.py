@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import NotSupported
+from ..operations import COLLECTIVES
 from ..operators import ops
 from .call import Call
 
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 # MPI's time divided by that of kernels, for 2 ranks on an H200, 2026-11-26: 0.01 to 0.13 from 8 B to 512 KB, 0.22 to
 # 0.62 for 8 MB, 1.07 to 2.43 for 128 MB.
 LONGEST_NBYTES = 16 << 20  # longest message that goes through MPI
-# Operations whose length is the same on all ranks. Ranks must choose alike, so other operations ignore the length.
-OF_KNOWN_LENGTH = {
-    *("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan"),
-    *("Bcast", "Gather", "Scatter", "Allgather", "Allgatherv", "Alltoall"),
-}
 REFUSAL = (
     "ranks take turns on a GPU, where kernels of different ranks do not run at the same time: start "
     "`nvidia-cuda-mps-control -d` before the program, or give each rank a GPU of its own by comm.select_device()"
@@ -49,5 +45,9 @@ def _is_of_mpi(call: Call) -> bool:
 
 
 def is_left_to_host(comm: Intracomm, operation: str, nbytes: int) -> bool:
-    """Return whether MPI on host copies is faster than kernels for a message."""
-    return comm.team.takes_turns and (operation not in OF_KNOWN_LENGTH or nbytes <= LONGEST_NBYTES)
+    """Return whether MPI on host copies is faster than kernels for a message.
+
+    Ranks must choose alike, so the length counts only if all ranks have the same.
+    """
+    by_length = operation in COLLECTIVES and COLLECTIVES[operation].has_one_length
+    return comm.team.takes_turns and (not by_length or nbytes <= LONGEST_NBYTES)

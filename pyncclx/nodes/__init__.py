@@ -42,7 +42,4 @@ Three rules:
 * The engine moves bytes, and kernels fold them. So all operators work, and all ranks and runs get the same bits. Folds
   run in the order of nodes, and of ranks inside each, so it depends on the assignment of ranks to nodes. NCCL reduces
   only where no order shows in the bits, or the program has waived the order (`nccl_reductions.py`).
-
-To add an operation: a file in `collectives/over_nodes/` with the function that makes the `SpanningCall`, a line in its
-`OVER_NODES`, and a case in `tests/ranks/nodes`.
 """

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..operations import COLLECTIVES
 from .job import CALLS, Job, Rank
 from .words import Words
 
@@ -21,7 +22,6 @@ _METRICS = {
     "pyncclx_waits_seconds": ("gauge", "how long a rank has waited on the host; 0: it does not wait"),
     "pyncclx_process_is_there": ("gauge", "1 while the process is there"),
 }
-_OF_BLOCKS = ("Allgather", "Reduce_scatter_block", "Reduce_scatter", "Alltoall")
 
 
 def write(job: Job, path: Path) -> None:
@@ -77,8 +77,11 @@ def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str,
 
 def _factor(operation: str, size: int) -> float:
     """Return the share of a call's bytes on each link, as NCCL's tests count it."""
-    factor = {"Allreduce": 2.0, **dict.fromkeys(_OF_BLOCKS, 1.0)}.get(operation)
-    return 1.0 if factor is None else factor * (size - 1) / size
+    if operation == "Allreduce":
+        return 2 * (size - 1) / size
+    row = COLLECTIVES.get(operation)
+    is_of_blocks = row is not None and row.blocks and row.has_one_length and not row.on_all_ranks
+    return (size - 1) / size if is_of_blocks else 1.0
 
 
 def _escaped(text: str) -> str:

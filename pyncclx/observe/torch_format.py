@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..operations import COLLECTIVES
 from .job import Comm, Entry, Job, Rank
 from .words import Words
 
@@ -15,14 +16,8 @@ PREFIX = "pyncclx_rank_"
 # Before PyTorch 2.15, its analyser accepts no other name.
 LIBRARY = "nccl"
 
-_NAMES = {
-    # PyTorch's names of operations. The analyser rejects other operations, so they are left out.
-    "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "_all_gather_base", "Alltoall": "all_to_all",
-    "Barrier": "all_reduce_barrier", "Bcast": "broadcast", "Gather": "gather", "Reduce": "reduce",
-    "Reduce_scatter_block": "reduce_scatter", "Scatter": "scatter",
-    # Lengths of these may differ among ranks, and the analyser compares the lengths of all other operations.
-    **dict.fromkeys(("Alltoallv", "Alltoallw", "Gatherv", "Reduce_scatter", "Scatterv"), "all_to_all"),
-}
+# PyTorch's names of operations. The analyser rejects other operations, so they are left out.
+_NAMES = {row.name: row.pytorch for row in COLLECTIVES.values() if row.pytorch}
 _TYPES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int32": "Int",
     "int64": "Long", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool",

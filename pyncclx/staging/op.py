@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 from ..arrays import places
 from ..errors import NotSupported
+from .arguments import Argument
 from .copies import copy_back, copy_in
-from .operations import Argument
 from .stage import replace
 from .stand_ins import StandIn, constants_of
 

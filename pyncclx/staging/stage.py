@@ -10,15 +10,16 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.spans import span_of
 from ..arrays.specs import spec_parts
+from ..operations import blocking_form
 from ..operators.user_op import no_arithmetic
 from ..requests.partitioned import PartitionedRequest
 from ..requests.persistent import Prequest
 from ..team.base import Base, wait_for_calls
 from ..team.streams import ANY_CALLER, Caller
+from .arguments import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
 from .by_mpi import recorded_by_mpi
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
-from .operations import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
 from .persistent import StagedWork
 
 _Method = Callable[..., Any]
@@ -126,7 +127,7 @@ def replace(
 
 def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether this rank only reads the buffer of a broadcast."""
-    if operation not in ("Bcast", "Ibcast", "Bcast_init"):
+    if blocking_form(operation) != "Bcast":
         return False
     root = argument(Argument("root", 1, False), args, kwargs) or 0
     return bool(root == MPI.ROOT if comm.is_inter else root == comm.rank)

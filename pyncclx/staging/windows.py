@@ -7,9 +7,9 @@ from typing import Any
 
 from .. import events
 from ..team.streams import Caller
+from .arguments import Argument, argument, computes
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
-from .operations import Argument, argument, computes
 from .stage import replace
 
 _ORIGIN = Argument("origin", 0, False)

@@ -29,6 +29,7 @@ from ..memory.error_words import (
     ErrorWords,
     read,
 )
+from ..operations import NUMBERS
 from ..recording.failures import noted
 from ..recovery import blame, losses
 from ..recovery.detector import DETECTOR
@@ -38,7 +39,6 @@ from ..system.notes import note
 from ..system.process import PerProcess
 from . import kernel_errors
 from .disagreement import Disagreement
-from .operations import NUMBERS
 
 
 class ErrorRecord:

@@ -6,8 +6,8 @@ from mpi4py import MPI
 
 from ..errors import Aborted, CapacityExceeded, MPIError, PeerTimeout
 from ..memory.error_words import ABORTED, TIMED_OUT, ErrorWords
+from ..operations import DEVICE_TEAM, NAMES
 from . import device_errors
-from .operations import DEVICE_TEAM, OPERATIONS
 
 CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # values of Watch::overflow; CUT: rows did not fit
 
@@ -30,7 +30,7 @@ _REFUSED = {
 
 def failure(record: ErrorWords, rank: int) -> Exception:
     """Return the exception for a kernel's wait that ended early."""
-    operation, peer = OPERATIONS[record.operation], record.peer
+    operation, peer = NAMES[record.operation], record.peer
     if operation == DEVICE_TEAM:
         return device_errors.failure(record, rank)
     if record.failure == ABORTED:
@@ -47,7 +47,7 @@ def wait_of(record: ErrorWords, rank: int) -> PeerTimeout:
 
 def overflow(record: ErrorWords, rank: int) -> Exception:
     """Return the exception for numbers on the device that a kernel refused."""
-    operation = OPERATIONS[record.operation]
+    operation = NAMES[record.operation]
     if operation == DEVICE_TEAM:
         return device_errors.misuse(record)
     if record.overflow not in _REFUSED:

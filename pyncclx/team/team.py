@@ -25,6 +25,7 @@ from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.quarantine import Lease
 from ..memory.retired import RETIRED
+from ..operations import NUMBERS
 from ..recovery import ulfm
 from ..recovery.detector import DETECTOR
 from ..system.bounded import BoundedCache
@@ -33,7 +34,6 @@ from .disagreement import Disagreement
 from .ending import Ending
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
-from .operations import NUMBERS
 from .plans import Plan, RememberedLaunch
 from .scratch import Scratch
 from .streams import ANY_CALLER, Caller

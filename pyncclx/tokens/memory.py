@@ -15,8 +15,8 @@ from ..memory.called import pack_call
 from ..memory.layout import LEASE_OVERFLOW_OFFSET, ROW_NBYTES
 from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, TeamStruct
+from ..operations import NUMBERS
 from ..team import members
-from ..team.operations import NUMBERS
 from . import limits
 from .layout import plan
 from .parameters import ShuffleStruct

@@ -14,7 +14,7 @@ from ..memory.called import NONE
 from ..memory.layout import HEADER_NBYTES, LEASE_OVERFLOW_OFFSET, Layout
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..nodes.spanning import Spanning
-from ..team.operations import NUMBERS
+from ..operations import NUMBERS
 from ..tokens.memory import Memory
 from ..tokens.row_types import ITEMSIZE
 from ..tokens.rows import Handle, Outputs, Part, Rows, aligned, output_parts

@@ -17,7 +17,7 @@ from ..recording.identity import identity_of_window
 from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.work import Work
-from ..staging.operations import Argument, argument, device_buffers
+from ..staging.arguments import Argument, argument, device_buffers
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT, State

@@ -9,75 +9,19 @@ from typing import Any
 
 from ...nodes.places import Places
 from ...nodes.spanning import Spanning
-from .. import MODULES
-from ..allgather import allgather as allgather_in_node
-from ..allgatherv import allgatherv as allgatherv_in_node
-from ..allreduce import allreduce as allreduce_in_node
-from ..alltoall import alltoall as alltoall_in_node
-from ..alltoallv import alltoallv as alltoallv_in_node
-from ..alltoallw import alltoallw as alltoallw_in_node
-from ..barrier import barrier as barrier_in_node
-from ..bcast import bcast as bcast_in_node
-from ..gather import gather as gather_in_node
-from ..gatherv import gatherv as gatherv_in_node
-from ..neighbors import (
-    neighbor_allgather,
-    neighbor_allgatherv,
-    neighbor_alltoall,
-    neighbor_alltoallv,
-    neighbor_alltoallw,
-)
-from ..reduce import reduce as reduce_in_node
-from ..reduce_scatter import reduce_scatter as reduce_scatter_in_node
-from ..reduce_scatter_block import reduce_scatter_block as reduce_scatter_block_in_node
-from ..scan import exscan as exscan_in_node
-from ..scan import scan as scan_in_node
-from ..scatter import scatter as scatter_in_node
-from ..scatterv import scatterv as scatterv_in_node
+from ...operations import COLLECTIVES
+from .. import FUNCTIONS
 from . import allgather, allreduce, barrier, bcast, exchanges, reduce, reduce_scatter, scan
 
-NEIGHBORS = neighbor_allgather, neighbor_allgatherv, neighbor_alltoall, neighbor_alltoallv, neighbor_alltoallw
-
+_FILES = allgather, allreduce, barrier, bcast, exchanges, reduce, reduce_scatter, scan
+# The file with each operation's function, which has the same name as the one inside a node.
+_FILE = {name: next(file for file in _FILES if hasattr(file, name.lower())) for name in COLLECTIVES}
 #: The function that makes the call over nodes, by the one inside a node.
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
-    barrier_in_node: barrier.barrier,
-    bcast_in_node: bcast.bcast,
-    gather_in_node: exchanges.gather,
-    gatherv_in_node: exchanges.gatherv,
-    scatter_in_node: exchanges.scatter,
-    scatterv_in_node: exchanges.scatterv,
-    allgather_in_node: allgather.allgather,
-    allgatherv_in_node: allgather.allgatherv,
-    alltoall_in_node: exchanges.alltoall,
-    alltoallv_in_node: exchanges.alltoallv,
-    alltoallw_in_node: exchanges.alltoallw,
-    reduce_in_node: reduce.reduce,
-    allreduce_in_node: allreduce.allreduce,
-    reduce_scatter_in_node: reduce_scatter.reduce_scatter,
-    reduce_scatter_block_in_node: reduce_scatter.reduce_scatter_block,
-    scan_in_node: scan.scan,
-    exscan_in_node: scan.exscan,
-    **{make: exchanges.NEIGHBORS[make.__name__] for make in NEIGHBORS},
+    make: getattr(_FILE[name], name.lower()) for name, make in FUNCTIONS.items()
 }
-_EXPLANATIONS: dict[str, Callable[[Places, int], str]] = {
-    "Barrier": barrier.explain,
-    "Bcast": bcast.explain,
-    "Allgather": allgather.explain,
-    "Allgatherv": allgather.explain,
-    "Alltoallv": exchanges.explain_alltoallv,
-    "Reduce": reduce.explain,
-    "Allreduce": allreduce.explain,
-    "Reduce_scatter": reduce_scatter.explain,
-    "Reduce_scatter_block": reduce_scatter.explain,
-    "Scan": scan.explain,
-    "Exscan": scan.explain,
-}
-#: Whether all ranks get whole vectors, if each rank is alone on its node.
-_GATHERED: dict[str, Callable[[Places, int], bool]] = {
-    "Allreduce": allreduce.is_gathered,
-    "Reduce_scatter": reduce_scatter.is_gathered,
-    "Reduce_scatter_block": reduce_scatter.is_gathered,
-}
+#: The functions of neighbourhood collectives inside a node.
+NEIGHBORS = {FUNCTIONS[name] for name, row in COLLECTIVES.items() if row.is_of_neighbors}
 _VECTORS_ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
 #: Descriptions of the host exchange, used for messages that `Spanning.is_short` accepts.
 _ON_HOST = {
@@ -91,15 +35,13 @@ _ON_HOST = {
     "Reduce_scatter_block": _VECTORS_ON_HOST,
     "Alltoall": "all of each rank's blocks go to all others",
 }
-# In these operations each rank has a block for each rank.
-_OF_BLOCKS = ("Reduce_scatter", "Reduce_scatter_block", "Alltoall")
 
 
 def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
-    """Describe how an operation of `MODULES` runs, for `Comm.explain`."""
-    assert operation in MODULES
+    """Describe how a collective operation runs, for `Comm.explain`."""
     places = spanning.places
-    if operation in _ON_HOST and spanning.is_short(nbytes * (places.size if operation in _OF_BLOCKS else 1)):
+    blocks = places.size if "sendbuf" in COLLECTIVES[operation].blocks else 1
+    if operation in _ON_HOST and spanning.is_short(nbytes * blocks):
         return f"{_ON_HOST[operation]}, through pinned memory of the host"
     if spanning.rails.has_collectives:
         if operation in ("Bcast", "Allgather", "Alltoall"):
@@ -108,7 +50,13 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
         if name is None:
             return folded
         return f"NCCL's {name} if no order of the ranks changes the bits, or comm.deterministic is False; else {folded}"
-    return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)
+    return _explain(operation, places, nbytes)
+
+
+def _explain(operation: str, places: Places, nbytes: int) -> str:
+    if operation == "Alltoallv":
+        return exchanges.explain_alltoallv(places, nbytes)
+    return str(_FILE[operation].explain(places, nbytes))
 
 
 def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
@@ -122,8 +70,9 @@ def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
 
 def _folded(operation: str, places: Places, nbytes: int) -> str:
     """Describe a reduction that kernels fold although NCCL has collectives."""
-    if operation in _GATHERED and _GATHERED[operation](places, nbytes):
+    file = _FILE[operation]
+    if hasattr(file, "is_gathered") and file.is_gathered(places, nbytes):
         return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
     if operation == "Reduce" and reduce.is_broadcast(places):
         return "NCCL's broadcast of the other rank's vector, then a fold: each rank is alone on its node"
-    return _EXPLANATIONS.get(operation, exchanges.explain)(places, nbytes)
+    return _explain(operation, places, nbytes)

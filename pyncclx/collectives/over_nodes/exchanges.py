@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -128,11 +129,15 @@ def _of_sides(operation: str, sent: Buffer, received: Buffer, source: Side, recv
     return _to_each(operation, sent, received, source.counts, source.displs, recv.counts, recv.displs, ("blocks",))
 
 
-# By the names of the functions inside a node.
-NEIGHBORS = {
-    name.lower(): neighbors.operation(name, *resolvers, partial(typed_exchange, make=_of_sides))
-    for name, resolvers in neighbors.RESOLVERS.items()
-}
+def _neighbor(name: str) -> Callable[..., Any]:
+    return neighbors.operation(name, *neighbors.RESOLVERS[name], partial(typed_exchange, make=_of_sides))
+
+
+neighbor_allgather = _neighbor("Neighbor_allgather")
+neighbor_allgatherv = _neighbor("Neighbor_allgatherv")
+neighbor_alltoall = _neighbor("Neighbor_alltoall")
+neighbor_alltoallv = _neighbor("Neighbor_alltoallv")
+neighbor_alltoallw = _neighbor("Neighbor_alltoallw")
 
 
 def _to_each(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from ..arrays.places import host_arrays, where
 from ..errors import NotSupported
+from ..operations import COLLECTIVES, forms
+from ..operations import PAIR as PAIR_NAMES
 
 
 class Argument(NamedTuple):
@@ -25,34 +28,27 @@ PAIR = (Argument("sendbuf", 0, False), Argument("recvbuf", 1, True))
 _EXCHANGE = (Argument("sendbuf", 0, False), Argument("recvbuf", 3, True))
 
 
+_BUFFERS = {("buf",): _RECV, PAIR_NAMES: PAIR}
+
+
 def _forms(*names: str) -> Iterator[str]:
-    """Yield an operation's blocking, nonblocking and persistent names."""
-    for name in names:
-        yield from (name, f"I{name[0].lower()}{name[1:]}", f"{name}_init")
+    return chain.from_iterable(map(forms, names))
 
-
-_PAIRS = (
-    *("Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw"),
-    *("Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan"),
-    *("Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv", "Neighbor_alltoallw"),
-)
 
 #: By the name of the method. MPI's barriers and the lower-case methods, which take Python objects, are not in it.
 OPERATIONS: dict[str, tuple[Argument, ...]] = {
-    **dict.fromkeys(_forms(*_PAIRS), PAIR),
+    **{form: _BUFFERS[row.buffers] for row in COLLECTIVES.values() if row.buffers for form in row.forms},
     **dict.fromkeys(_forms("Send", "Bsend", "Ssend", "Rsend"), _SEND),
-    **dict.fromkeys(_forms("Recv", "Bcast"), _RECV),
+    **dict.fromkeys(_forms("Recv"), _RECV),
     **dict.fromkeys(("Sendrecv", "Isendrecv"), _EXCHANGE),
     **dict.fromkeys(("Sendrecv_replace", "Isendrecv_replace"), _RECV),
     "Psend_init": _SEND,
     "Precv_init": _RECV,
 }
 
-_REDUCTIONS = ("Reduce", "Allreduce", "Reduce_scatter_block", "Scan", "Exscan")
 #: The position of `op` in the methods that compute with elements, including one-sided ones.
 OP_POSITIONS: dict[str, int] = {
-    **dict.fromkeys(_forms(*_REDUCTIONS), 2),
-    **dict.fromkeys(_forms("Reduce_scatter"), 3),
+    **{form: row.op for row in COLLECTIVES.values() if row.op is not None for form in row.forms},
     **dict.fromkeys(("Win.Accumulate", "Win.Raccumulate"), 3),
     **dict.fromkeys(("Win.Get_accumulate", "Win.Rget_accumulate", "Win.Fetch_and_op"), 4),
 }
