@@ -5,6 +5,7 @@ function has returned is then lost.
 """
 
 import dis
+import functools
 import sys
 
 from mpi4py import MPI
@@ -23,12 +24,14 @@ class Interruption:
     Parameters
     ----------
     point : int
-        Number of the point.
+        Number of the point; 0 only counts.
     *files : str
         What the names of the files begin with in which points count.
 
     Attributes
     ----------
+    points : int
+        Number of points so far.
     is_past : bool
         Whether the call had fewer points.
     place : str
@@ -36,8 +39,8 @@ class Interruption:
     """
 
     def __init__(self, point, *files):
-        self._left, self._files, self.is_past, self.place = point, files, False, ""
-        self._before = {}  # by frame: the name of its last instruction, if handlers may run after that
+        self._point, self._files, self.points, self.is_past, self.place = point, files, 0, False, ""
+        self._before = {}  # by frame: the offset of its last instruction, if handlers may run after that
 
     def __call__(self, frame, event, argument):
         if event == "call":
@@ -46,15 +49,25 @@ class Interruption:
             if not frame.f_code.co_filename.startswith(self._files):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self._before[frame] = frame.f_lasti
         elif event == "opcode":
-            self._left -= self._before.pop(frame, None) is not None
-            if self._left == 0:
-                self._stop(frame)
-                raise Interrupted
-            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if name in _POINTS:
-                self._before[frame] = name
+            if self._is_point(frame):
+                self.points += 1
+                if self.points == self._point:
+                    self._stop(frame)
+                    raise Interrupted
+            if dis.opname[frame.f_code.co_code[frame.f_lasti]] in _POINTS:
+                self._before[frame] = frame.f_lasti
         return self
+
+    def _is_point(self, frame):
+        """Return whether Python would run handlers now.
+
+        It raises their exceptions at the instruction before; the tracer can raise only at the next one. So points
+        between which a block ends do not count: its lock would stay locked.
+        """
+        before = self._before.pop(frame, None)
+        return before is not None and _handler(frame.f_code, before) == _handler(frame.f_code, frame.f_lasti)
 
     def _stop(self, frame):
         sys.settrace(None)
@@ -71,7 +84,18 @@ class Interruption:
         finally:
             sys.settrace(None)
             self._before.clear()
-            self.is_past = self._left > 0
+            self.is_past = self.points < self._point
+
+
+@functools.cache
+def _handlers(code):
+    """Return the ranges of instructions whose exceptions the code handles."""
+    return dis.Bytecode(code).exception_entries
+
+
+def _handler(code, offset):
+    """Return where the code handles an exception of an instruction; None if it does not."""
+    return next((each.target for each in _handlers(code) if each.start <= offset < each.end), None)
 
 
 def meet(comm, partner, value=None):

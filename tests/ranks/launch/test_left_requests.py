@@ -1,4 +1,4 @@
-"""Requests that an exception leaves, at any line: the kernel still has the arrays that the program then drops.
+"""Requests that a signal handler ends: the kernel still has the arrays that the program then drops.
 
 Tests run with PYNCCLX_SANITIZE=1, under which the host device overwrites memory that is freed.
 """
@@ -14,7 +14,7 @@ import pyncclx
 from pyncclx import backends
 from support.arrays import Output, host_only, put
 from support.everywhere import assert_everywhere
-from support.leaving import LeaveAt
+from support.interruption import Interruption
 from support.reference import labels
 
 COUNT = 1007
@@ -57,7 +57,9 @@ def test_left_in_a_wait(apart, prepare):
         if apart.rank == 0:
             wait = begin(*arguments).Wait
             del begin, arguments
-            has_left = LeaveAt(point, *files).end(wait)
+            interruption = Interruption(point, *files)
+            interruption.end(wait)
+            has_left = not interruption.is_past
             del wait
         MPI.Comm.Barrier(apart)
         if apart.rank > 0:
@@ -67,4 +69,4 @@ def test_left_in_a_wait(apart, prepare):
         assert_everywhere(apart, (out.read() == expected).all(), f"point {point}")
         if not MPI.Comm.bcast(apart, has_left):
             break
-    assert_everywhere(apart, point > 15, f"{point} lines")
+    assert_everywhere(apart, point > 15, f"{point} points")

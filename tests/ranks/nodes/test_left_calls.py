@@ -10,17 +10,18 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import backends
+from pyncclx import backends, requests
 from pyncclx.nodes import composition, mpi_engine
 from pyncclx.nodes import requests as nodes_requests
 from support.arrays import host_only
 from support.everywhere import assert_everywhere
-from support.leaving import LeaveAt, Left
+from support.interruption import Interrupted, Interruption
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
 SECONDS = 2.0
 FOLDER = str(Path(mpi_engine.__file__).parent)
+WAITS = nodes_requests.__file__, str(Path(requests.__file__).parent)
 ENDS = (pyncclx.Aborted, pyncclx.PeerTimeout, pyncclx.CollectiveMismatch)
 LONG, SHORT = 20_001, 7  # elements; the short ones go through the host's memory
 pytestmark = [pytest.mark.ranks(2, 3), pytest.mark.timeout(30), host_only]
@@ -94,7 +95,7 @@ def attempts(comm, name, count, calls=3, trace=None):
             sys.settrace(None)
             trace = None
             outcomes.append("right" if (y == right(name, value)).all() else f"WRONG: {y[0]}, not {right(name, value)}")
-        except Left:
+        except Interrupted:
             outcomes.append("left")
         except ENDS as error:
             outcomes.append(type(error).__name__)
@@ -116,12 +117,12 @@ def test_left_in_a_wait(monkeypatch, name, count):
     leaving = 0 if name == "Bcast" else SIZE - 1  # it waits for others, which have not come
 
     def leave(number, frame):
-        raise Left
+        raise Interrupted
 
     if leaving == RANK:
         before = signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Left):
+        with pytest.raises(Interrupted):
             CALLS[name](comm, np.ones(count), np.empty(count))
         signal.signal(signal.SIGALRM, before)
     WORLD.Barrier()
@@ -131,32 +132,31 @@ def test_left_in_a_wait(monkeypatch, name, count):
     comm.state.abandon()
 
 
-class LeaveCallAt(LeaveAt):
-    """Raises at one of the lines that a call over nodes runs in this thread from its beginning on, once."""
+class InterruptedCall(Interruption):
+    """Counts points from the beginning of a call over nodes on."""
 
-    def __init__(self, number):
-        super().__init__(number, FOLDER)
+    def __init__(self, point):
+        super().__init__(point, FOLDER)
         self.has_begun = False
 
     def __call__(self, frame, event, argument):
         self.has_begun = self.has_begun or frame.f_code.co_name == "entering"
-        return super().__call__(frame, event if self.has_begun else "call", argument)
+        return super().__call__(frame, event, argument) if self.has_begun else self
 
 
 @pytest.mark.parametrize("count", [SHORT, LONG])
 @pytest.mark.parametrize("name", CALLS)
-def test_left_at_any_line(monkeypatch, name, count):
+def test_left_at_any_point(monkeypatch, name, count):
     """Of `pyncclx.nodes`: the call has been made, or the communicator is over."""
-    comm, trace = made(monkeypatch, count), LeaveCallAt(0)
-    sys.settrace(trace)
-    CALLS[name](comm, np.ones(count), np.empty(count))
-    sys.settrace(None)
-    lines = WORLD.bcast(trace.lines, 0)
-    assert lines > 30
-    for number in range(1 + lines // 16, lines, 1 + lines // 8):
+    comm, trace = made(monkeypatch, count), InterruptedCall(0)
+    trace.end(CALLS[name], comm, np.ones(count), np.empty(count))
+    points = WORLD.bcast(trace.points, 0)
+    assert points > 30
+    for point in range(1 + points // 16, points, 1 + points // 8):
         again = made(monkeypatch, count)
-        outcomes = attempts(again, name, count, trace=LeaveCallAt(number) if RANK == 0 else None)
-        check(f"{name}, line {number}", outcomes)
+        interruption = InterruptedCall(point)
+        outcomes = attempts(again, name, count, trace=interruption if RANK == 0 else None)
+        check(f"{name}, point {point}, {interruption.place}", outcomes)
         again.state.abandon()
     comm.state.abandon()
 
@@ -170,17 +170,19 @@ def test_left_in_the_wait_of_a_request(monkeypatch, count):
         y, has_left = np.empty(count), False
         if RANK == 0:
             wait = comm.Iallreduce(np.full(count, 100.0 * number), y).Wait
-            has_left = LeaveAt(number, nodes_requests.__file__).end(wait)
+            interruption = Interruption(number, *WAITS)
+            interruption.end(wait)
+            has_left = not interruption.is_past
             del wait
         WORLD.Barrier()
         if RANK > 0:
             comm.Iallreduce(np.full(count, 100.0 * number + RANK), y).Wait()
         comm.synchronize()
         ended = RANK == 0 or (y == right("Iallreduce", 100.0 * number)).all()
-        assert_everywhere(WORLD, ended, f"line {number}: {y[0]}")
+        assert_everywhere(WORLD, ended, f"point {number}: {y[0]}")
         if not WORLD.bcast(has_left):
             break
-    assert_everywhere(WORLD, number > 15, f"{number} lines")
+    assert_everywhere(WORLD, number > 10, f"{number} points")
     comm.state.abandon()
 
 
