@@ -1,55 +1,25 @@
 """Sends that a signal handler ends, wherever Python runs one: after calls of C, and where functions begin."""
 
 import itertools
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+import pyncclx
 from pyncclx.messages.progress import ReceiveProgress
 from pyncclx.messages.send import Outgoing
 from support.arrays import get, put
 from support.everywhere import assert_everywhere
+from support.interruption import Interrupted, Interruption, meet
 from support.labelled_messages import assert_all_read, map_peers_if
 from support.reversed_ranks import ring
 
+PACKAGE = Path(pyncclx.__file__).parent
+FILES = [str(PACKAGE / each) for each in ("messages", "communicator", "requests", "launch", "team")]
 SHORT, LONG = 1_000, 100_000  # elements of 8 bytes: a message that is copied to a slot, and one that is offered
-TAG, NEXT = 3, 4
-
-
-class Interrupted(BaseException):
-    """What the signal handler raises."""
-
-
-class Interruption:
-    """An exception at a point of a call.
-
-    Attributes
-    ----------
-    is_past : bool
-        Whether the call had fewer points.
-    """
-
-    def __init__(self, point):
-        self._left, self.is_past = point, False
-
-    def __call__(self, frame, event, argument):
-        """A profiler: what it raises, the function raises that it is called for."""
-        self._left -= event in ("call", "c_return")
-        if self._left == 0:
-            sys.setprofile(None)
-            raise Interrupted
-
-    def end(self, call, *arguments):
-        sys.setprofile(self)
-        try:
-            call(*arguments)
-        except Interrupted:
-            pass
-        finally:
-            sys.setprofile(None)
-            self.is_past = self._left > 0
+TAG, OTHER = 3, 4
 
 
 def started(comm, x, partner):
@@ -72,12 +42,12 @@ SENDS = {
 
 
 def send(comm, name, count, partner, point):
-    """Interrupt a send at a point, then send another message; return whether the call had fewer points."""
-    interruption = Interruption(point)
+    """Interrupt a send at a point, then send another message; return whether the call had fewer, and the point."""
+    interruption = Interruption(point, *FILES)
     # The array's memory is overwritten after the call, unless the library keeps it.
     interruption.end(SENDS[name], comm, put(np.full(count, point, "f8")), partner)
     comm.Send(put(np.full(count, -point, "f8")), partner, TAG)
-    return interruption.is_past
+    return interruption.is_past, interruption.place
 
 
 def receive(comm, count, partner, point):
@@ -101,12 +71,14 @@ def test_a_message_is_sent_whole_or_not_at_all(comm, name, count, mapped, monkey
     map_peers_if(comm, mapped, monkeypatch)
     partner, problem = comm.rank ^ 1, ""
     for point in itertools.count(1) if partner < comm.size else ():
-        is_past = False
+        is_past, found, place = False, "", ""
         if comm.rank % 2:
-            problem = receive(comm, count, partner, point) or problem
+            found = receive(comm, count, partner, point)
         else:
-            is_past = send(comm, name, count, partner, point)
-        if MPI.Comm.sendrecv(comm, is_past, partner, NEXT, None, partner, NEXT) or is_past:
+            is_past, place = send(comm, name, count, partner, point)
+        their_end, their_place = meet(comm, partner, (is_past, place))
+        problem = f"{their_place}, {found}" if found else problem
+        if is_past or their_end:
             break
     assert_everywhere(comm, not problem, problem)
     assert_all_read(comm)
@@ -126,14 +98,14 @@ def test_what_has_been_signalled_is_not_signalled_again(comm, monkeypatch):
     def refuse(self):
         raise Interrupted
 
-    beside = comm.Irecv(other, left, NEXT)
+    beside = comm.Irecv(other, left, OTHER)
     with monkeypatch.context() as patched:
         patched.setattr(Outgoing, "_launch_offer", launch)
         patched.setattr(ReceiveProgress, "launch_arrived", refuse)
         with pytest.raises(Interrupted):
             comm.Send(put(np.full(LONG, 1.0)), right, TAG)
     comm.Recv(y, left, TAG)
-    comm.Send(put(np.full(1, 2.0)), right, NEXT)
+    comm.Send(put(np.full(1, 2.0)), right, OTHER)
     beside.Wait()
     comm.synchronize()
     assert_everywhere(comm, signalled == [True], f"signalled: {signalled}")
