@@ -30,12 +30,11 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),
-    ("derived", "nodes", "numba_kernels", "tokens", "windows"),
+    ("derived", "nodes", "numba_kernels", "windows"),
     ("collectives", "messages"),
-    ("objects", "tokens_over_nodes"),
+    ("objects", "tokens"),
     ("communicator",),
-    ("MPI", "__init__", "bench", "observe", "simulation"),
-    ("cli",),
+    ("MPI", "__init__", "tools"),
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -1,6 +1,6 @@
 """python -m pyncclx."""
 
-from .cli.main import main
+from .tools.cli.main import main
 
 if __name__ == "__main__":
     main()

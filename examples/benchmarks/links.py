@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import pyncclx
 import pyncclx.device as d
-from pyncclx.bench import environment, timing
+from pyncclx.tools.bench import environment, timing
 
 WAYS = ("stores", "loads")
 SOURCE, TARGET = range(2)

@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.bench import environment
+from pyncclx.tools.bench import environment
 
 Call = Callable[[], object]
 

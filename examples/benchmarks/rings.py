@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import pyncclx
 import pyncclx.device as d
-from pyncclx.bench import environment
+from pyncclx.tools.bench import environment
 
 WAYS = ("straight", "stores", "flags", "lines")  # as in rings.cu
 ROWS = (4, 8)  # of 512 bytes, in a place of a ring

@@ -22,8 +22,8 @@ import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.bench import environment, shuffle_settings, timing
-from pyncclx.bench.memory import array_module
+from pyncclx.tools.bench import environment, shuffle_settings, timing
+from pyncclx.tools.bench.memory import array_module
 
 TOKENS = (1, 16, 128)
 HIDDEN, K, EXPERTS = 7168, 8, 256

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.program import figure, sign
-from pyncclx.bench import environment
+from pyncclx.tools.bench import environment
 
 
 class Times(NamedTuple):

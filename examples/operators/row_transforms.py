@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 import pyncclx
 import pyncclx.device as d
 from common.program import array_module, read_options, to_host
-from pyncclx.bench import timing
+from pyncclx.tools.bench import timing
 
 Array = Any  # of NumPy or CuPy
 EXPERTS, CHOSEN = 32, 4

@@ -20,7 +20,7 @@ class PythonFunction(Protocol):
     def fn(self) -> Callable[..., Any]: ...
 
     @property
-    def types(self) -> Any: ...  # numba_functions.Types
+    def types(self) -> Any: ...  # compilers/numba_targets/functions.py: Types
 
 
 class Shared(Protocol):

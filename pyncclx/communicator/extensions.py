@@ -12,8 +12,8 @@ import mpi_bootstrap
 from ..device.team import DeviceTeam
 from ..team.base import IntraBase
 from ..team.compare import compare
+from ..tokens.over_nodes.shuffle import SpanningShuffle
 from ..tokens.shuffle import TokenShuffle
-from ..tokens_over_nodes.shuffle import SpanningShuffle
 
 
 class Extensions(IntraBase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends.compilers import numba_cuda
+from ..backends.compilers.numba_targets import cuda as numba_cuda
 
 LIBRARY = "numba_kernels/device_api.cu"  # has the functions with C linkage; kernels that call them are linked with it
 

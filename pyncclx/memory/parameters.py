@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..backends.compilers.numba_functions import MOST_ARRAYS
+from ..backends.compilers.numba_targets.functions import MOST_ARRAYS
 from . import called
 from .cstruct import I32, I64, U32, U64, CStruct, offsets_of, sizeof
 from .layout import MAX_RANKS, Layout

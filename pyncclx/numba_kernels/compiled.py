@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends import Function
-from ..backends.compilers import cache, numba_cuda
-from ..backends.compilers.numba_packages import chosen
+from ..backends.compilers import cache
+from ..backends.compilers.numba_targets import cuda as numba_cuda
+from ..backends.compilers.numba_targets.packages import chosen
 from ..launch import kernels
 from ..launch.sources import instantiation
 from ..system.paths import sources_digest
@@ -79,7 +80,7 @@ def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture:
     """Return a kernel's LTO-IR, from the cache on disk or compiled (seconds)."""
     numba_cuda.target()  # raises without Numba
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    sources += [path.read_bytes() for path in sorted(Path(str(numba_cuda.__file__)).parent.glob("numba_*.py"))]
+    sources += [path.read_bytes() for path in sorted(Path(str(numba_cuda.__file__)).parent.glob("*.py"))]
     sources.append(sources_digest(FILE).encode())
     key = (chosen().version, sys.version_info[:2], sources, kernel, template, size, architecture)
     name = cache.file_name(kernel, key, ".lto")

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import device as d
-from ..backends.compilers import numba_cuda
+from ..backends.compilers.numba_targets import cuda as numba_cuda
 from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
 
 cuda = numba_cuda.target()  # `numba.cuda`, or its counterpart in numba-cuda-mlir

@@ -10,7 +10,7 @@ from numpy import ndarray
 
 from .. import backends
 from ..arrays.places import host_arrays
-from ..backends.compilers import numba_cuda
+from ..backends.compilers.numba_targets import cuda as numba_cuda
 from ..system import own_gpu
 from ..system.process import PerProcess
 

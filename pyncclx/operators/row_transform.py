@@ -9,7 +9,7 @@ from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.datatypes import Datatype
 from ..arrays.readers import check_c_order
-from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
+from ..backends.compilers.numba_targets.functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
 from ..system.process import held
 from . import linked

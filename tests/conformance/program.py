@@ -66,7 +66,7 @@ def _last(err: Any) -> str:
 
 def swap() -> None:
     """Put our module in the place of mpi4py's, for every import that comes."""
-    from pyncclx.cli.swap import swap_modules  # noqa: PLC0415  not on the way of plain mpi4py
+    from pyncclx.tools.cli.swap import swap_modules  # noqa: PLC0415  not on the way of plain mpi4py
 
     swap_modules()
 

@@ -1,4 +1,4 @@
-"""Operations of every room: each makes calls on a communicator, and checks what they give."""
+"""Operations of every package: each makes calls on a communicator, and checks what they give."""
 
 import time
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pyncclx.observe.job import Job, Rank
+from pyncclx.tools.observe.job import Job, Rank
 
 S = 10**9
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pyncclx.tokens import limits
-from pyncclx.tokens_over_nodes import programs
+from pyncclx.tokens.over_nodes import programs
 from support.arrays import get, put
 from support.reference import nodes_of
 from support.routing import Routing, as_float8

@@ -10,7 +10,8 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from ..compilers import ahead, numba_functions, nvrtc
+from ..compilers import ahead, nvrtc
+from ..compilers.numba_targets import functions as numba_functions
 from ..handles import PythonFunction
 from .driver import checked
 from .events import Event, Repeated

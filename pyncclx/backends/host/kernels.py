@@ -19,7 +19,8 @@ from typing import Any
 
 from ...system import paths, settings
 from ...system.begun import BEGUN, has_begun
-from ..compilers import gxx, numba_functions
+from ..compilers import gxx
+from ..compilers.numba_targets import functions as numba_functions
 from ..handles import PythonFunction
 from .streams import Event, Stream
 

@@ -7,11 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyncclx.bench import beside, environment, osu, plot, report, sweep
-from pyncclx.bench.cases import CASES, Options
-from pyncclx.bench.elements import FLOATS, INTEGERS, Elements
-from pyncclx.bench.peers import libnccl
-from pyncclx.cli.main import parse
+from pyncclx.tools.bench import beside, environment, osu, plot, report, sweep
+from pyncclx.tools.bench.cases import CASES, Options
+from pyncclx.tools.bench.elements import FLOATS, INTEGERS, Elements
+from pyncclx.tools.bench.peers import libnccl
+from pyncclx.tools.cli.main import parse
 
 
 def cell(time: float, wrong: int | None = 0) -> dict[str, object]:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pyncclx.bench import shuffle_settings
-from pyncclx.cli.main import parse
+from pyncclx.tools.bench import shuffle_settings
+from pyncclx.tools.cli.main import parse
 
 
 def parsed(*arguments):

@@ -8,10 +8,10 @@ import pytest
 
 from pyncclx.backends import host
 from pyncclx.backends.compilers import gxx
-from pyncclx.cli import build, main
 from pyncclx.launch import kernels
 from pyncclx.launch.sources import FILES
 from pyncclx.system import cache_folders
+from pyncclx.tools.cli import build, main
 
 ALLREDUCE = "collectives/allreduce.cu"
 EVERY = [PurePath(file).stem for file in FILES]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import launch
-from pyncclx.cli import trials
 from pyncclx.system import settings
+from pyncclx.tools.cli import trials
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
@@ -115,7 +115,7 @@ def test_info_asks_for_nothing_that_is_so() -> None:
 def test_info_of_several_nodes(tmp_path: Path) -> None:
     program = tmp_path / "info.py"
     program.write_text(
-        "import os, sys\nfrom mpi4py import MPI\nfrom pyncclx.cli import main\n"
+        "import os, sys\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import main\n"
         "os.environ['PYNCCLX_NODE'] = str(MPI.COMM_WORLD.rank % 2)\n"
         "sys.argv[1:] = ['info', '--json']\nmain.main()\n"
     )
@@ -142,7 +142,7 @@ def test_doctor_names_the_rank_and_the_element(tmp_path: Path) -> None:
     """A trial whose result is wrong on rank 1."""
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.cli import doctor, main, trials\n"
+        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import doctor, main, trials\n"
         "def wrong(job):\n"
         "    job.compare('Trial', job.array(np.array([5, 6 + job.comm.rank])), np.array([5, 6]))\n"
         "    return ''\n"

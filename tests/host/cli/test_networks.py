@@ -3,8 +3,8 @@
 import pytest
 
 import mpi_bootstrap
-from pyncclx.cli import networks
 from pyncclx.system import driver
+from pyncclx.tools.cli import networks
 
 VARIABLES = ("NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NETDEVS_POLICY", "UCX_NET_DEVICES")
 

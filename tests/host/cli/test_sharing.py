@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import launch
-from pyncclx.cli import sharing
+from pyncclx.tools.cli import sharing
 
 ROOT = Path(__file__).resolve().parents[3]
 FINE = {"descriptors": None, "proc": None, "pid_namespace": 1, "user_namespace": 2, "ptrace_scope": 1}

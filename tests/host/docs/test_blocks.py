@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import launch
-from pyncclx.cli.main import COMMANDS, parse
+from pyncclx.tools.cli.main import COMMANDS, parse
 from support import doc_blocks
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyncclx.observe.analysis import analyse
-from pyncclx.observe.verdict import CAUSES
+from pyncclx.tools.observe.analysis import analyse
+from pyncclx.tools.observe.verdict import CAUSES
 from support.records import FakeRank, S, job_of, well
 
 

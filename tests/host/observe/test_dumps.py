@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.observe.job import load
 from pyncclx.recording import dump, folders
+from pyncclx.tools.observe.job import load
 from support.records import well
 
 

@@ -7,8 +7,8 @@ import types
 import pytest
 
 from pyncclx.events import END, START, Event
-from pyncclx.observe import chrome_format, picture, prometheus, torch_format
 from pyncclx.recording.nvtx_ranges import Ranges
+from pyncclx.tools.observe import chrome_format, picture, prometheus, torch_format
 from support import flight_records
 from support.records import FakeRank, job_of, well
 

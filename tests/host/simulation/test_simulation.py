@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from pyncclx.cli import main
-from pyncclx.simulation import network
-from pyncclx.simulation.creation import create
-from pyncclx.simulation.network import Network, pause
+from pyncclx.tools.cli import main
+from pyncclx.tools.simulation import network
+from pyncclx.tools.simulation.creation import create
+from pyncclx.tools.simulation.network import Network, pause
 
 COSTS = Network(latency_s=1e-6, message_s=0.5e-6, connection_s=0, bandwidth=1e9, reduction=1e9)
 

@@ -4,7 +4,7 @@ from pyncclx.launch.sources import FILES
 from pyncclx.memory.cstruct import sizeof
 from pyncclx.memory.parameters import TEAM_NBYTES
 from pyncclx.tokens import layout, limits, parameters, row_types, settings
-from pyncclx.tokens_over_nodes.parameters import CrossingArgs
+from pyncclx.tokens.over_nodes.parameters import CrossingArgs
 from support.cxx_layout import check, needs_compiler
 
 SOURCES = ("tokens/dispatch.cu", "tokens/combine.cu", "tokens/collect.cu", "tokens/over_nodes.cu")

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from pyncclx.bench import check, host_time, operations, peers, timing
-from pyncclx.bench.cases import CASES, Options
-from pyncclx.bench.memory import Ordinary, Windows
-from pyncclx.bench.peers import libnccl, nccl, staged
-from pyncclx.cli.main import parse
+from pyncclx.tools.bench import check, host_time, operations, peers, timing
+from pyncclx.tools.bench.cases import CASES, Options
+from pyncclx.tools.bench.memory import Ordinary, Windows
+from pyncclx.tools.bench.peers import libnccl, nccl, staged
+from pyncclx.tools.cli.main import parse
 from support import fake_nccl, sample
 from support.arrays import gpu_only, host_only
 

@@ -6,11 +6,11 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.bench import check, operations, peers
-from pyncclx.bench.cases import CASES, Options
-from pyncclx.bench.memory import Ordinary, Windows
-from pyncclx.bench.peers import libnccl, nccl, staged
-from pyncclx.cli.main import parse
+from pyncclx.tools.bench import check, operations, peers
+from pyncclx.tools.bench.cases import CASES, Options
+from pyncclx.tools.bench.memory import Ordinary, Windows
+from pyncclx.tools.bench.peers import libnccl, nccl, staged
+from pyncclx.tools.cli.main import parse
 from support import fake_nccl
 from support.arrays import host_only
 

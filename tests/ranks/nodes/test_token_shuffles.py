@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.nodes.program import Program
 from pyncclx.nodes.verdicts import WORD_NBYTES
-from pyncclx.tokens_over_nodes import programs
+from pyncclx.tokens.over_nodes import programs
 from support.arrays import put
 from support.everywhere import assert_everywhere
 from support.reference import comparing

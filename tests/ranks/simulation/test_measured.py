@@ -7,8 +7,8 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 from pyncclx.communicator.communicator import Intracomm
-from pyncclx.simulation import clock, creation, measured
-from pyncclx.simulation.network import Network
+from pyncclx.tools.simulation import clock, creation, measured
+from pyncclx.tools.simulation.network import Network
 from support.everywhere import assert_everywhere
 
 WORLD = MPI.COMM_WORLD

@@ -6,8 +6,8 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import tuning
-from pyncclx.bench import tune
-from pyncclx.cli.main import parse
+from pyncclx.tools.bench import tune
+from pyncclx.tools.cli.main import parse
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Functions and kernels written in Python, compiled by Numba's CUDA targets."""

@@ -1,0 +1,189 @@
+"""Memory of a token shuffle over nodes, inside the node and for exchanges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ...memory.called import NONE
+from ...memory.layout import HEADER_NBYTES, LEASE_OVERFLOW_OFFSET, Layout
+from ...memory.parameters import NO_PLACES, TeamStruct
+from ...nodes.spanning import Spanning
+from ...operations import NUMBERS
+from ..memory import Memory
+from ..row_types import ITEMSIZE
+from ..rows import Handle, Outputs, Part, Rows, aligned, output_parts
+from ..settings import Settings
+from .parameters import CrossingArgs
+from .proxies import Proxies
+
+VALUE_NBYTES = 4  # bytes of a number that a collect moves
+
+
+@dataclass(frozen=True, eq=False)
+class SpanningHandle(Handle):
+    """A handle with the addresses in `CrossingArgs` that `Outputs` lacks."""
+
+    where: int
+    crossing: int
+
+
+def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) -> Settings:
+    """Return the settings of the shuffle inside this node, whose experts are ranks.
+
+    It only dispatches with a given routing.
+    """
+    return Settings.agreed(
+        spanning.local,
+        spanning.places.local_size,
+        settings.capacity,
+        settings.hidden,
+        settings.dtype,
+        k=settings.k,
+        max_tokens=proxies.slots * settings.max_tokens,
+        rows_dtype=settings.rows_dtype,
+        blocks=settings.blocks,
+    )
+
+
+class SpanningMemory:
+    """A shuffle's memory on this rank. Collective to make."""
+
+    def __init__(self, settings: Settings, spanning: Spanning) -> None:
+        comm = cast(MPI.Intracomm, settings.comm)
+        self.settings, self.spanning, self.team = settings, spanning, spanning.team
+        self.proxies = Proxies(spanning.places)
+        self.inner = mpi_bootstrap.agree(
+            comm, lambda: Memory(settings_inside(settings, spanning, self.proxies)), undo=Memory.close
+        )
+        self.xp, self.window = self.inner.xp, self.inner.window
+        self._arrays: list[Any] = []
+        try:
+            mpi_bootstrap.agree(comm, self._allocate)
+        except BaseException:
+            self.inner.close()
+            raise
+        self.nbytes = sum(array.nbytes for array in self._arrays)
+        spanning.refusals.claims.append(self.claim)
+        self.team.dependents.append(self)
+
+    def _allocate(self) -> None:
+        """Allocate what a rank has alone, which may fail on one rank."""
+        settings, proxies, places = self.settings, self.proxies, self.spanning.places
+        size, most, device = places.size, settings.max_tokens, self.team.device
+        on_node = list(places.ranks_of(places.node))
+        first = self._first_buckets(on_node)
+        self.words_nbytes = 8 * (1 + most * settings.k)  # bytes of a rank's announcement
+        self.row_nbytes = settings.hidden * ITEMSIZE[settings.dtype]
+        longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)
+        self.header = self._zeros(HEADER_NBYTES)
+        self.claim = self.header + LEASE_OVERFLOW_OFFSET
+        self._places = device.upload(settings.placement.table())
+        local = {rank: index for index, rank in enumerate(on_node)}
+        tables = {
+            "local_of": [local.get(rank, -1) for rank in range(size)],
+            "node_of": [places.node_of(rank) for rank in range(size)],
+            "proxy_of": proxies.of,
+            "slot_of": proxies.slot_of,
+            "first": first,
+        }
+        self._tables = {name: device.upload(np.array(table, np.int32).tobytes()) for name, table in tables.items()}
+        all_tokens = np.full(places.local_size, proxies.slots * most, np.int64)
+        # Inside the node, each rank dispatches all of its slots.
+        self._token_counts = device.upload(all_tokens.tobytes())
+        self.constants = CrossingArgs(
+            places=self._places.address,
+            **{name: table.address for name, table in self._tables.items()},
+            words=self._zeros(size * self.words_nbytes),
+            matrix=self._zeros(4 * size * first[-1]),
+            numbers=self._zeros(4 * size * most),
+            inbox=self._zeros(proxies.slots * most * longest),
+            outbox=self._zeros((places.count - 1) * most * longest),
+            rank=places.rank,
+            size=size,
+            node=places.node,
+            nodes=places.count,
+            local_rank=places.local_rank,
+            local_size=places.local_size,
+            slots=proxies.slots,
+            experts=settings.num_experts,
+            replicas=settings.placement.replicas,
+            k=settings.k,
+            max_tokens=most,
+            capacity=settings.capacity,
+            buckets=first[-1],
+            by_source=settings.layout == "source",
+            drops=settings.overflow == "drop",
+        )
+        self.handle_parts = self._handle_parts()
+
+    def _first_buckets(self, ranks: list[int]) -> list[int]:
+        """Return the first bucket of each rank of this node, then the number of buckets."""
+        firsts = self.settings.first_buckets
+        counts = [firsts[rank + 1] - firsts[rank] for rank in ranks]
+        return [sum(counts[:index]) for index in range(len(counts) + 1)]
+
+    def _handle_parts(self) -> dict[str, Part]:
+        """Return the arrays that a dispatch writes.
+
+        They are those of a dispatch inside a node, with a token map of all slots, and the rows to exchange.
+        """
+        settings, places, slots = self.settings, self.spanning.places, self.proxies.slots
+        tokens = slots * settings.max_tokens
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            name: (part.shape, part.dtype) for name, part in output_parts(settings).items()
+        }
+        del shapes["token_counts"]
+        shapes["ways"] = (places.local_size, tokens, settings.k), np.uint32
+        shapes["routes"] = (tokens, settings.k), np.uint64
+        shapes["where"] = (places.count, settings.max_tokens), np.int32
+        shapes["crossing"] = (places.count + slots,), np.int64
+        parts, end = {}, 0
+        for name, (shape, dtype) in shapes.items():
+            parts[name] = Part(aligned(end), shape, np.dtype(dtype))
+            end = parts[name].end
+        return parts
+
+    def _zeros(self, nbytes: int) -> int:
+        """Allocate memory of this rank alone; return its address."""
+        self._arrays.append(self.xp.zeros(max(nbytes, 1), np.uint8))
+        return _address_of(self._arrays[-1])
+
+    def new_handle(self, tokens: int) -> SpanningHandle:
+        """Allocate the arrays that a dispatch of `tokens` tokens writes."""
+        parts = self.handle_parts
+        memory = self.xp.empty(max(part.end for part in parts.values()), np.uint8)
+        at = {name: _address_of(memory) + part.offset for name, part in parts.items()}
+        inner = self.inner
+        rows = Rows(inner.data, inner.scales if inner.scales.size else None, memory, parts)
+        where, crossing = at.pop("where"), at.pop("crossing")
+        outputs = Outputs(**at, token_counts=self._token_counts.address)
+        return SpanningHandle(rows, tokens, outputs, self.window, where, crossing)
+
+    def pack(self, operation: str, **of_call: int) -> bytes:
+        """Return the parameter of a kernel of cuda/tokens/over_nodes.cu."""
+        team = TeamStruct.of(
+            Layout(0, 1, 1, 0, 0),
+            rank=0,
+            operation=NUMBERS[operation],
+            timeout_ns=self.team.timeout_ns,
+            watch=self.spanning.refusals.address,
+            base=[self.header],
+        )
+        return team.pack() + NO_PLACES + NONE + replace(self.constants, **of_call).pack()
+
+    def close(self) -> None:
+        """Release the memory."""
+        self.team.dependents.remove(self)
+        self.spanning.refusals.claims.remove(self.claim)
+        if self.inner in self.team.dependents:
+            self.inner.close()
+
+
+def _address_of(array: Any) -> int:
+    return int(MPI.Get_address(array) if isinstance(array, np.ndarray) else array.data.ptr)

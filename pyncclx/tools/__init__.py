@@ -1,0 +1,1 @@
+"""The commands of `python -m pyncclx`, and what they need beside the library."""

@@ -1,0 +1,170 @@
+"""python -m pyncclx bench-shuffle: time dispatch and combine of token shuffles.
+
+Every rank has the same number of tokens, each with k different experts. Times are microseconds of one operation on the
+slowest rank. GB/s are bytes that a rank receives from others, by time: a token counts once for each rank that it
+travels to. "again" is a dispatch with the handle of an earlier one. NCCL can be timed beside it. Options hidden, k,
+experts, routing and blocks take several values. All combinations are timed, or, with --one-at-a-time, those that differ
+from the first in one value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from ...communicator.adopting import Communicator
+from ...tokens.row_types import FLOAT8, GROUP, ITEMSIZE, array_type
+from . import environment, shuffle_peers, shuffle_plot, timing
+from .memory import array_module
+from .shuffle_settings import ROUTINGS, Setting, choose, settings_of, traffic
+
+TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
+COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
+# From this number on, a quarter of the operations is timed.
+_MANY_TOKENS = 1024
+
+Row = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to its parser."""
+    add = parser.add_argument
+    add("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="tokens of each rank")
+    add("--hidden", type=int, nargs="+", default=[7168], metavar="N", help="elements of a token")
+    add("--k", type=int, nargs="+", default=[8], metavar="N", help="experts for each token (default 8)")
+    add("--experts", type=int, nargs="+", default=[256], metavar="N", help="of all ranks")
+    add("--dtype", default="bfloat16", help="of the tokens (default bfloat16)")
+    add("--rows-dtype", default=FLOAT8, help=f"of the rows (default {FLOAT8})")
+    add("--routing", nargs="+", choices=ROUTINGS, default=["uniform"], help="how tokens choose experts")
+    add("--trace", type=Path, metavar="FILE", help="choices of --routing trace: .npy, (tokens, k)")
+    add(
+        "--one-at-a-time",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="all --tokens in the first setting only, these in settings that differ in one option (also in --graph)",
+    )
+    add("--layout", choices=("expert", "source"), default="expert", help="of the rows")
+    add("--blocks", type=int, nargs="+", default=[None], metavar="N", help="of the kernels")
+    add("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
+    add("-w", "--warmup_iters", type=int, default=5, help="operations before (default 5)")
+    add("--against", choices=["nccl"], help="time NCCL too, through PyTorch, in the same dtype")
+    add("--graph", action="store_true", help="time replays of a captured CUDA graph")
+    add("--json", type=Path, metavar="FILE", help="write the results")
+    add("--plot", type=Path, metavar="FILE", help="draw times over tokens, GB/s over blocks")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the measurements of the command line."""
+    comm = Communicator(MPI.COMM_WORLD)
+    comm.select_device()
+    if comm.device == "host" and (arguments.graph or arguments.against):
+        raise SystemExit("the host device has neither CUDA graphs nor NCCL; leave --graph and --against out")
+    if arguments.dtype == "bfloat16":
+        # The import registers the type with NumPy.
+        importlib.import_module("ml_dtypes")
+    peers = shuffle_peers.Peers(comm) if arguments.against else None
+    about = environment.of(comm) | {"mode": environment.mode(graph=arguments.graph)}
+    if comm.rank == 0:
+        print(f"# {environment.ranks(about)}")
+    first, *others = settings_of(arguments)
+    bench = _Bench(comm, arguments, peers)
+    results = bench.sweep(first, arguments.tokens)
+    for setting in others:
+        results += bench.sweep(setting, arguments.one_at_a_time or arguments.tokens)
+    if comm.rank == 0:
+        environment.write_json(arguments.json, about, {"results": results})
+        if arguments.plot:
+            shuffle_plot.write(arguments.plot, about, results)
+    if peers:
+        peers.close()
+
+
+class _Bench:
+    """Measurements of token shuffles by the command line's options (collective)."""
+
+    def __init__(self, comm: Any, arguments: argparse.Namespace, peers: shuffle_peers.Peers | None) -> None:
+        self._comm, self._arguments, self._peers = comm, arguments, peers
+        self._xp, self._queue = array_module(comm), timing.queue_of(comm)
+
+    def sweep(self, setting: Setting, tokens: list[int]) -> list[Row]:
+        """Time one setting over numbers of tokens, and print a table."""
+        if self._comm.rank == 0:
+            mode = "in a replayed graph" if setting.mode == "graph" else "eager"
+            print(f"# hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
+            print(f"# {setting.dtype}, rows {setting.rows_dtype}, {setting.routing} routing; times in us")
+            print(COLUMNS + (shuffle_peers.COLUMNS if self._peers else ""), flush=True)
+        return [row for number in tokens for row in self._measure(setting, number)]
+
+    def _measure(self, setting: Setting, tokens: int) -> list[Row]:
+        """Time a number of tokens for all numbers of blocks; time the peers once.
+
+        Print a line for each number of blocks.
+        """
+        comm, xp, dtype = self._comm, self._xp, array_type(setting.dtype)
+        mine = choose(setting, tokens, comm.rank, self._arguments.trace)
+        ranks = [each * comm.size // setting.experts for each in MPI.Comm.allgather(comm, mine)]
+        x = xp.asarray(np.random.default_rng(comm.rank).standard_normal((tokens, setting.hidden), "f4").astype(dtype))
+        chosen = xp.asarray(mine)
+        rows: list[Row] = []
+        for blocks in self._arguments.blocks:
+            row = asdict(setting) | {"tokens": tokens, "blocks": blocks}
+            row |= self._time_shuffle(setting, x, chosen, ranks, blocks)
+            row |= traffic_nbytes(setting, ranks)
+            if self._peers and not rows:
+                row |= self._peers.measure(x, chosen, ranks, setting, self._arguments)
+            if comm.rank == 0:
+                print(line(row), flush=True)
+            rows.append(row)
+        return rows
+
+    def _time_shuffle(self, setting: Setting, x: Any, chosen: Any, ranks: list[Any], blocks: int | None) -> Row:
+        """Return the microseconds of a dispatch, of one with a handle, and of a combine."""
+        comm, weights = self._comm, self._xp.full(chosen.shape, 1 / setting.k, "f4")
+        capacity = max(sum(int((each == rank).sum()) for each in ranks) for rank in range(comm.size))
+        out, graph = self._xp.empty_like(x), setting.mode == "graph"
+        with comm.Create_token_shuffle(
+            *(setting.experts, max(capacity, 1), setting.hidden, setting.dtype),
+            k=setting.k,
+            max_tokens=len(x),
+            rows_dtype=setting.rows_dtype,
+            layout=setting.layout,
+            blocks=blocks,
+        ) as shuffle:
+            _, handle = shuffle.dispatch(x, chosen, weights)
+            results = self._xp.ones((shuffle.capacity, setting.hidden), x.dtype)
+            return {
+                "dispatch_us": self._time(lambda: shuffle.dispatch(x, chosen, weights), len(x), graph=graph),
+                "again_us": self._time(lambda: shuffle.dispatch(x, handle=handle), len(x), graph=graph),
+                "combine_us": self._time(lambda: shuffle.combine(results, handle, out=out), len(x), graph=graph),
+            }
+
+    def _time(self, call: Callable[[], Any], tokens: int, *, graph: bool) -> float:
+        given = self._arguments
+        iters = given.iters if tokens < _MANY_TOKENS else max(3, given.iters // 4)
+        return timing.time(self._comm, self._queue, call, iters, given.warmup_iters, graph=graph).slowest
+
+
+def traffic_nbytes(setting: Setting, ranks: list[Any]) -> Row:
+    """Return the bytes that the busiest rank receives in a dispatch, and in a combine."""
+    rows, results = traffic(ranks)
+    groups = -(-setting.hidden // GROUP) if setting.rows_dtype == FLOAT8 else 0
+    return {
+        "dispatch_nbytes": rows * (setting.hidden * ITEMSIZE[setting.rows_dtype] + 4 * groups),
+        "combine_nbytes": results * setting.hidden * ITEMSIZE[setting.dtype],
+    }
+
+
+def line(row: Row) -> str:
+    """Format the line of one number of tokens."""
+    dispatch, combine = (row[f"{name}_nbytes"] / row[f"{name}_us"] / 1e3 for name in ("dispatch", "combine"))
+    text = f"{row['tokens']:>7} {row['blocks'] or '':>6} {row['dispatch_us']:>9.1f} {dispatch:>6.0f} "
+    text += f"{row['again_us']:>8.1f} {row['combine_us']:>8.1f} {combine:>6.0f}"
+    return text + shuffle_peers.columns_of(row)

@@ -1,0 +1,127 @@
+"""python -m pyncclx tune: time all algorithms, and write a table of the fastest.
+
+The table is for this kind of device and this number of ranks; entries for other numbers of ranks stay. Communicators
+use it if they make their first operation on device arrays afterwards. Tuning takes some seconds on GPUs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from ...communicator.adopting import Communicator
+from ...system.cache_folders import cache_directory
+from ...tuning import LADDERS, file_name, read
+from . import environment, timing
+from .cases import CASES, Options
+from .memory import Memory, Ordinary
+from .sizes import parse_nbytes, steps
+
+IMPOSSIBLE = math.inf  # time of an algorithm that cannot move so many bytes
+_WARMUP = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to its parser."""
+    parser.add_argument("-b", "--minbytes", default="1K", metavar="SIZE", help="smallest size (default 1K)")
+    parser.add_argument("-e", "--maxbytes", default="128M", metavar="SIZE", help="largest size (default 128M)")
+    parser.add_argument("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="table, if not that of this user")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure the limits, and write the table."""
+    comm = Communicator(MPI.COMM_WORLD)
+    comm.select_device()
+    if comm.spanning is not None:
+        problem = "tune: it chooses among kernels inside one node, and the ranks are on several"
+        raise SystemExit(problem if comm.rank == 0 else 1)
+    about = environment.describe(comm, graph=comm.device != "host")
+    about["program"] = f"python -m pyncclx tune -b {arguments.minbytes} -e {arguments.maxbytes} -n {arguments.iters}"
+    sizes = list(steps(parse_nbytes(arguments.minbytes), parse_nbytes(arguments.maxbytes)))
+    if not sizes:
+        raise SystemExit("-b, -e: the largest size must not be less than the smallest")
+    limits = measure(comm, sizes, arguments.iters)
+    if comm.rank == 0:
+        path = arguments.output or cache_directory() / file_name(about["device"])
+        table = read(path)
+        table["environment"][str(comm.size)] = about
+        table["limits"][str(comm.size)] = limits
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(table, indent=1) + "\n")
+        print(f"# {path}")
+
+
+def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
+    """Time all algorithms; return the longest message for each (collective).
+
+    These limits, in bytes, are by kernel. Rank 0 prints the times.
+    """
+    memory = Ordinary(comm)
+    limits: dict[str, int] = {}
+    for operation, rungs in LADDERS.items():
+        times = [[time_rung(comm, operation, rung, nbytes, memory, iters) for rung in rungs] for nbytes in sizes]
+        chosen = best_cuts(times)
+        if comm.rank == 0:
+            print(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
+            print(f"{'size':>10}" + "".join(f"{rung:>20}" for rung in rungs))
+            for nbytes, row, choice in zip(sizes, times, chosen, strict=True):
+                cells = (cell(time, chosen=rung == choice) for rung, time in enumerate(row))
+                print(f"{nbytes:>10}" + "".join(cells), flush=True)
+        kernels = [f"{operation}_{rung}" for rung in rungs]
+        limits |= dict(zip(kernels, limits_of(sizes, times, chosen), strict=False))
+    return limits
+
+
+def time_rung(comm: Any, operation: str, rung: str, nbytes: int, memory: Memory, iters: int) -> float:
+    """Return the microseconds of one algorithm at one size (collective)."""
+    case = CASES[operation](comm, nbytes, Options(algorithm=rung), memory)
+    form, queue = case.forms[0], timing.queue_of(comm)
+    case.fill(form)
+    try:
+        return timing.time(comm, queue, case.call(form), iters, _WARMUP, graph=comm.device != "host").slowest
+    except ValueError:
+        # All ranks raise it: the algorithm cannot move so many bytes.
+        return IMPOSSIBLE
+
+
+def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
+    """Return an algorithm for each size; a larger size never has an earlier one.
+
+    The choice with the least sum of logarithms of times is taken, so that one noisy size does not decide.
+    """
+    sizes, rungs = len(times), len(times[0])
+    choices = []
+    for cuts in itertools.combinations_with_replacement(range(sizes + 1), rungs - 1):
+        choice = [sum(size >= cut for cut in cuts) for size in range(sizes)]
+        choices.append((sum(math.log(row[i]) for row, i in zip(times, choice, strict=True)), choice))
+    return min(choices)[1]
+
+
+def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Sequence[int]) -> list[int]:
+    """Return the longest message, in bytes, for each algorithm but the last.
+
+    It is the last size at which this algorithm or an earlier one is chosen. If the algorithm cannot move the next
+    size, it is one byte less than that size.
+    """
+    found: list[int] = []
+    for rung in range(len(times[0]) - 1):
+        last = sum(choice <= rung for choice in chosen) - 1
+        impossible_next = last + 1 < len(sizes) and times[last + 1][rung] == IMPOSSIBLE
+        limit = sizes[last + 1] - 1 if impossible_next else sizes[last] if last >= 0 else 0
+        # An algorithm that is never chosen has the limit of its predecessor.
+        found.append(max([limit, *found]))
+    return found
+
+
+def cell(time: float, *, chosen: bool) -> str:
+    """Return a time, formatted for its column."""
+    text = "n/a " if time == IMPOSSIBLE else f"{time:.1f}{' *'[chosen]}"
+    return f"{text:>20}"

@@ -1,0 +1,271 @@
+"""Records of a job's ranks, from dumps or files of flight recorders."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ...recording import folders, reading
+from ...recording.layout import COUNTED, KINDS
+
+Entry = dict[str, Any]
+# Kinds of entries that are equal on all ranks of a communicator.
+CALLS = frozenset(KINDS[kind] for kind in COUNTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Comm:
+    """Communicator or window, equal on all of its ranks."""
+
+    kind: str
+    world: tuple[int, ...]
+    remote: tuple[int, ...]
+    number: int
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Comm:
+        """Return the communicator of a record's text; an empty one without a text."""
+        world, remote = tuple(fields.get("world", ())), tuple(fields.get("remote", ()))
+        return cls(fields.get("kind", "comm"), world, remote, fields.get("number", -1))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks of its processes in MPI.COMM_WORLD."""
+        return (*self.world, *self.remote)
+
+
+@dataclass(eq=False)
+class Rank:
+    """Record of one rank.
+
+    Attributes
+    ----------
+    record : dict
+        Record in the form of `reading.Reading.record` and `dump`.
+    at_ns : int
+        Time of the record.
+    """
+
+    record: dict[str, Any]
+    at_ns: int
+
+    def until(self, ns: int) -> Rank:
+        """Return the record as it was at an earlier time."""
+        entries = [
+            {**entry, "ended_ns": None} if (entry["ended_ns"] or 0) > ns else entry
+            for entry in self.record["entries"]
+            if entry["began_ns"] <= ns
+        ]
+        # A process that has made later calls was running then.
+        went_on = len(entries) < len(self.record["entries"])
+        state = "running" if went_on else self.record["state"]
+        # A process that is dead now was alive then.
+        condition = self.record.get("condition") or None
+        record = {**self._with(entries), "state": state, "condition": condition}
+        return Rank(record, min(self.at_ns, ns))
+
+    def since(self, handled: Sequence[dict[str, Any]], survived: Container[int]) -> Rank:
+        """Return the record without handled failures and communicators of dead ranks."""
+        last_ns = max((failure["time_ns"] for failure in handled), default=0)
+        used = {entry["comm"] for entry in self.record["entries"] if entry["began_ns"] > last_ns}
+        used -= {place for place, comm in self.comms.items() if any(rank in survived for rank in comm.members)}
+        entries = [entry for entry in self.record["entries"] if entry["comm"] in used]
+        left = [failure for failure in self.failures if failure not in handled]
+        return Rank({**self._with(entries), "failures": left}, self.at_ns)
+
+    def _with(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the record with some of its entries.
+
+        The record also has the numbers of calls that had no entries before.
+        """
+        listed = {entry["comm"] for entry in self.record["entries"] if entry["kind"] in CALLS and entry["number"]}
+        numbers = {place: each for place, each in self.record.get("numbers", {}).items() if int(place) not in listed}
+        return {**self.record, "entries": entries, "numbers": numbers}
+
+    @cached_property
+    def comms(self) -> dict[int, Comm]:
+        """Communicators, by the references in entries."""
+        return {int(place): Comm.of(fields) for place, fields in self.record["comms"].items()}
+
+    @cached_property
+    def names(self) -> dict[Comm, str]:
+        """Names that the program has given to communicators."""
+        return {self.comms[int(place)]: fields.get("name", "") for place, fields in self.record["comms"].items()}
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """All entries with their communicators, the oldest first."""
+        return [{**entry, "comm": self.comms[entry["comm"]]} for entry in self.record["entries"]]
+
+    @cached_property
+    def calls(self) -> dict[Comm, dict[int, Entry]]:
+        """Collective calls of each communicator, by number."""
+        found: dict[Comm, dict[int, Entry]] = {}
+        for entry in self.entries:
+            if entry["kind"] in CALLS and entry["number"]:
+                found.setdefault(entry["comm"], {})[entry["number"]] = entry
+        return found
+
+    @cached_property
+    def beginning(self) -> Entry | None:
+        """Collective call in preparation, which has no number yet."""
+        for entry in reversed(self.entries):
+            if entry["kind"] in CALLS:
+                return entry if not entry["number"] and entry["ended_ns"] is None else None
+        return None
+
+    def last(self, comm: Comm) -> int:
+        """Return the number of the last call on a communicator; 0 if none or unknown."""
+        return max(self.calls.get(comm, {}), default=0) or self._numbers.get(comm, 0)
+
+    @cached_property
+    def _numbers(self) -> dict[Comm, int]:
+        """Numbers of last calls from a dump, which may have no entry of them."""
+        return {self.comms[int(place)]: each for place, each in self.record.get("numbers", {}).items()}
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Whether later entries have overwritten the first ones."""
+        return bool(self.record["entries"]) and int(self.record["entries"][0]["sequence"]) > 1
+
+    @property
+    def number(self) -> int:
+        """Rank in MPI.COMM_WORLD."""
+        return int(self.record["process"]["rank"])
+
+    @property
+    def host(self) -> str:
+        return str(self.record["process"]["host"])
+
+    @property
+    def failures(self) -> list[dict[str, Any]]:
+        return list(self.record.get("failures", ()))
+
+    @property
+    def live(self) -> dict[str, Any]:
+        """What the rank waits for on the host; empty if it does not wait."""
+        return self.record.get("live") or {}
+
+    @cached_property
+    def condition(self) -> str | None:
+        """State letter of the process in /proc; "" if it had ended, None for a dump.
+
+        At the time of a dump the process was alive.
+        """
+        condition: str | None = self.record.get("condition")
+        return condition
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process was killed, perhaps by the launcher after another failure."""
+        return self.record["state"] == "running" and self.condition == ""
+
+    @property
+    def stack(self) -> dict[str, Any]:
+        """Stack of the main thread; empty if unknown."""
+        return next((stack for stack in self.record.get("stacks", ()) if stack["main"]), {})
+
+    def progress(self, comm: Comm) -> dict[str, Any] | None:
+        """Return the progress of the rank's kernels on a communicator."""
+        for place, progress in self.record.get("progress", {}).items():
+            if self.comms.get(int(place)) == comm:
+                return dict(progress)
+        return None
+
+
+@dataclass(eq=False)
+class Job:
+    """Records of a job.
+
+    Attributes
+    ----------
+    ranks : dict
+        Records by rank in MPI.COMM_WORLD.
+    where : Path
+        Folder of the records.
+    """
+
+    ranks: dict[int, Rank]
+    where: Path
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def size(self) -> int:
+        return max((int(rank.record["process"]["size"]) for rank in self.ranks.values()), default=0)
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks without a record."""
+        return [number for number in range(self.size) if number not in self.ranks]
+
+    @cached_property
+    def comms(self) -> list[Comm]:
+        """Communicators of the entries, in the order of their first entries."""
+        return list(dict.fromkeys(entry["comm"] for rank in self for entry in rank.entries if entry["comm"].members))
+
+    def until(self, ns: int) -> Job:
+        """Return the job as it was at an earlier time."""
+        return Job({rank.number: rank.until(ns) for rank in self}, self.where, self.notes)
+
+    def __iter__(self) -> Iterator[Rank]:
+        return (self.ranks[number] for number in sorted(self.ranks))
+
+    def of(self, comm: Comm) -> list[Rank]:
+        """Return the members of a communicator that have records."""
+        return [self.ranks[number] for number in dict.fromkeys(comm.members) if number in self.ranks]
+
+
+def load(folder: Path) -> Job:
+    """Read the dumps and flight recorders' files of a job from a folder.
+
+    For ranks without a dump, the flight recorders on this host are read, too.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder has neither dumps nor files of flight recorders.
+    """
+    job = Job({}, folder)
+    records = {path: json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))}
+    newest: Entry = max(records.values(), key=lambda record: int(record["dumped_ns"]), default={})
+    for path, record in records.items():
+        if _is_of(record, newest):
+            job.ranks[int(record["process"]["rank"])] = Rank(record, int(record["dumped_ns"]))
+        else:
+            job.notes.append(f"{path} is of an earlier job")
+    beside = {Path(rank.record["file"]).parent for rank in job if rank.record.get("file")}
+    _add_rings(job, [folder, *sorted(beside)])
+    if not job.ranks:
+        raise FileNotFoundError(f"{folder} has no rank-*.json, and no file of a flight recorder")
+    return job
+
+
+def _is_of(record: dict[str, Any], newest: dict[str, Any]) -> bool:
+    """Return whether two dumps are of one job.
+
+    If the launcher names no job, each host has another name.
+    """
+    mine, others = record["process"], newest["process"]
+    if record.get("job") == newest.get("job"):
+        return bool(mine["size"] == others["size"])
+    names = str(record.get("job")), str(newest.get("job"))
+    return mine["host"] != others["host"] and mine["size"] == others["size"] and not any(map(folders.is_agreed, names))
+
+
+def _add_rings(job: Job, places: Iterable[Path]) -> None:
+    for place in places:
+        for path in sorted(folders.files(place)):
+            try:
+                record = reading.read(path)
+            except (OSError, ValueError) as error:
+                job.notes.append(str(error))
+                continue
+            number = int(record["process"]["rank"])
+            if number not in job.ranks:
+                job.ranks[number] = Rank(record, time.time_ns())
+

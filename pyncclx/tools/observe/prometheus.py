@@ -1,0 +1,88 @@
+"""Metrics of a job in Prometheus' text format.
+
+Names and labels are those of NCCL's inspector where it has them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...operations import COLLECTIVES
+from .job import CALLS, Job, Rank
+from .words import Words
+
+_METRICS = {
+    "nccl_collective_exec_time_microseconds": ("gauge", "time of the last call that has an end, from its beginning"),
+    "nccl_bus_bandwidth_gbs": ("gauge", "bandwidth of that call by which NCCL's tests compare: bytes, times a factor"),
+    "pyncclx_calls": ("gauge", "calls in the flight recorder, which keeps the last 2048"),
+    "pyncclx_last_call_number": ("counter", "collective calls made on a communicator so far"),
+    "pyncclx_waits_seconds": ("gauge", "how long a rank has waited on the host; 0: it does not wait"),
+    "pyncclx_process_is_there": ("gauge", "1 while the process is there"),
+}
+
+
+def write(job: Job, path: Path) -> None:
+    """Write the file in one step, which the textfile collector relies on."""
+    part = path.with_suffix(".part")
+    part.write_text(text(job))
+    part.replace(path)
+
+
+def text(job: Job) -> str:
+    """Return all metrics."""
+    samples: dict[str, list[str]] = defaultdict(list)
+    words = Words(job)
+    for rank in job:
+        for name, labels, value in _samples(job, rank, words):
+            listed = ",".join(f'{key}="{_escaped(str(what))}"' for key, what in labels.items())
+            samples[name].append(f"{name}{{{listed}}} {value:g}")
+    parts = []
+    for name, (kind, help_text) in _METRICS.items():
+        if samples[name]:
+            parts += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *samples[name]]
+    return "\n".join(parts) + "\n"
+
+
+def _samples(job: Job, rank: Rank, words: Words) -> Iterator[tuple[str, dict[str, Any], float]]:
+    own = {"node": rank.host, "rank": rank.number}
+    yield "pyncclx_process_is_there", own, float(not rank.is_dead and rank.record["state"] != "ended")
+    waited_ns = rank.at_ns - rank.live["since_ns"] if rank.live else 0
+    yield "pyncclx_waits_seconds", own, waited_ns / 1e9
+    for (operation, kind), count in Counter((e["operation"], e["kind"]) for e in rank.entries).items():
+        yield "pyncclx_calls", own | {"collective": operation, "kind": kind}, float(count)
+    for comm in rank.calls:
+        name = words.comm(comm).removeprefix(" of ") or "MPI.COMM_WORLD"
+        named = own | {"comm_name": name, "nranks": len(comm.world)}
+        yield "pyncclx_last_call_number", named, float(rank.last(comm))
+        hosts = len({member.host for member in job.of(comm)})
+        yield from _timed(rank, named | {"n_nodes": hosts}, comm)
+
+
+def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Yield metrics of the last call of each operation and size with a known end."""
+    last = {}
+    for entry in rank.entries:
+        if entry["kind"] in CALLS and entry["comm"] == comm and entry["ended_ns"] is not None and entry["nbytes"]:
+            last[entry["operation"], entry["nbytes"]] = entry
+    for (operation, nbytes), entry in last.items():
+        call = {"collective": operation, "message_size": nbytes, "algo_proto": entry["algorithm"]}
+        about = labels | call
+        microseconds = max((entry["ended_ns"] - entry["began_ns"]) / 1e3, 1e-3)
+        yield "nccl_collective_exec_time_microseconds", about, microseconds
+        yield "nccl_bus_bandwidth_gbs", about, nbytes * _factor(operation, labels["nranks"]) / microseconds / 1e3
+
+
+def _factor(operation: str, size: int) -> float:
+    """Return the share of a call's bytes on each link, as NCCL's tests count it."""
+    if operation == "Allreduce":
+        return 2 * (size - 1) / size
+    row = COLLECTIVES.get(operation)
+    is_of_blocks = row is not None and row.blocks and row.has_one_length and not row.on_all_ranks
+    return (size - 1) / size if is_of_blocks else 1.0
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
