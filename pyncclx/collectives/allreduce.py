@@ -15,8 +15,8 @@ from ..memory.parameters import ReduceArgs
 from ..numba_kernels import calls as numba
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
+from .algorithms import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, choose_from, chunks, half_of_lines, lines, packets
 from .arguments import resolve_pair
-from .ladders import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, chunks, climb, half_of_lines, lines, packets
 
 # Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times. Two shots send it about
 # twice, with one more trip. Since 2026-11-21; no measurement is kept, and a measured table (tuning/) takes precedence.
@@ -38,7 +38,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
         # The ranks divide the vector.
         few_threads_nbytes=2 * FEW_THREADS_NBYTES,
     )
-    return climb("allreduce", layout, nbytes, (one_shot, two_shot_lines, chunks("allreduce_two_shot")), algorithm)
+    return choose_from((one_shot, two_shot_lines, chunks("allreduce_two_shot")), "allreduce", layout, nbytes, algorithm)
 
 
 def allreduce(

@@ -14,9 +14,9 @@ from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
+from .algorithms import chain, choose_from, lines, packets
 from .arguments import check_root
 from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
-from .ladders import chain, climb, lines, packets
 from .transports import as_chunks
 
 # Bytes that leave root up to which it sends directly: root sends the message size - 1 times, which saves a trip.
@@ -36,7 +36,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     direct = packets(layout, "bcast_direct", DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes)
     channel_nbytes = (layout.line_nbytes - 32) * peers  # 32 bytes for rounding pieces up
     two_shot_lines = lines(layout, "bcast_two_shot_lines", channel_nbytes)
-    return climb("bcast", layout, nbytes, (direct, two_shot_lines, chain("bcast_chain")), algorithm)
+    return choose_from((direct, two_shot_lines, chain("bcast_chain")), "bcast", layout, nbytes, algorithm)
 
 
 @takes_derived("Bcast", ONE)

@@ -15,8 +15,8 @@ from ..memory.parameters import ReduceArgs
 from ..operators import bound_op, ops
 from ..operators.linked import HALVES
 from ..team.base import IntraBase as Intracomm
+from .algorithms import BESIDE_WINDOWS_NBYTES, Algorithm, chain, chain_of_lines, choose_from, chunks, lines, packets
 from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
-from .ladders import BESIDE_WINDOWS_NBYTES, Rung, chain, chain_of_lines, chunks, climb, lines, packets
 
 # Bytes that reach root up to which one shot is chosen: root receives the vector size - 1 times, which saves a trip.
 # Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence.
@@ -39,14 +39,14 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
         (layout.line_nbytes - 32) * layout.peers,  # 32 bytes for rounding parts up
         beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
     )
-    long: tuple[Rung, ...] = (chunks("reduce_two_shot"),)
+    long: tuple[Algorithm, ...] = (chunks("reduce_two_shot"),)
     if chained and layout.size > 2:
         is_short = layout.size <= CHAIN_LINES_RANKS
         if is_short:
             two_shot_lines = two_shot_lines._replace(limit_nbytes=TWO_SHOT_LINES_NBYTES)
         chain_lines = chain_of_lines(layout, "reduce_chain_lines", CHAIN_LINES_NBYTES if is_short else 0)
         long = chain_lines, chunks("reduce_two_shot", TWO_SHOT_NBYTES), chain("reduce_chain")
-    choice = climb("reduce", layout, nbytes, (one_shot, two_shot_lines, *long), algorithm)
+    choice = choose_from((one_shot, two_shot_lines, *long), "reduce", layout, nbytes, algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
     return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice
 

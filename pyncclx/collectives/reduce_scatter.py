@@ -21,16 +21,16 @@ from ..operators import ops
 from ..team.base import IntraBase as Intracomm
 from ..team.plans import Plan
 from ..team.team import Team
+from .algorithms import ONE_SHOT_NBYTES, choose_from, chunks, packets
 from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
 from .blocks import Blocks, blocks_of, pack_blocks, unit_of
-from .ladders import ONE_SHOT_NBYTES, chunks, climb, packets
 
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Choose packets if the longest block, of `nbytes`, is short, else chunks."""
     one_shot = packets(layout, "reduce_scatter_one_shot", ONE_SHOT_NBYTES, layout.peers)
-    return climb("reduce_scatter", layout, nbytes, (one_shot, chunks("reduce_scatter_two_shot")), algorithm)
+    return choose_from((one_shot, chunks("reduce_scatter_two_shot")), "reduce_scatter", layout, nbytes, algorithm)
 
 
 def reduce_scatter(

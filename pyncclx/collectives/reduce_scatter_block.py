@@ -15,8 +15,8 @@ from ..memory.layout import PACK_NBYTES, Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
+from .algorithms import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, choose_from, chunks, lines, packets
 from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
-from .ladders import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, chunks, climb, lines, packets
 
 # Longest block that goes as packets where ranks have lines, and as lines. Longer blocks go as chunks, or straight from
 # windows. Since 2026-11-22; no measurement is kept.
@@ -37,7 +37,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
         few_threads_nbytes=FEW_THREADS_NBYTES // layout.peers,
     )
     two_shot = chunks("reduce_scatter_block_two_shot")
-    return climb("reduce_scatter_block", layout, nbytes, (one_shot, one_shot_lines, two_shot), algorithm)
+    return choose_from((one_shot, one_shot_lines, two_shot), "reduce_scatter_block", layout, nbytes, algorithm)
 
 
 def reduce_scatter_block(

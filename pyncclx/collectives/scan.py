@@ -16,8 +16,8 @@ from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
+from .algorithms import choose_from, chunks, packets
 from .arguments import resolve_pair
-from .ladders import chunks, climb, packets
 
 # Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times from rank 0, two shots
 # about twice. Limits of Allreduce, not measured for Scan; a measured table (tuning/) takes precedence.
@@ -36,8 +36,8 @@ class ScanArgs(ReduceArgs):
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Choose one shot for short vectors, two shots for long ones."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
-    rungs = packets(layout, "scan_one_shot", limit_nbytes), chunks("scan_two_shot")
-    return climb("scan", layout, nbytes, rungs, algorithm)
+    algorithms = packets(layout, "scan_one_shot", limit_nbytes), chunks("scan_two_shot")
+    return choose_from(algorithms, "scan", layout, nbytes, algorithm)
 
 
 def scan(

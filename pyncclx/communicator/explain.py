@@ -9,7 +9,7 @@ from mpi4py import MPI
 from ..arrays.places import host_arrays
 from ..collectives import MODULES, copy_engine, over_nodes
 from ..errors import NotSupported
-from ..launch.turns import REFUSAL, is_left_to_host
+from ..launch.time_slicing import REFUSAL, is_left_to_host
 from ..memory.heap import memory_held
 from ..messages import postbox
 from ..messages.base import MessageBase

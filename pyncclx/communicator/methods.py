@@ -16,7 +16,7 @@ from ..launch.call import Call
 from ..launch.keys import key_of_call
 from ..launch.launched import Launched, launch, launch_again
 from ..launch.prepared import Prepared
-from ..launch.turns import leave_to_host
+from ..launch.time_slicing import leave_to_host
 from ..messages.unsent import going_on
 from ..nodes.requests import launched, prepared
 from ..nodes.spanning import Spanning, spanning_of

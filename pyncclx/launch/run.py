@@ -18,7 +18,7 @@ from ..team.team import Team
 from .call import Call
 from .keys import arrays_of, key_of_call
 from .plan import plan_of
-from .turns import leave_to_host
+from .time_slicing import leave_to_host
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm

@@ -180,19 +180,19 @@ def warn(members: list[Member]) -> None:
     """Warn of unknown environment variables, and of ranks that time-slice a GPU."""
     for sentence in settings.unknown():
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-    in_turns = ", ".join(in_turns_on(members))
-    if in_turns:
+    time_sliced = ", ".join(time_sliced_on(members))
+    if time_sliced:
         warnings.warn(
-            f"several ranks share a GPU ({in_turns}) and take turns of milliseconds on it: correct, but slow; programs "
-            "that stage leave collectives of up to 16 MB to MPI. With a GPU for each rank, call comm.select_device() "
-            "before the first array is made; with fewer, let them run at once by CUDA's Multi-Process Service: start "
-            "`nvidia-cuda-mps-control -d` before the program",
+            f"several ranks share a GPU ({time_sliced}) and take turns of milliseconds on it: correct, but slow; "
+            "programs that stage leave collectives of up to 16 MB to MPI. With a GPU for each rank, call "
+            "comm.select_device() before the first array is made; with fewer, let them run at once by CUDA's "
+            "Multi-Process Service: start `nvidia-cuda-mps-control -d` before the program",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-def in_turns_on(members: list[Member]) -> list[str]:
+def time_sliced_on(members: list[Member]) -> list[str]:
     """Return the GPUs that several ranks share by time slicing."""
     ranks = Counter(member.device for member in members if not member.runs_concurrently)
     return sorted(name for name, count in ranks.items() if count > 1)

@@ -75,7 +75,7 @@ class Team(Ending):
         try:
             self.members = members.meet(comm, self.heap, offered)
             self.nvlinked = members.nvlinked(self.members)  # otherwise accesses to a peer's memory are not atomic
-            self.takes_turns = bool(members.in_turns_on(self.members))
+            self.is_time_sliced = bool(members.time_sliced_on(self.members))
             self.threads = min(member.threads for member in self.members)
             self.layout = self._plan()
             self.lease = self.heap.trim(self.lease, self.layout.nbytes)

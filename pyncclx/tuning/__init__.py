@@ -20,7 +20,7 @@ from ..system.cache_folders import cache_directory
 Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 
 #: Algorithm tables: each operation's algorithms, from short messages to long ones. The last one has no limit.
-LADDERS = {
+ALGORITHMS = {
     "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
     "reduce": ("one_shot", "two_shot_lines", "chain_lines", "two_shot", "chain"),
     "bcast": ("direct", "two_shot_lines", "chain"),

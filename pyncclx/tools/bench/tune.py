@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mpi4py import MPI
 
 from ...communicator.adopting import Communicator
 from ...system.cache_folders import cache_directory
-from ...tuning import LADDERS, file_name, read
+from ...tuning import ALGORITHMS, file_name, read
 from . import environment, timing
 from .cases import CASES, Options
 from .memory import Memory, Ordinary
@@ -66,23 +67,24 @@ def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
     """
     memory = Ordinary(comm)
     limits: dict[str, int] = {}
-    for operation, rungs in LADDERS.items():
-        times = [[time_rung(comm, operation, rung, nbytes, memory, iters) for rung in rungs] for nbytes in sizes]
+    for operation, algorithms in ALGORITHMS.items():
+        time_each = partial(time_algorithm, comm, operation, memory=memory, iters=iters)
+        times = [[time_each(algorithm, nbytes) for algorithm in algorithms] for nbytes in sizes]
         chosen = best_cuts(times)
         if comm.rank == 0:
             print(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
-            print(f"{'size':>10}" + "".join(f"{rung:>20}" for rung in rungs))
+            print(f"{'size':>10}" + "".join(f"{algorithm:>20}" for algorithm in algorithms))
             for nbytes, row, choice in zip(sizes, times, chosen, strict=True):
-                cells = (cell(time, chosen=rung == choice) for rung, time in enumerate(row))
+                cells = (cell(time, chosen=number == choice) for number, time in enumerate(row))
                 print(f"{nbytes:>10}" + "".join(cells), flush=True)
-        kernels = [f"{operation}_{rung}" for rung in rungs]
+        kernels = [f"{operation}_{algorithm}" for algorithm in algorithms]
         limits |= dict(zip(kernels, limits_of(sizes, times, chosen), strict=False))
     return limits
 
 
-def time_rung(comm: Any, operation: str, rung: str, nbytes: int, memory: Memory, iters: int) -> float:
+def time_algorithm(comm: Any, operation: str, algorithm: str, nbytes: int, *, memory: Memory, iters: int) -> float:
     """Return the microseconds of one algorithm at one size (collective)."""
-    case = CASES[operation](comm, nbytes, Options(algorithm=rung), memory)
+    case = CASES[operation](comm, nbytes, Options(algorithm=algorithm), memory)
     form, queue = case.forms[0], timing.queue_of(comm)
     case.fill(form)
     try:
@@ -97,9 +99,9 @@ def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
 
     The choice with the least sum of logarithms of times is taken, so that one noisy size does not decide.
     """
-    sizes, rungs = len(times), len(times[0])
+    sizes, algorithms = len(times), len(times[0])
     choices = []
-    for cuts in itertools.combinations_with_replacement(range(sizes + 1), rungs - 1):
+    for cuts in itertools.combinations_with_replacement(range(sizes + 1), algorithms - 1):
         choice = [sum(size >= cut for cut in cuts) for size in range(sizes)]
         choices.append((sum(math.log(row[i]) for row, i in zip(times, choice, strict=True)), choice))
     return min(choices)[1]
@@ -112,9 +114,9 @@ def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Se
     size, it is one byte less than that size.
     """
     found: list[int] = []
-    for rung in range(len(times[0]) - 1):
-        last = sum(choice <= rung for choice in chosen) - 1
-        impossible_next = last + 1 < len(sizes) and times[last + 1][rung] == IMPOSSIBLE
+    for number in range(len(times[0]) - 1):
+        last = sum(choice <= number for choice in chosen) - 1
+        impossible_next = last + 1 < len(sizes) and times[last + 1][number] == IMPOSSIBLE
         limit = sizes[last + 1] - 1 if impossible_next else sizes[last] if last >= 0 else 0
         # An algorithm that is never chosen has the limit of its predecessor.
         found.append(max([limit, *found]))

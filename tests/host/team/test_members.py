@@ -85,7 +85,7 @@ def test_whether_links_lead_to_all(devices, nvlinked, expected):
     assert members.nvlinked(ranks) is expected
 
 
-def test_who_shares_a_gpu_in_turns_is_warned():
+def test_who_shares_a_gpu_time_sliced_is_warned():
     with pytest.warns(RuntimeWarning, match=r"share a GPU \(b\) .*nvidia-cuda-mps-control"):
         members.warn([member(device, False) for device in "abb"])
     with warnings.catch_warnings():

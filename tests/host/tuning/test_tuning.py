@@ -1,6 +1,7 @@
 """Tables of limits: how they are computed from times, found, read, and used."""
 
 import dataclasses
+import itertools
 import json
 from math import inf
 from pathlib import Path
@@ -53,18 +54,18 @@ def test_all_that_an_algorithm_can_move():
     assert tune.limits_of([10, 20, 30], times, [0, 2, 2]) == [19, 19]
 
 
-@pytest.mark.parametrize("operation", tuning.LADDERS)
-def test_ladders_are_those_of_the_operations(operation):
+@pytest.mark.parametrize("operation", tuning.ALGORITHMS)
+def test_algorithms_are_those_of_the_operations(operation):
     with pytest.raises(ValueError, match="it can be") as raised:
         MODULES[operation.capitalize()].choose(plan(1 << 20, 4, 4), 8, "none")
     names = str(raised.value).split("it can be ")[1].split(", or None")[0]
-    assert names == " or ".join(map(repr, tuning.LADDERS[operation]))
+    assert names == " or ".join(map(repr, tuning.ALGORITHMS[operation]))
 
 
 @pytest.mark.parametrize("operation", ["allreduce", "reduce", "bcast", "scan"])
 def test_limits_are_obeyed(operation):
-    rungs = tuning.LADDERS[operation]
-    kernels = [f"{operation}_{rung}" for rung in rungs]
+    algorithms = tuning.ALGORITHMS[operation]
+    kernels = [f"{operation}_{algorithm}" for algorithm in algorithms]
     layout = plan(1 << 20, 4, 4)
     limits = tuple(zip(kernels, (100, 200), strict=False))
     tuned = dataclasses.replace(layout, limits=limits)
@@ -93,11 +94,11 @@ def test_bad_tables(cache, text):
 def test_shipped_tables(path):
     """They name kernels that there are, and where they come from; 0 is a kernel that was not measured."""
     table = tuning.read(path)
-    ladders = [[f"{operation}_{rung}" for rung in rungs[:-1]] for operation, rungs in tuning.LADDERS.items()]
+    kernels = [[f"{operation}_{each}" for each in all_of[:-1]] for operation, all_of in tuning.ALGORITHMS.items()]
     for size, limits in table["limits"].items():
-        assert list(limits) == [kernel for ladder in ladders for kernel in ladder]
-        for ladder in ladders:
-            measured = [limits[kernel] for kernel in ladder if limits[kernel] > 0]
+        assert list(limits) == list(itertools.chain(*kernels))
+        for own in kernels:
+            measured = [limits[kernel] for kernel in own if limits[kernel] > 0]
             assert measured == sorted(measured)
         about = table["environment"][size]
         assert about["ranks"] == int(size)

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.arrays.datatypes import TABLE
-from pyncclx.collectives.ladders import half_of_lines
+from pyncclx.collectives.algorithms import half_of_lines
 from pyncclx.operators import ops
 from support.arrays import HOST, Output, put, xp
 from support.everywhere import raises_everywhere

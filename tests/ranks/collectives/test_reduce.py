@@ -3,7 +3,7 @@
 import pytest
 from mpi4py import MPI
 
-from pyncclx.collectives.ladders import CHAIN_ROWS
+from pyncclx.collectives.algorithms import CHAIN_ROWS
 from pyncclx.operators import ops
 from support.arrays import Output, put
 from support.lease import layout_of

@@ -12,7 +12,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import NotSupported
 from pyncclx.arrays.datatypes import TABLE
-from pyncclx.collectives.ladders import CHAIN_ROWS, half_of_lines
+from pyncclx.collectives.algorithms import CHAIN_ROWS, half_of_lines
 from pyncclx.operators import ops
 from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Aborted, CollectiveMismatch, PeerTimeout
-from pyncclx.collectives.ladders import CHAIN_ROWS
+from pyncclx.collectives.algorithms import CHAIN_ROWS
 from pyncclx.launch import kernels
 from pyncclx.operators import ops
 from support.arrays import Output, put, synchronize, xp

@@ -32,12 +32,12 @@ def test_table(comm, tuned, capsys):
     limits = table["limits"][str(comm.size)]
     assert table["limits"]["77"] == {"bcast_direct": 5}
     assert table["environment"][str(comm.size)]["device"] == kind
-    assert len(limits) == sum(len(rungs) - 1 for rungs in tuning.LADDERS.values())
+    assert len(limits) == sum(len(algorithms) - 1 for algorithms in tuning.ALGORITHMS.values())
     with comm.Dup() as dup:
         assert dict(dup.team.layout.limits) == limits
     printed = capsys.readouterr().out
     assert (f"# allreduce, {comm.size} ranks" in printed) == (comm.rank == 0)
-    assert printed.count("*") == (3 * len(tuning.LADDERS) + len(tuning.LADDERS) if comm.rank == 0 else 0)
+    assert printed.count("*") == (3 * len(tuning.ALGORITHMS) + len(tuning.ALGORITHMS) if comm.rank == 0 else 0)
 
 
 @pytest.mark.usefixtures("heap")

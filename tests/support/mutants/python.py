@@ -593,6 +593,6 @@ PYTHON = {
         "pyncclx/launch/run.py",
         "may_stage = not any(options.values())",
         "may_stage = True",
-        "ranks/staging/test_taking_turns.py",
+        "ranks/staging/test_time_slicing.py",
     ),
 }

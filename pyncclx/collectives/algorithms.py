@@ -1,4 +1,4 @@
-"""Algorithm tables ("ladders"): choose an operation's kernel by message length."""
+"""Tables of algorithms: choose an operation's kernel by message length."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Transport(Enum):
     CHAIN_OF_LINES = "chain of lines"
 
 
-class Rung(NamedTuple):
+class Algorithm(NamedTuple):
     """An algorithm of a table: a kernel for messages up to some length."""
 
     kernel: str
@@ -44,10 +44,10 @@ class Rung(NamedTuple):
     few_threads_nbytes: int = FEW_THREADS_NBYTES  # longest part of lines for which EARLY_THREADS are enough
 
 
-def packets(layout: Layout, kernel: str, limit_nbytes: int, messages: int = 1) -> Rung:
+def packets(layout: Layout, kernel: str, limit_nbytes: int, messages: int = 1) -> Algorithm:
     """Return the algorithm for messages that fit the packet slots and `limit_nbytes`."""
     longest_nbytes, channel_nbytes = layout.packet_nbytes, layout.slot_nbytes
-    return Rung(kernel, Transport.PACKETS, limit_nbytes, longest_nbytes, channel_nbytes, messages)
+    return Algorithm(kernel, Transport.PACKETS, limit_nbytes, longest_nbytes, channel_nbytes, messages)
 
 
 def lines(
@@ -58,13 +58,13 @@ def lines(
     limit_nbytes: int = sys.maxsize,
     beside_windows_nbytes: int = sys.maxsize,
     few_threads_nbytes: int = FEW_THREADS_NBYTES,
-) -> Rung:
+) -> Algorithm:
     """Return the algorithm for lines, at most `channel_nbytes` a channel.
 
     Where ranks have no lines, it fits no message.
     """
     channel_nbytes = max(0, channel_nbytes)
-    return Rung(
+    return Algorithm(
         kernel,
         Transport.LINES,
         limit_nbytes=limit_nbytes,
@@ -80,80 +80,83 @@ def half_of_lines(layout: Layout) -> int:
     return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
-def chunks(kernel: str, limit_nbytes: int = sys.maxsize) -> Rung:
+def chunks(kernel: str, limit_nbytes: int = sys.maxsize) -> Algorithm:
     """Return the algorithm that moves messages as chunks.
 
     It can move any length, but is chosen up to `limit_nbytes` only.
     """
-    return Rung(kernel, Transport.CHUNKS, limit_nbytes, longest_nbytes=sys.maxsize)
+    return Algorithm(kernel, Transport.CHUNKS, limit_nbytes, longest_nbytes=sys.maxsize)
 
 
-def chain(kernel: str) -> Rung:
+def chain(kernel: str) -> Algorithm:
     """Return the algorithm for the longest messages, a chain from rank to rank."""
-    return Rung(kernel, Transport.CHAIN, limit_nbytes=sys.maxsize, longest_nbytes=sys.maxsize)
+    return Algorithm(kernel, Transport.CHAIN, limit_nbytes=sys.maxsize, longest_nbytes=sys.maxsize)
 
 
-def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Rung:
+def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Algorithm:
     """Return the algorithm for long messages, a chain of lines.
 
     Where slots of lines have less than CHAIN_ROWS, it fits no message.
     """
     longest_nbytes = sys.maxsize if layout.slot_rows >= CHAIN_ROWS else 0
-    return Rung(kernel, Transport.CHAIN_OF_LINES, limit_nbytes, longest_nbytes)
+    return Algorithm(kernel, Transport.CHAIN_OF_LINES, limit_nbytes, longest_nbytes)
 
 
-def climb(operation: str, layout: Layout, nbytes: int, rungs: tuple[Rung, ...], algorithm: str | None) -> Choice:
+def choose_from(
+    table: tuple[Algorithm, ...], operation: str, layout: Layout, nbytes: int, algorithm: str | None
+) -> Choice:
     """Choose the first algorithm that takes `nbytes`, or the one named `algorithm`.
 
-    `rungs` are the algorithms, those for short messages first. Their kernels' names consist of `operation` and the name
-    of the algorithm.
+    The table has algorithms for short messages first. Their kernels' names consist of `operation` and the name of the
+    algorithm.
 
     Raises
     ------
     ValueError
         If there is no such algorithm, or it cannot move the message.
     """
-    names = {rung.kernel.removeprefix(f"{operation}_"): rung for rung in rungs}
+    names = {each.kernel.removeprefix(f"{operation}_"): each for each in table}
     if algorithm is not None and algorithm not in names:
         raise ValueError(
             f"{operation.capitalize()}: algorithm is {algorithm!r}; it can be {' or '.join(map(repr, names))}, "
             "or None to let the size decide"
         )
     tuned = dict(layout.limits)
-    fitting = (rung for rung in rungs[:-1] if nbytes <= _limit(layout, rung, tuned))
-    rung = names[algorithm] if algorithm else next(fitting, rungs[-1])
-    if nbytes > rung.longest_nbytes:
+    fitting = (each for each in table[:-1] if nbytes <= _limit(layout, each, tuned))
+    chosen = names[algorithm] if algorithm else next(fitting, table[-1])
+    if nbytes > chosen.longest_nbytes:
         raise ValueError(
-            f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {rung.longest_nbytes} bytes here, "
+            f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {chosen.longest_nbytes} bytes here, "
             f"not {nbytes}; leave the choice to the size"
         )
-    choice = _on(layout, rung, nbytes)
-    reason = "as asked for" if algorithm else _reason(layout, rungs, rung, tuned)
+    choice = _grid_of(layout, chosen, nbytes)
+    reason = "as asked for" if algorithm else _reason(layout, table, chosen, tuned)
     return choice._replace(why=f"{choice.why}; {reason}")
 
 
-def _on(layout: Layout, rung: Rung, nbytes: int) -> Choice:
-    match rung.transport:
+def _grid_of(layout: Layout, chosen: Algorithm, nbytes: int) -> Choice:
+    """Choose the grid of an algorithm's kernel."""
+    match chosen.transport:
         case Transport.PACKETS:
-            return as_packets(layout, rung.kernel, nbytes, rung.messages, rung.channel_nbytes)
+            return as_packets(layout, chosen.kernel, nbytes, chosen.messages, chosen.channel_nbytes)
         case Transport.LINES:
-            return as_lines(layout, rung.kernel, nbytes, rung.channel_nbytes, rung.few_threads_nbytes)
+            return as_lines(layout, chosen.kernel, nbytes, chosen.channel_nbytes, chosen.few_threads_nbytes)
         case Transport.CHUNKS:
-            return as_chunks(layout, rung.kernel)
+            return as_chunks(layout, chosen.kernel)
         case Transport.CHAIN:
-            return as_chain(layout, rung.kernel)
+            return as_chain(layout, chosen.kernel)
         case Transport.CHAIN_OF_LINES:
-            return as_chain(layout, rung.kernel, "lines")
+            return as_chain(layout, chosen.kernel, "lines")
 
 
-def _limit(layout: Layout, rung: Rung, tuned: dict[str, int]) -> int:
+def _limit(layout: Layout, algorithm: Algorithm, tuned: dict[str, int]) -> int:
     """Return the longest message that an algorithm is chosen for."""
-    beside_windows_nbytes = rung.beside_windows_nbytes if layout.windows else sys.maxsize
-    return min(tuned.get(rung.kernel, rung.limit_nbytes), rung.longest_nbytes, beside_windows_nbytes)
+    beside_windows_nbytes = algorithm.beside_windows_nbytes if layout.windows else sys.maxsize
+    return min(tuned.get(algorithm.kernel, algorithm.limit_nbytes), algorithm.longest_nbytes, beside_windows_nbytes)
 
 
-def _reason(layout: Layout, rungs: tuple[Rung, ...], chosen: Rung, tuned: dict[str, int]) -> str:
+def _reason(layout: Layout, table: tuple[Algorithm, ...], chosen: Algorithm, tuned: dict[str, int]) -> str:
     """Return the reason for an algorithm: its limit, or that of the last but one."""
-    last = rungs[-2] if chosen is rungs[-1] else chosen
+    last = table[-2] if chosen is table[-1] else chosen
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

@@ -7,8 +7,8 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import events
 from pyncclx.collectives.alltoallv import alltoallv
-from pyncclx.launch import turns
-from pyncclx.launch.turns import leave_to_host
+from pyncclx.launch import time_slicing as turns
+from pyncclx.launch.time_slicing import leave_to_host
 from support.arrays import get, gpu_only, put, xp
 from support.everywhere import assert_everywhere
 
@@ -21,7 +21,7 @@ def comm():
     """A communicator whose ranks share no GPU, but are taken for ranks that do."""
     duplicate = pyncclx.Communicator().Dup()
     duplicate.staging = True
-    duplicate.team.takes_turns = True
+    duplicate.team.is_time_sliced = True
     yield duplicate
     duplicate.Free()
 

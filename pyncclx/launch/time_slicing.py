@@ -50,4 +50,4 @@ def is_left_to_host(comm: Intracomm, operation: str, nbytes: int) -> bool:
     Ranks must choose alike, so the length counts only if all ranks have the same.
     """
     by_length = operation in COLLECTIVES and COLLECTIVES[operation].has_one_length
-    return comm.team.takes_turns and (not by_length or nbytes <= LONGEST_NBYTES)
+    return comm.team.is_time_sliced and (not by_length or nbytes <= LONGEST_NBYTES)
