@@ -128,5 +128,5 @@ def _width(nest: Nest, misalignment: int) -> int:
     for _, stride, packed_stride in nest.dims:
         bits |= stride | packed_stride
     if nest.runs:
-        bits |= nest.runs.grain
+        bits |= nest.runs.alignment
     return bits & -bits

@@ -25,14 +25,14 @@ class Runs:
         Offset of each run in the packed block, and in memory, in bytes.
     key : bytes
         A digest of the table.
-    grain : int
+    alignment : int
         Alignment: bitwise or of all numbers of the table and the runs' end. Its lowest bit divides them all.
     """
 
     def __init__(self, starts: Integers, offsets: Integers, nbytes: int) -> None:
         self.table = np.stack([starts, offsets], axis=1)
         self.key = hashlib.blake2b(self.table.tobytes(), digest_size=16).digest()
-        self.grain = int(np.bitwise_or.reduce(self.table, axis=None)) | nbytes
+        self.alignment = int(np.bitwise_or.reduce(self.table, axis=None)) | nbytes
 
 
 class Nest(NamedTuple):

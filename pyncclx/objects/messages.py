@@ -22,10 +22,10 @@ from ..messages.receive import Incoming
 from ..messages.send import Outgoing
 from ..requests.open_receives import let_receives_leave
 from ..system.process import PerProcess
-from .cargo import Cargo, block
-from .contents import Contents, put_together
 from .libraries import Form
 from .opening import Opening, current, opener
+from .packed_arrays import PackedArrays, block
+from .pickled import Pickled, put_together
 from .short import Short
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Sealed:
             self._outgoing.withdraw()
 
 
-def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Sealed | Short:
+def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Sealed | Short:
     """Offer a copy of the arrays' data to a rank; without room for it, use MPI.
 
     Raises
@@ -76,19 +76,19 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
     began = events.now() if events.listeners else None
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(_SEND, dest, tag)
-    device, cargo = endpoint.device, Cargo.of(endpoint.device, contents.arrays)
-    data = None if cargo.is_short else _copy(endpoint, cargo)
+    device, packed = endpoint.device, PackedArrays.of(endpoint.device, contents.arrays)
+    data = None if packed.is_short else _copy(endpoint, packed)
     if data is None:
-        return Short.of(comm, contents, cargo, _SEND)
+        return Short.of(comm, contents, packed, _SEND)
     outgoing = Outgoing()
     try:
-        outgoing.begin(None, endpoint, endpoint.plan(_SEND, data, dest, tag), None, cargo.stream)
+        outgoing.begin(None, endpoint, endpoint.plan(_SEND, data, dest, tag), None, packed.stream)
         # mpi4py sends the envelope in the object.
         envelope = _without_gap(outgoing.message)
-        sealed = Sealed(outgoing, (contents.stream, contents.buffers, cargo.forms, envelope, endpoint.rank, tag))
+        sealed = Sealed(outgoing, (contents.stream, contents.buffers, packed.forms, envelope, endpoint.rank, tag))
         outgoing.signal_ready()
         if comm.blocking == "host":
-            device.synchronize(cargo.stream)
+            device.synchronize(packed.stream)
         if began is not None:
             how = events.STAGED if outgoing.is_inline else events.NATIVE
             events.emit(_SEND, how, data.nbytes, began, comm=comm, peer=dest)
@@ -99,15 +99,15 @@ def seal(comm: MessageBase, contents: Contents, dest: int, tag: int = 0) -> Seal
     return sealed
 
 
-def _copy(endpoint: Endpoint, cargo: Cargo) -> Buffer | None:
+def _copy(endpoint: Endpoint, packed: PackedArrays) -> Buffer | None:
     """Return a copy of the data; None if unread copies leave no memory for it."""
-    if not endpoint.postbox.receives.unsent.has_room(cargo.nbytes, MOST_KEPT_NBYTES):
+    if not endpoint.postbox.receives.unsent.has_room(packed.nbytes, MOST_KEPT_NBYTES):
         return None
     try:
-        data = cargo.new_block(endpoint.device)
+        data = packed.new_block(endpoint.device)
     except MemoryError:
         return None
-    cargo.pack(endpoint.device, data.address)
+    packed.pack(endpoint.device, data.address)
     return data
 
 
@@ -165,20 +165,20 @@ def open_sealed(
     try:
         endpoint.check()
         let_receives_leave()
-        cargo = Cargo.like(endpoint.device, forms)
-        data = cargo.block(endpoint.device)
+        packed = PackedArrays.like(endpoint.device, forms)
+        data = packed.block(endpoint.device)
     except BaseException:
         _decline(stream, buffers, forms, message, source, tag)
         raise
-    incoming = _bring(endpoint, data, cargo.stream, message, source, tag)
+    incoming = _bring(endpoint, data, packed.stream, message, source, tag)
     if began is not None:
         how = events.STAGED if incoming.is_inline else events.NATIVE
         events.emit(_RECEIVE, how, data.nbytes, began, comm=comm, peer=source)
     if len(forms) > 1:
-        cargo.unpack(endpoint.device, data.address)
-    arrays = cargo.finish(endpoint.device)
+        packed.unpack(endpoint.device, data.address)
+    arrays = packed.finish(endpoint.device)
     if comm is None or comm.blocking == "host":
-        endpoint.device.synchronize(cargo.stream)
+        endpoint.device.synchronize(packed.stream)
         endpoint.check()
     return put_together(stream, buffers, arrays)
 

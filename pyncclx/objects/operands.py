@@ -19,13 +19,13 @@ from ..collectives.allreduce import allreduce
 from ..errors import NotSupported
 from ..launch.run import by_new_kernel
 from ..messages.base import MessageBase
-from .cargo import Cargo
-from .contents import pickles_by_default, take_apart
+from .broadcast import finished, has_kernels
 from .libraries import Form, array_classes
 from .messages import Sealed, seal
 from .opening import opened
+from .packed_arrays import PackedArrays
+from .pickled import pickles_by_default, take_apart
 from .short import Short
-from .spread import finished, has_kernels
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase
@@ -71,13 +71,13 @@ def is_reduced(obj: Any, op: Any) -> bool:
     return is_integer if op in _INTEGERS_ONLY else is_number
 
 
-def form_operand(array: Any) -> tuple[Operands, Cargo]:
-    """Return the operand for an array in `allreduce`, and its cargo."""
-    cargo = Cargo.of(backends.select(), [array])
-    return Operands([cargo.forms[0]]), cargo
+def form_operand(array: Any) -> tuple[Operands, PackedArrays]:
+    """Return the operand for an array in `allreduce`, and the array, packed."""
+    packed = PackedArrays.of(backends.select(), [array])
+    return Operands([packed.forms[0]]), packed
 
 
-def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: Any) -> Any:
+def reduce_on_all(comm: IntraBase, operands: Operands, own: PackedArrays | None, op: Any) -> Any:
     """Return all ranks' operands reduced by a kernel; None if unequal (collective).
 
     The result is a new array. The operands are equal on all ranks, so all ranks return alike.
@@ -88,7 +88,7 @@ def reduce_on_all(comm: IntraBase, operands: Operands, own: Cargo | None, op: An
     assert own is not None
     if not has_kernels(comm):
         return None
-    _, made = comm.meet(lambda team: Cargo.like(team.device, (forms[0],)))
+    _, made = comm.meet(lambda team: PackedArrays.like(team.device, (forms[0],)))
     try:
         by_new_kernel(comm, allreduce, own.arrays[0], made.arrays[0], op)
     except NotSupported:

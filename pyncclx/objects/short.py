@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import backends, events
-from .cargo import Cargo
-from .contents import Contents, put_together
 from .libraries import Form
 from .opening import opener
+from .packed_arrays import PackedArrays
+from .pickled import Pickled, put_together
 
 
 @dataclass(slots=True)
@@ -25,13 +25,13 @@ class Short:
     data: bytes
 
     @classmethod
-    def of(cls, comm: Any, contents: Contents, cargo: Cargo, operation: str) -> Short:
+    def of(cls, comm: Any, contents: Pickled, packed: PackedArrays, operation: str) -> Short:
         """Return an object with a copy of its arrays' data."""
         began = events.now() if events.listeners else None
-        data = cargo.download(backends.select()).tobytes()
+        data = packed.download(backends.select()).tobytes()
         if began is not None:
             events.emit(operation, events.STAGED, len(data), began, comm=comm)
-        return cls(contents.stream, contents.buffers, cargo.forms, data)
+        return cls(contents.stream, contents.buffers, packed.forms, data)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _open, (self.stream, self.buffers, self.forms, self.data)
@@ -41,5 +41,5 @@ class Short:
 def _open(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], data: bytes) -> Any:
     """Return the object in new arrays; pickle calls this."""
     device = backends.select()
-    arrays = Cargo.like(device, forms).upload(device, np.frombuffer(data, np.uint8))
+    arrays = PackedArrays.like(device, forms).upload(device, np.frombuffer(data, np.uint8))
     return put_together(stream, buffers, arrays)

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from pyncclx.objects.contents import is_plain, put_together, take_apart
+from pyncclx.objects.pickled import is_plain, put_together, take_apart
 from support.arrays import host_only
 
 

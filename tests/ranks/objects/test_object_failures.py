@@ -7,8 +7,8 @@ from mpi4py import MPI
 from pyncclx import events
 from pyncclx.messages import receive
 from pyncclx.messages.send import Outgoing
-from pyncclx.objects import cargo
-from pyncclx.objects.cargo import Cargo
+from pyncclx.objects import packed_arrays
+from pyncclx.objects.packed_arrays import PackedArrays
 from support.arrays import put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import assert_all_read, map_peers
@@ -25,7 +25,7 @@ ring = pytest.fixture(ring)
 @pytest.fixture(autouse=True)
 def by_kernels(comm, monkeypatch):
     """Arrays of any length go by kernels; the first messages, which bring their data, are over."""
-    monkeypatch.setattr(cargo, "SHORT_NBYTES", -1)
+    monkeypatch.setattr(packed_arrays, "SHORT_NBYTES", -1)
     map_peers(comm)
 
 
@@ -156,7 +156,7 @@ class Listener:
             raise self.fault("event")
 
 
-SENDING = {"of": Cargo, "pack": Cargo, "_choose": Outgoing, "signal_ready": Outgoing}
+SENDING = {"of": PackedArrays, "pack": PackedArrays, "_choose": Outgoing, "signal_ready": Outgoing}
 SEALED = [name for name in CALLS if name not in (*BY_COLLECTIVES, "scan")]
 
 
@@ -186,7 +186,7 @@ def test_raised_while_receiving(comm, monkeypatch, name, point, fault):
     """On one rank: the others, which have sent to it or received something themselves, have nothing to do with it."""
     with monkeypatch.context() as patched:
         if comm.rank == 0:
-            failing(patched, Cargo, point, fault)
+            failing(patched, PackedArrays, point, fault)
         error = attempt(CALLS[name](comm), values(comm))
     assert_everywhere(comm, isinstance(error, fault) if comm.rank == 0 else error is None, repr(error))
     check_all(comm)
@@ -211,7 +211,7 @@ def test_raised_in_a_collective_of_arrays(comm, monkeypatch, name, point):
     """Before the kernel all ranks raise, for none can do without the others; behind it only the one does."""
     with monkeypatch.context() as patched:
         if comm.rank == 0:
-            failing(patched, Cargo, point, Fault)
+            failing(patched, PackedArrays, point, Fault)
         error = attempt(CALLS[name](comm), values(comm))
     raises = comm.rank == 0 or point == "like"
     assert_everywhere(comm, isinstance(error, Fault) == raises and (error is None) != raises, repr(error))

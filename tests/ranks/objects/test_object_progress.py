@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.messages.send import Outgoing
-from pyncclx.objects import cargo, messages
+from pyncclx.objects import messages, packed_arrays
 from support.arrays import put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import map_peers
@@ -24,7 +24,7 @@ ring = pytest.fixture(ring)
 @pytest.fixture(autouse=True)
 def by_kernels(comm, monkeypatch):
     """Arrays of any length go by kernels; the first messages, which bring their data, are over."""
-    monkeypatch.setattr(cargo, "SHORT_NBYTES", -1)
+    monkeypatch.setattr(packed_arrays, "SHORT_NBYTES", -1)
     map_peers(comm)
 
 
@@ -162,7 +162,7 @@ def test_without_memory_for_a_copy_mpi_transfers_it(comm, ring, monkeypatch, num
         raise MemoryError("none left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cargo, "temporary", refuse)
+        patched.setattr(packed_arrays, "temporary", refuse)
         request = comm.isend([put(labels(comm.rank, LONG, call)) for call in range(number)], above)
     received = comm.recv(source=below)
     request.wait()

@@ -9,8 +9,9 @@ from mpi4py import MPI
 
 from pyncclx import events
 from pyncclx.messages.peers import Peers
-from pyncclx.objects import cargo, operands, spread
-from pyncclx.objects.cargo import Cargo
+from pyncclx.objects import broadcast as spread
+from pyncclx.objects import operands, packed_arrays
+from pyncclx.objects.packed_arrays import PackedArrays
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.objects import KINDS, built, difference
@@ -24,7 +25,7 @@ ring = pytest.fixture(ring)
 @pytest.fixture(autouse=True)
 def by_kernels(monkeypatch):
     """Arrays of any length go by kernels, unless a test says otherwise."""
-    monkeypatch.setattr(cargo, "SHORT_NBYTES", -1)
+    monkeypatch.setattr(packed_arrays, "SHORT_NBYTES", -1)
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def test_short_arrays_are_copied_through_the_host(comm, monkeypatch, name, kind)
 @pytest.mark.parametrize("name", ["bcast", "allgather", "gather"])
 def test_short_and_long_arrays_together(comm, monkeypatch, name):
     """Each rank goes by the length of its own."""
-    monkeypatch.setattr(cargo, "SHORT_NBYTES", 1000)
+    monkeypatch.setattr(packed_arrays, "SHORT_NBYTES", 1000)
     x = put(labels(comm.rank, 10 if comm.rank else 1000))
     own = getattr(comm, name)(x)
     every = [labels(r, 10 if r else 1000) for r in range(comm.size)]
@@ -361,7 +362,7 @@ def test_no_memory_on_one_rank(comm, monkeypatch, name):
 
     with monkeypatch.context() as patched, raises_everywhere(comm, MemoryError, "none left"):
         if comm.rank == 0:
-            patched.setattr(Cargo, "like", refuse)
+            patched.setattr(PackedArrays, "like", refuse)
         getattr(comm, name)(put(labels(comm.rank, 64)))
     assert_everywhere(comm, not difference(comm.bcast(put(labels(9, 64))), labels(9, 64)))
 
@@ -378,7 +379,7 @@ def test_no_memory_for_a_message(comm, monkeypatch, ring):
 
     request = comm.isend(put(labels(comm.rank, 20_000)), above)
     with monkeypatch.context() as patched, raises_everywhere(comm, MemoryError, "none left"):
-        patched.setattr(Cargo, "like", refuse)
+        patched.setattr(PackedArrays, "like", refuse)
         comm.recv(source=below)
     request.wait()
     comm.synchronize()

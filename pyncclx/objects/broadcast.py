@@ -19,9 +19,9 @@ from ..errors import NotSupported
 from ..launch.run import by_new_kernel
 from ..team.state import state_of
 from ..team.team import Team
-from .cargo import Cargo, block, temporary
-from .contents import Contents, put_together
 from .libraries import Form
+from .packed_arrays import PackedArrays, block, temporary
+from .pickled import Pickled, put_together
 from .short import Short
 
 if TYPE_CHECKING:
@@ -37,30 +37,30 @@ class Share:
     forms: tuple[Form, ...]
 
     @classmethod
-    def of(cls, comm: IntraBase, contents: Contents, operation: str) -> tuple[Share | Short, Cargo]:
-        """Return an object's share and its cargo; a short object is a `Short` instead."""
-        cargo = Cargo.of(backends.select(), contents.arrays)
-        if cargo.is_short:
-            return Short.of(comm, contents, cargo, operation), cargo
-        return cls(contents.stream, contents.buffers, cargo.forms), cargo
+    def of(cls, comm: IntraBase, contents: Pickled, operation: str) -> tuple[Share | Short, PackedArrays]:
+        """Return an object's share, or a `Short` of a short one, and its packed arrays."""
+        packed = PackedArrays.of(backends.select(), contents.arrays)
+        if packed.is_short:
+            return Short.of(comm, contents, packed, operation), packed
+        return cls(contents.stream, contents.buffers, packed.forms), packed
 
     def open(self, arrays: list[Any]) -> Any:
         """Return the object."""
         return put_together(self.stream, self.buffers, arrays)
 
 
-def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) -> Any:
+def open_broadcast(comm: IntraBase, share: Share, own: PackedArrays | None, root: int) -> Any:
     """Return the object that root broadcasts; its `share` has arrived (collective).
 
-    `own` is the cargo on root, else None. Before the kernel, the ranks agree that each could allocate memory for the
-    arrays: otherwise they would wait for a rank that failed.
+    `own` are root's packed arrays, None on other ranks. Before the kernel, the ranks agree that each could allocate
+    memory for the arrays: otherwise they would wait for a rank that failed.
     """
     if not has_kernels(comm):
         data = MPI.Comm.bcast(comm, None if own is None else own.download(backends.select()), root)
-        return share.open(Cargo.like(backends.select(), share.forms).upload(backends.select(), data))
+        return share.open(PackedArrays.like(backends.select(), share.forms).upload(backends.select(), data))
 
-    def prepare(team: Team) -> tuple[Cargo, Buffer]:
-        made = Cargo.like(team.device, share.forms)
+    def prepare(team: Team) -> tuple[PackedArrays, Buffer]:
+        made = PackedArrays.like(team.device, share.forms)
         data = made.block(team.device)
         if own is not None:
             own.pack(team.device, data.address)
@@ -73,25 +73,25 @@ def open_broadcast(comm: IntraBase, share: Share, own: Cargo | None, root: int) 
     return share.open(finished(comm, made))
 
 
-def open_shares(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[Any]:
+def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> list[Any]:
     """Return all ranks' objects, some of which arrived as shares (collective).
 
-    A rank that has sent a share has its cargo.
+    `own` are the packed arrays of a rank that has sent a share.
     """
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
     own = own if comm.rank in shares else None
     if not has_kernels(comm):
         everything = MPI.Comm.allgather(comm, None if own is None else own.download(backends.select()))
         for rank, share in shares.items():
-            new = Cargo.like(backends.select(), share.forms)
+            new = PackedArrays.like(backends.select(), share.forms)
             items[rank] = share.open(new.upload(backends.select(), everything[rank]))
         return items
 
-    def prepare(team: Team) -> tuple[dict[int, Cargo], Buffer, Buffer]:
+    def prepare(team: Team) -> tuple[dict[int, PackedArrays], Buffer, Buffer]:
         device = team.device
-        made = {rank: Cargo.like(device, share.forms) for rank, share in shares.items()}
+        made = {rank: PackedArrays.like(device, share.forms) for rank, share in shares.items()}
         stream = next(iter(made.values())).stream
-        data = temporary(device, sum(cargo.nbytes for cargo in made.values()), stream)
+        data = temporary(device, sum(packed.nbytes for packed in made.values()), stream)
         mine = block(0, 0, None)
         if own is not None:
             mine = own.block(device)
@@ -103,9 +103,9 @@ def open_shares(comm: IntraBase, items: list[Any], own: Cargo | None) -> list[An
     counts = [made[rank].nbytes if rank in made else 0 for rank in range(comm.size)]
     displs = [0, *accumulate(counts)][:-1]
     by_new_kernel(comm, allgatherv, mine, [data, (counts, displs), MPI.BYTE])
-    for rank, cargo in made.items():
-        cargo.unpack(team.device, data.address + displs[rank])
-        items[rank] = shares[rank].open(finished(comm, cargo))
+    for rank, packed in made.items():
+        packed.unpack(team.device, data.address + displs[rank])
+        items[rank] = shares[rank].open(finished(comm, packed))
     return items
 
 
@@ -122,10 +122,10 @@ def has_kernels(comm: IntraBase) -> bool:
     return True
 
 
-def finished(comm: IntraBase, cargo: Cargo) -> list[Any]:
+def finished(comm: IntraBase, packed: PackedArrays) -> list[Any]:
     """Return arrays whose data is enqueued; wait for it if the communicator blocks."""
     device = backends.select()
-    arrays = cargo.finish(device)
+    arrays = packed.finish(device)
     if comm.blocking == "host":
-        device.synchronize(cargo.stream)
+        device.synchronize(packed.stream)
     return arrays

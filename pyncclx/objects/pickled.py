@@ -16,7 +16,7 @@ from ..arrays.places import host_arrays
 from .libraries import Library, array_classes
 from .opening import opener
 
-__all__ = ["Contents", "Packed", "is_plain", "pickled", "pickles_by_default", "put_together", "take_apart"]
+__all__ = ["Packed", "Pickled", "is_plain", "pickled", "pickles_by_default", "put_together", "take_apart"]
 
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, *sctypeDict.values())) - {
     object_,
@@ -29,7 +29,7 @@ _PROTOCOL = 5
 _DEFAULTS = {id(pickle.dumps), id(pickle.loads)}
 
 
-class Contents:
+class Pickled:
     """Pickled object.
 
     Attributes
@@ -49,7 +49,7 @@ class Contents:
 class Packed:
     """Object without device arrays, unpickled apart from its message, as it may raise."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, contents: Pickled) -> None:
         self._fields = contents.stream, contents.buffers
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -93,7 +93,7 @@ def is_plain(obj: Any) -> bool:
     return True
 
 
-def take_apart(obj: Any) -> Contents | None:
+def take_apart(obj: Any) -> Pickled | None:
     """Return the pickled object; None without device arrays or default pickling.
 
     A program may have set `MPI.pickle` to another pickle.
@@ -102,7 +102,7 @@ def take_apart(obj: Any) -> Contents | None:
     return contents if contents is not None and contents.arrays else None
 
 
-def pickled(obj: Any) -> Contents | None:
+def pickled(obj: Any) -> Pickled | None:
     """Return the pickled object; None if it is plain, or not pickled by default.
 
     Raises
@@ -122,7 +122,7 @@ def pickled(obj: Any) -> Contents | None:
         if pickles_by_default():
             raise
         return None
-    return Contents(stream, taker.buffers, taker.arrays) if pickles_by_default() else None
+    return Pickled(stream, taker.buffers, taker.arrays) if pickles_by_default() else None
 
 
 def put_together(stream: bytes, buffers: list[Any], arrays: Sequence[Any]) -> Any:

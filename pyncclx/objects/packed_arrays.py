@@ -22,14 +22,14 @@ from ..requests.open_receives import let_receives_leave
 from ..team.streams import LEGACY_DEFAULT_STREAM
 from .libraries import Form, array_classes, library
 
-__all__ = ["Cargo", "block", "temporary"]
+__all__ = ["PackedArrays", "block", "temporary"]
 
 # Kernels became faster than pickles of CuPy's arrays between 4 KB and 1 MB, by interpolation at about 200 KB
 # (H100 shared by two ranks, 2026-11-24; no file was kept).
 SHORT_NBYTES = 128 << 10
 
 
-class Cargo(NamedTuple):
+class PackedArrays(NamedTuple):
     """Arrays without gaps, and the stream that moves their data.
 
     It is the current stream, ordered after the arrays' producers.
@@ -48,8 +48,8 @@ class Cargo(NamedTuple):
     stream: Any
 
     @classmethod
-    def of(cls, device: Device, arrays: Sequence[Any]) -> Cargo:
-        """Return the cargo of existing arrays; those with gaps are copied."""
+    def of(cls, device: Device, arrays: Sequence[Any]) -> PackedArrays:
+        """Return existing arrays as packed ones; those with gaps are copied."""
         whole, forms = [], []
         for array in arrays:
             own = array_classes()[type(array)]
@@ -61,12 +61,12 @@ class Cargo(NamedTuple):
         return cls._of(device, whole, tuple(forms))
 
     @classmethod
-    def like(cls, device: Device, forms: tuple[Form, ...]) -> Cargo:
-        """Return the cargo of new arrays."""
+    def like(cls, device: Device, forms: tuple[Form, ...]) -> PackedArrays:
+        """Return new packed arrays."""
         return cls._of(device, [library(form.library).empty(form) for form in forms], forms)
 
     @classmethod
-    def _of(cls, device: Device, arrays: list[Any], forms: tuple[Form, ...]) -> Cargo:
+    def _of(cls, device: Device, arrays: list[Any], forms: tuple[Form, ...]) -> PackedArrays:
         stream = device.current_stream()
         if device.is_capturing(stream):
             raise NotSupported(
