@@ -7,14 +7,15 @@ from typing import Any
 from ..backends import Event
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..requests.work import Work
+from ..team.kept import End
 from ..team.state import State
 from ..team.team import Team
 
 
-def keep(team: Team | None, event: Event | None, arrays: Any) -> None:
+def keep(team: Team | None, end: End | None, arrays: Any) -> None:
     """Keep the arrays of a kernel until it has ended, after its request has gone."""
-    if team is not None and event is not None:
-        team.order.kept.add(event, arrays)
+    if team is not None and end is not None:
+        team.order.keep(end, arrays)
 
 
 class KernelWork(Work):

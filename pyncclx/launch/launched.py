@@ -55,16 +55,32 @@ class Launched(KernelWork):
             self._origins, self._arrays = (), None
         except BaseException:
             keep(team, event, arrays)
+            self._origins, self._arrays = (), None
             raise
 
     def drop(self) -> None:
-        keep(self._team, self._event, (self._origins, self._arrays))
+        if self._event is not None:
+            keep(self._team, _Dropped(self, self._event), ())
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended."""
         if self._comparison is not None and not self._comparison.is_over():
             return False
         return self._event is None or self._event.is_over()
+
+
+class _Dropped:
+    """The end of a kernel whose request is dropped. A copy of the request's handle may still have the work."""
+
+    def __init__(self, work: Launched, event: Event) -> None:
+        self._work, self._event = work, event
+
+    def is_over(self) -> bool:
+        """Return whether the kernel has ended; release its arrays if so."""
+        if not self._event.is_over():
+            return False
+        self._work._origins, self._work._arrays = (), None
+        return True
 
 
 def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:

@@ -152,7 +152,7 @@ class SpanningWork(Startable):
     def drop(self) -> None:
         if self._aside is not None:
             team = self._spanning.team
-            team.order.kept.add(_End(team, self._aside, self._thread, self._arrays), self._program)
+            team.order.keep(_End(team, self._aside, self._thread, self._arrays), self._program)
 
     def _end_comparison(self) -> None:
         """Wait for the other ranks' calls, if PYNCCLX_CHECK=1 compares them."""

@@ -19,22 +19,32 @@ class End(Protocol):
 
 
 class Kept:
-    """Arrays, each with an event after which no kernel uses it."""
+    """Arrays, each with an event after which no kernel uses it.
+
+    Attributes
+    ----------
+    entries : dict
+        The ends and the arrays.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[End, Any]] = {}
+        self.entries: dict[int, tuple[End, Any]] = {}
         self._numbers = itertools.count()
 
     def keep(self, end: End, arrays: Any) -> None:
         """Keep arrays until `end` is over; drop those whose end is."""
-        for number, (earlier, _) in list(self._kept.items()):
-            if earlier.is_over():
-                self._kept.pop(number, None)
+        self.sweep()
         self.add(end, arrays)
 
     def add(self, end: End, arrays: Any) -> None:
-        """Keep arrays until a later `keep` finds that `end` is over.
+        """Keep arrays until a later `sweep` finds that `end` is over.
 
         A destructor may call this at any time.
         """
-        self._kept[next(self._numbers)] = end, arrays
+        self.entries[next(self._numbers)] = end, arrays
+
+    def sweep(self) -> None:
+        """Drop the arrays whose end is over."""
+        for number, (end, _) in list(self.entries.items()):
+            if end.is_over():
+                self.entries.pop(number, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends import Device, Event, Function, Repeated
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
-from .kept import Kept
+from .kept import End, Kept
 from .used_streams import UsedStreams
 
 _NO_STREAM, _ABSENT = object(), object()
@@ -31,7 +31,7 @@ class LaunchOrder:
     def __init__(self, device: Device) -> None:
         self._device = device
         self.kept = Kept()
-        self._ready: Any = _NO_STREAM  # stream whose next launch needs no wait
+        self._ready: Any = _NO_STREAM  # stream whose next launch needs no wait, if nothing is kept
         self._stream: Any = _NO_STREAM  # stream of the last launch, unless `_end` marks its end
         self._beside = UsedStreams(device)  # streams with work that is in no order with launches
         self._captured_beside = False  # whether a graph has such work
@@ -87,12 +87,15 @@ class LaunchOrder:
         if self._is_captured:
             self._follow_captured(stream)
             return
+        if self.kept.entries:
+            self.kept.sweep()
         if self._end is not None:
             self._end.order(stream)
         elif self._stream is not _NO_STREAM and self._stream != stream:
             self._device.order(self._stream, stream)
         per_thread = self._device.is_per_thread(stream)
-        self._ready, self._stream = (_NO_STREAM, _NO_STREAM) if per_thread else (stream, stream)
+        ready = _NO_STREAM if per_thread or self.kept.entries else stream
+        self._ready, self._stream = ready, _NO_STREAM if per_thread else stream
         self._end = self._device.event() if per_thread else None
         self._may_be_captured |= self._device.can_be_captured(stream) and stream is not self._asides.get(False)
 
@@ -117,12 +120,20 @@ class LaunchOrder:
             return aside if self._device.fork(stream, aside) else stream
         self._device.order_eager(stream, aside)
         if stream is self._stream:  # so it also follows the last launch
-            self._ready = self._stream = aside
+            self._ready, self._stream = _NO_STREAM if self.kept.entries else aside, aside
         return aside
+
+    def keep(self, end: End, arrays: Any) -> None:
+        """Keep arrays until `end` is over, which later launches look at.
+
+        A destructor may call this at any time.
+        """
+        self.kept.add(end, arrays)
+        self._ready = _NO_STREAM
 
     def keep_left(self, stream: Any, arrays: Any) -> None:
         """Keep the arrays of a call that has raised while `stream` may use them."""
-        self.kept.add(self.mark(stream), arrays)
+        self.keep(self.mark(stream), arrays)
 
     def record_aside(self, event: Event) -> None:
         """Record an event at the end of the launches aside."""

@@ -4,6 +4,7 @@ Tests run with PYNCCLX_SANITIZE=1, under which the host device overwrites memory
 """
 
 import itertools
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +71,25 @@ def test_left_in_a_wait(apart, prepare):
         if not MPI.Comm.bcast(apart, has_left):
             break
     assert_everywhere(apart, point > 15, f"{point} points")
+
+
+NEXT = {"blocking": lambda comm: comm.Allreduce, "nonblocking": lambda comm: lambda x, y: comm.Iallreduce(x, y).Wait()}
+
+
+@pytest.mark.parametrize("name", NEXT)
+def test_arrays_of_dropped_requests_are_freed(name):
+    """By the calls after their kernels, though the communicator has no stream of its own."""
+    with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as comm:
+        x, y, call, dropped = put(np.ones(COUNT)), put(np.zeros(COUNT)), NEXT[name](comm), []
+        for _ in range(2):
+            call(x, y)
+            for _ in range(3):
+                array = put(np.ones(COUNT))
+                dropped.append(weakref.ref(array))
+                comm.Iallreduce(array, put(np.zeros(COUNT)))
+                del array
+        comm.synchronize()
+        call(x, y)
+        assert_everywhere(comm, not any(reference() is not None for reference in dropped))
+        comm.synchronize()
+        assert_everywhere(comm, (y == comm.size).all())
