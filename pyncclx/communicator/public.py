@@ -47,7 +47,7 @@ _REQUESTS = Request, Prequest, PartitionedRequest
 _OF_HOST_ARRAYS = HostReceiveRequest, HostReceivePrequest, requests.Request, requests.Prequest, Message
 _CALLED = Comm, Intracomm, Topocomm, Cartcomm, Intercomm, Win, TokenShuffle, DeviceTeam, *_REQUESTS
 arm(_CALLED)
-refuse_in_children((*_CALLED, Communicator, Registration))
+refuse_in_children((*_CALLED, *_OF_HOST_ARRAYS, Communicator, Registration))
 follow_handlers((*_CALLED, *_OF_HOST_ARRAYS, Registration))
 if mpi4py.rc.errors != "exception":
     note_handler(MPI.ERRORS_ARE_FATAL)

@@ -28,6 +28,7 @@ allreduce(1)
 window = comm.Alloc(7, "i4")
 window[:] = rank
 request = comm.Iallreduce(np.ones(5), np.zeros(5))
+receiving = comm.Irecv(bytearray(9), rank, 8)
 """
 # In the child of rank 1, forked while another thread has a lock of the library
 CHILDREN = {
@@ -38,7 +39,8 @@ CHILDREN = {
 peers = comm
 makers = {
     "Allreduce": lambda: comm.Allreduce(np.ones(3), np.zeros(3)), "send": lambda: comm.send(b"x" * 100, 0),
-    "Irecv": lambda: comm.Irecv(np.zeros(3), 0), "Barrier": comm.Barrier, "Wait": request.Wait, "Free": comm.Free,
+    "Irecv": lambda: comm.Irecv(np.zeros(3), 0), "Barrier": comm.Barrier, "Free": comm.Free,
+    "Wait": request.Wait, "Test": receiving.Test,
     "Alloc": lambda: comm.Alloc(3), "Dup": comm.Dup, "Lock": lambda: pyncclx.Win.Create(window, comm=comm),
     "Iprobe": comm.Iprobe, "new": lambda: pyncclx.Communicator(MPI.COMM_SELF).Allreduce(np.ones(3), np.zeros(3)),
 }
@@ -56,6 +58,8 @@ os._exit(0)
 END = """
 allreduce(2)
 request.Wait()
+comm.Send(bytearray(9), rank, 8)
+receiving.Wait()
 comm.Alloc(3)
 sys.stdout.write(f"rank {rank}: right, child {code}\\n")
 sys.stdout.flush()
