@@ -40,12 +40,14 @@ from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest
 from .staging.requests import Request as Request
+from .team.handlers import follow_handlers as _follow_handlers
 from .team.state import STAGES_BY_DEFAULT as _STAGES_BY_DEFAULT
 from .windows.win import WIN_NULL as WIN_NULL
 from .windows.win import Win as Win
 
 # A program that imports this module expects every call of MPI to work.
 _STAGES_BY_DEFAULT.set(True)
+_follow_handlers((Datatype, Op))
 globals().update(_op.Op.constants)  # SUM and all the others
 globals().update(_datatype.Datatype.constants)  # INT and all the others
 

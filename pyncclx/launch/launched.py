@@ -70,7 +70,10 @@ class Launched(KernelWork):
 
 
 class _Dropped:
-    """The end of a kernel whose request is dropped. A copy of the request's handle may still have the work."""
+    """The end of a kernel whose request is dropped.
+
+    A copy of the request's handle may still complete the work.
+    """
 
     def __init__(self, work: Launched, event: Event) -> None:
         self._work, self._event = work, event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, cast
 from weakref import WeakSet, ref
@@ -50,6 +50,8 @@ class Shown:
 
 _ALL = WeakSet[Shown]()
 _HIDDEN: list[Shown] = held([])
+#: Called with `Work.caller` and the error that the work has raised in a call of mpi4py's own.
+ON_ERROR: list[Callable[[Any, Exception], None]] = held([])
 
 
 def show(requests: Iterable[Any]) -> None:
@@ -105,10 +107,14 @@ def _query(status: MPI.Status, shown: Shown) -> None:
         fill_empty(status)
     else:
         work.is_asked = True
+        # Work forgets its communicator when it ends.
+        caller = work.caller if ON_ERROR else None
         try:
             finish(work)
         except Exception as error:
             work.asked_error = error
+            for call in ON_ERROR:
+                call(caller, error)
             raise
         except BaseException as error:
             # A signal handler has raised it.

@@ -16,11 +16,13 @@ from typing import Any
 from mpi4py import MPI
 
 from ..errors import Aborted, CapacityExceeded, CollectiveMismatch, MPIError, NotSupported, PeerTimeout
+from ..requests import shown
 from ..system.process import held
 from ..system.replacing import replace_public
 
 _FOUND = MPIError, NotSupported, PeerTimeout, Aborted, CollectiveMismatch, CapacityExceeded
 _CLASSES = {NotSupported: MPI.ERR_UNSUPPORTED_OPERATION, CapacityExceeded: MPI.ERR_TRUNCATE}  # others: ERR_OTHER
+_CALLED = "has_called_handler"  # attribute of an exception
 _ENDING = MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT
 _Owner = MPI.Comm | MPI.Win
 _followed: dict[type, None] = held({})  # classes whose methods are to call handlers
@@ -38,17 +40,22 @@ _THREAD = _Thread()
 
 def follow_handlers(classes: Iterable[type]) -> None:
     """Let the methods of these classes call error handlers, once the program sets one."""
-    _followed.update(dict.fromkeys(classes))
+    new = dict.fromkeys(cls for cls in classes if cls not in _followed)
+    _followed.update(new)
+    if _undo:
+        _undo.append(replace_public(new, _calling_handlers))
 
 
 def note_handler(handler: MPI.Errhandler) -> None:
     """Let methods call handlers from now on, unless this is MPI.ERRORS_RETURN."""
     if handler != MPI.ERRORS_RETURN and not _undo:
         _undo.append(replace_public(_followed, _calling_handlers))
+        shown.ON_ERROR.append(_call_for_state)
 
 
 def unfollow_handlers() -> None:
     """Let no method call error handlers, until the program sets another one."""
+    shown.ON_ERROR.clear()
     while _undo:
         _undo.pop()()
 
@@ -92,13 +99,25 @@ def _owner_of(request: Any) -> _Owner | None:
     landing = getattr(request, "landing", None)
     if landing is not None:
         return getattr(landing, "_comm", None)
-    caller = request._work.caller if hasattr(request, "_work") else None
+    return _owner_of_state(request._work.caller) if hasattr(request, "_work") else None
+
+
+def _owner_of_state(caller: Any) -> _Owner | None:
     # MPI may have given the handle of a freed communicator to another one.
     return caller.comm if caller is not None and getattr(caller, "current", True) else None
 
 
+def _call_for_state(caller: Any, error: Exception) -> None:
+    """Call the handler for an error that a call of mpi4py's own has found."""
+    if not _THREAD.is_inside and isinstance(error, _FOUND):
+        _call_handler([_owner_of_state(caller)], error)
+        vars(error)[_CALLED] = True
+
+
 def _call_handler(owners: Sequence[_Owner | None], error: Exception) -> None:
-    """Call the handler for an error, unless MPI has called it."""
+    """Call the handler for an error, unless MPI or an earlier call has called it."""
+    if _CALLED in vars(error):
+        return
     first = error.__cause__
     if (isinstance(first, MPI.Exception) and not isinstance(first, MPIError)) or MPI.Is_finalized():
         return

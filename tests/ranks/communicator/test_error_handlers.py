@@ -1,11 +1,15 @@
 """Error handlers are called for errors that pyncclx finds as mpi4py calls them for the same calls with host arrays."""
 
+import importlib
+import sys
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import pyncclx
 from pyncclx.team import handlers
+from pyncclx.team.state import STAGES_BY_DEFAULT
 from support.arrays import put
 
 WORLD = MPI.COMM_WORLD
@@ -160,6 +164,31 @@ def test_a_request_that_is_older_than_its_handler():
         with pytest.raises(MPI.Exception, match="room for 32"):
             request.Wait()
         sending.Wait()
+        assert seen == [(comm.handle, MPI.ERR_TRUNCATE)]
+
+
+@pytest.mark.parametrize("wait", [lambda request: MPI.Request.Waitall([request]), MPI.Request.Wait])
+def test_calls_of_mpi4py_itself(wait):
+    """The handler is called in the call that completes the request, and no later call calls it again."""
+    with pyncclx.Communicator(WORLD).Dup() as comm:
+        comm.Set_errhandler(HANDLERS[MPI.Comm])
+        request, sending = comm.Irecv(put(np.zeros(4)), RANK, 1), comm.Isend(put(np.zeros(8)), RANK, 1)
+        with pytest.raises(MPI.Exception):
+            wait(request)
+        request.Wait()
+        sending.Wait()
+        assert seen == [(comm.handle, MPI.ERR_TRUNCATE)]
+
+
+def test_datatypes_that_pack():
+    """Their methods call handlers also if `pyncclx.MPI` is imported after the handler was set."""
+    with pyncclx.Communicator(WORLD).Dup() as comm:
+        comm.Set_errhandler(HANDLERS[MPI.Comm])
+        ours = importlib.import_module("pyncclx.MPI")
+        del sys.modules["pyncclx.MPI"]
+        STAGES_BY_DEFAULT.reset()
+        with pytest.raises(MPI.Exception):
+            ours.DOUBLE.Pack(put(np.zeros(4)), put(np.zeros(3)), 0, comm)
         assert seen == [(comm.handle, MPI.ERR_TRUNCATE)]
 
 
