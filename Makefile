@@ -19,12 +19,12 @@ demo: $(VENV)/ready
 	$(BIN)/python tests/launch.py -n 4 examples/moe/token_shuffle.py
 
 # make test K=allreduce: the tests of one subject, in one process and on 2 ranks. make test has a sample of the tests
-# and takes minutes; make test-all has all.
+# and takes minutes; make test-all has all. V=1 prints what each step prints, not only of steps that fail.
 test: $(VENV)/ready
-	@$(BIN)/python tests/run.py $(if $(K),host ranks -n 2 -k "$(K)")
+	@$(BIN)/python tests/run.py $(if $(V),--verbose) $(if $(K),host ranks -n 2 -k "$(K)")
 
 test-all: $(VENV)/ready
-	@$(BIN)/python tests/run.py --all $(if $(K),host ranks -n 2 -k "$(K)")
+	@$(BIN)/python tests/run.py --all $(if $(V),--verbose) $(if $(K),host ranks -n 2 -k "$(K)")
 
 # Ruff, mypy, and what checks the recipes in packaging/ and the workflow.
 lint: $(VENV)/ready

@@ -29,6 +29,7 @@ from pathlib import Path
 import launch
 import steps
 from steps import Result
+from support.quiet import quiet
 
 ROOT = Path(__file__).resolve().parent
 RANKS = (1, 2, 3, 4, 8)
@@ -73,14 +74,19 @@ def results(options: argparse.Namespace) -> Iterator[Result]:
                 yield steps.tests(step, ranks, arguments, None)
 
 
-def timed(running: Iterator[Result]) -> Iterator[Result]:
-    """Run steps; print the line of each when it is done."""
-    began, used = time.monotonic(), cpu_seconds()
-    for result in running:
+def timed(running: Iterator[Result], *, verbose: bool) -> Iterator[Result]:
+    """Run steps; print the line of each when it is done, and before it what a step printed that failed."""
+    while True:
+        began, used = time.monotonic(), cpu_seconds()
+        with contextlib.nullcontext("") if verbose else quiet() as text:
+            result = next(running, None)
+        if result is None:
+            return
+        if result.failed:
+            print(text, flush=True)
         result.seconds, result.cpu_seconds = time.monotonic() - began, cpu_seconds() - used
         print(line(result), flush=True)
         yield result
-        began, used = time.monotonic(), cpu_seconds()
 
 
 def has_room() -> bool:
@@ -89,14 +95,17 @@ def has_room() -> bool:
     return processors > 1 and os.getloadavg()[0] < 2 * processors and launch.device(1) == "host"
 
 
-def several_at_once() -> Iterator[Result]:
+def several_at_once(*, verbose: bool) -> Iterator[Result]:
     """Run all steps, some of them beside others."""
-    yield from timed(results(parsed(FIRST)))
+    yield from timed(results(parsed(FIRST)), verbose=verbose)
     here, *there = COLUMNS
     with contextlib.ExitStack() as ends:
         folders = [Path(ends.enter_context(tempfile.TemporaryDirectory())) for _ in there]
-        others = [ends.enter_context(beside(names, folder)) for names, folder in zip(there, folders, strict=True)]
-        yield from timed(results(parsed(here)))
+        option = ["--verbose"] * verbose
+        others = [
+            ends.enter_context(beside([*names, *option], folder)) for names, folder in zip(there, folders, strict=True)
+        ]
+        yield from timed(results(parsed(here)), verbose=verbose)
         for finished in others:
             yield from finished()
 
@@ -146,6 +155,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=RANKS)
     parser.add_argument("-k", dest="expression", help="only tests that match, as pytest's -k")
     parser.add_argument("--all", action="store_true", help="all tests, not the sample")
+    parser.add_argument("--verbose", action="store_true", help="print all that the steps print, not only what failed")
     parser.add_argument("--json", type=Path, help="write the results to this file, too")
     return parser.parse_args(arguments)
 
@@ -155,8 +165,10 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # some hundred processes import the same modules
     if options.all:
         os.environ["PYNCCLX_TEST_ALL"] = "1"
-    is_whole_sample = options == parsed(())
-    finished = list(several_at_once() if is_whole_sample and has_room() else timed(results(options)))
+    verbose = options.verbose
+    is_whole_sample = options == parsed(["--verbose"] * verbose)
+    at_once = is_whole_sample and has_room()
+    finished = list(several_at_once(verbose=verbose) if at_once else timed(results(options), verbose=verbose))
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in finished]))
     for each in finished:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,19 @@ def test_a_command_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "CLEANUP", 0.5)
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
     assert launch.run(sleeper, launch.environment("host"), 0.5) == launch.TIMED_OUT
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_only_steps_that_fail_show_what_they_print(capfd: pytest.CaptureFixture[str], verbose: bool) -> None:
+    def running() -> Iterator[steps.Result]:
+        for name, text in (("one", "....s...  [ 50%]\nall is well"), ("two", "..F.  [100%]\nthe reason")):
+            subprocess.run(["echo", f"==== {name}\n{text}"], check=True)
+            yield steps.Result(name, passed=int(name == "one"), failed=int(name == "two"))
+
+    assert [result.name for result in run.timed(running(), verbose=verbose)] == ["one", "two"]
+    shown = capfd.readouterr().out
+    assert ("all is well" in shown, "[ 50%]" in shown, "[100%]" in shown) == (verbose,) * 3
+    assert shown.index("==== two") < shown.index("the reason") < shown.index("\ntwo ")
 
 
 @pytest.mark.parametrize(
