@@ -76,7 +76,11 @@ class Reach:
     def check_mapped(self) -> None:
         """Raise if the memory has been given back."""
         if not self.team.windows.by_number:
-            raise MPIError(MPI.ERR_WIN, "the window's communicator has been freed, and its memory with it")
+            raise MPIError(
+                MPI.ERR_WIN,
+                "the window's communicator has been freed, and its memory from Alloc or Win.Allocate with it; free the "
+                "window first, or make it of a communicator that lives longer",
+            )
 
     def synchronize(self) -> None:
         """Wait on the host for the operations so far, and for the program's own stores."""

@@ -237,8 +237,9 @@ def test_after_free(comm):
     dup = comm.Dup()
     win = pyncclx.Win.Create(dup.Alloc(4, "i8"), 8, comm=dup)
     dup.Free()
-    with pytest.raises(MPI.Exception, match="has been freed"):
+    with pytest.raises(MPI.Exception, match=r"has been freed.*free the window first") as raised:
         win.Put(put(np.zeros(1, "i8")), 0)
+    assert raised.value.Get_error_class() == MPI.ERR_WIN
     win.Free()
 
 
