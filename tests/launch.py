@@ -14,8 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 # Settings that are no choice of the library's; what the user has set stays.
 ENVIRONMENT = {
@@ -38,6 +42,9 @@ ENVIRONMENT = {
 # Seconds that mpiexec has to clean up after its own time limit or a signal.
 CLEANUP = 15.0
 TIMED_OUT = 124
+# Exit code of Open MPI's launcher where it ends before it has begun a rank, and how often it is started then.
+COULD_NOT_START, MOST_STARTS = 213, 3
+TESTS = Path(__file__).resolve().parent
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -76,23 +83,124 @@ def mpiexec(ranks: int, *arguments: str) -> list[str]:
     return [program, "-n", str(ranks), sys.executable, *arguments]
 
 
+def job(
+    ranks: int,
+    *arguments: str,
+    options: Sequence[str] = (),
+    seconds: float = 100.0,
+    where: str = "host",
+    cwd: Path | None = None,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run python with `arguments` on each rank; return its exit code and what it has printed.
+
+    Parameters
+    ----------
+    ranks : int
+    *arguments : str
+    options : sequence of str
+        Those of the launcher.
+    seconds : float
+        Time limit; after it the exit code is `TIMED_OUT`.
+    where : str
+        The device.
+    cwd : Path, optional
+    **variables : str
+        Added to the environment. By default ranks import pyncclx and modules of tests from this repository.
+    """
+    program, *rest = mpiexec(ranks, *arguments)
+    paths = map(str, filter(None, (TESTS.parent, TESTS, os.environ.get("PYTHONPATH"))))
+    added = {"PYTHONPATH": os.pathsep.join(paths), **variables}
+    command = [program, *options, *rest]
+    return ended(command, environment(where) | added, seconds, cwd=cwd, capture_output=True)
+
+
 def run(command: Sequence[str], variables: Mapping[str, str], seconds: float) -> int:
     """Run a command and everything it starts for at most `seconds`; its exit code, or `TIMED_OUT`."""
+    return ended(command, variables, seconds).returncode
+
+
+def ended(
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    seconds: float,
+    *,
+    until: Callable[[], bool] | None = None,
+    capture_output: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and everything it starts; start a launcher again that could not begin.
+
+    Parameters
+    ----------
+    command : sequence of str
+    variables : mapping
+        The environment.
+    seconds : float
+        Time limit; after it the exit code is `TIMED_OUT`.
+    until : callable, optional
+        The command is ended, too, once this returns true.
+    capture_output : bool
+    **options
+        Those of `subprocess.Popen`.
+    """
     limited = {**variables, "MPIEXEC_TIMEOUT": str(round(seconds))}
+    for _ in range(MOST_STARTS):
+        with own_folder() as folder, _captured(capture_output) as files:
+            code = _once(command, seconds, until, {"env": limited | folder, **files, **options})
+            texts = [_text(file) for file in files.values()]
+        if code != COULD_NOT_START:
+            break
+    return subprocess.CompletedProcess(command, code, *texts)
+
+
+@contextmanager
+def _captured(capture_output: bool) -> Iterator[dict[str, IO[str]]]:
+    """Make files for what a command prints, if any. A pipe would be open as long as any process has it."""
+    with ExitStack() as files:
+        names = ("stdout", "stderr") if capture_output else ()
+        yield {name: files.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for name in names}
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+@contextmanager
+def own_folder() -> Iterator[dict[str, str]]:
+    """Make a folder for the files of a launcher; yield the variables that name it.
+
+    Open MPI's launcher does not start where it finds a file of another, killed one that had the same number.
+    """
+    with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as folder:
+        yield folder_of(folder)
+
+
+def folder_of(path: str) -> dict[str, str]:
+    """The variables that let a launcher have its files in a folder."""
+    return {"PRTE_MCA_prte_tmpdir_base": path}
+
+
+def _once(command: Sequence[str], seconds: float, until: Callable[[], bool] | None, options: dict[str, Any]) -> int:
+    began = time.monotonic()
     process = subprocess.Popen(
         command,
-        env=limited,
         start_new_session=True,
-        stdin=subprocess.DEVNULL,
         preexec_fn=end_with_parent,  # noqa: PLW1509  it takes no lock
+        **{"stdin": subprocess.DEVNULL, **options},
     )
     try:
-        return process.wait(seconds + CLEANUP)
-    except subprocess.TimeoutExpired:
-        print(f"ended after {seconds:g} s: {' '.join(command)}", file=sys.stderr, flush=True)
-        return TIMED_OUT
+        with suppress(subprocess.TimeoutExpired):
+            while until is not None and process.poll() is None and time.monotonic() < began + seconds and not until():
+                time.sleep(0.05)
+            process.wait(seconds + CLEANUP if until is None else 0.0)
     finally:
         end(process)
+    if process.returncode == 0 or time.monotonic() < began + seconds:
+        return process.returncode
+    print(f"ended after {seconds:g} s: {' '.join(command)}", file=sys.stderr, flush=True)
+    return TIMED_OUT
 
 
 def end_with_parent() -> None:
@@ -100,7 +208,7 @@ def end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """End what is left of a process and of its group. An mpiexec that is asked politely ends its ranks."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:

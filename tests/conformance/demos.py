@@ -9,8 +9,8 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,11 @@ def outcome(ranks: int, words: tuple[str, ...]) -> dict[str, Any]:
     """What a run ended with and printed: numbers masked, lines sorted."""
     settings = {"PYNCCLX_TIMEOUT": "20", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     environment = {**os.environ, **launch.environment("host"), **settings}
-    files: dict[str, Any] = {"input": INPUT, "capture_output": True, "text": True}
-    try:
-        done = subprocess.run(launch.mpiexec(ranks, *words), check=False, env=environment, timeout=SECONDS, **files)
-    except subprocess.TimeoutExpired:
+    with tempfile.TemporaryFile("w+") as given:
+        given.write(INPUT)
+        given.seek(0)
+        done = launch.ended(launch.mpiexec(ranks, *words), environment, SECONDS, stdin=given, capture_output=True)
+    if done.returncode == launch.TIMED_OUT:
         return {"code": "took too long", "lines": [], "errors": ""}
     masked = re.sub(r"[-+]?\d[\d.,e+-]*", "#", done.stdout)
     lines = sorted(" ".join(line.split()) for line in masked.splitlines())

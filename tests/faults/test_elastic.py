@@ -1,9 +1,6 @@
 """Rank after rank is killed, the others shrink and grow: nothing piles up."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +15,8 @@ PROGRAM = Path(__file__).with_name("elastic.py")
 @pytest.mark.parametrize("kills", [3, pytest.param(25, marks=[pytest.mark.thorough, pytest.mark.timeout(900)])])
 def test_kills_in_a_row(tmp_path, kills):
     seconds = 150 + 20 * kills
-    program, *arguments = launch.mpiexec(3, str(PROGRAM), str(kills))
-    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYNCCLX_DUMP": str(tmp_path)}
-    done = subprocess.run(
-        [program, *jobs.OPTIONS, *arguments],
-        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path), "PYNCCLX_TEST_SECONDS": str(seconds)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds + 30,
-        check=False,
-    )
+    settings = {"PYNCCLX_HEAP": "2M", "PYNCCLX_DUMP": str(tmp_path), "PYNCCLX_TEST_SECONDS": str(seconds)}
+    done = launch.job(3, str(PROGRAM), str(kills), options=jobs.OPTIONS, seconds=seconds + 30, **settings)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("done")] or pytest.fail(done.stderr)
     before, after, size = ast.literal_eval(f"[{line[5:].replace(') (', '), (').replace(') ', '), ')}]")
     assert size == 3, done.stderr

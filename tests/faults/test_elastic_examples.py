@@ -1,7 +1,6 @@
 """The programs of examples/elastic, with ranks that die; each compares its result with that of one rank."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -32,17 +31,9 @@ pytestmark = pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goe
 
 def last_line(folder, ranks, fault, program, *arguments):
     """What the program prints in the end, on the ranks that live; they dump into the folder."""
-    command, *rest = launch.mpiexec(ranks, str(FOLDER / program), *arguments)
-    variables = {**launch.environment("host"), "PYNCCLX_FAULT": fault, "PYNCCLX_DUMP": str(folder)}
-    done = subprocess.run(
-        [command, *jobs.OPTIONS, *rest],
-        env={**variables, "PYNCCLX_HEAP": "2M"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=jobs.SECONDS,
-        check=False,
-    )
+    settings = {"PYNCCLX_FAULT": fault, "PYNCCLX_DUMP": str(folder), "PYNCCLX_HEAP": "2M"}
+    program = str(FOLDER / program)
+    done = launch.job(ranks, program, *arguments, options=jobs.OPTIONS, seconds=jobs.SECONDS, **settings)
     lines = [line for line in done.stdout.splitlines() if " steps, " in line]
     assert len(lines) == 1, done.stdout + done.stderr
     return lines[0]

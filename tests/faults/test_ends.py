@@ -1,8 +1,5 @@
 """Ranks that end after their last call, come late, free what has failed, or revoke: nobody is blamed or left alone."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,17 +16,8 @@ THOROUGH = pytest.mark.thorough
 
 def lines(ranks, name, *options, count=LONG, nodes="", **settings):
     """What the ranks of a job have printed, by rank."""
-    program, *arguments = launch.mpiexec(ranks, str(PROGRAM), name, str(count))
-    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "8M", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [program, *options, *arguments],
-        env={**environment, "PYNCCLX_TEST_NODES": nodes, **settings},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    settings = {"PYNCCLX_HEAP": "8M", "PYNCCLX_TEST_NODES": nodes, **settings}
+    done = launch.job(ranks, str(PROGRAM), name, str(count), options=options, seconds=120, **settings)
     printed = [line.partition(": ") for line in done.stdout.splitlines() if line.startswith("rank ")]
     by_rank = {rank: [text for each, _, text in printed if each == f"rank {rank}"] for rank in range(ranks)}
     assert all(by_rank.values()), done.stdout + done.stderr

@@ -104,6 +104,7 @@ class Job:
             listener.listen(self.ranks)
             listener.settimeout(START_S)
             variables = launch.environment(launch.device(self.ranks)) | {"PYNCCLX_TIMEOUT": TIMEOUT_S} | way.variables
+            variables |= launch.folder_of(self._folder.name)
             if variables.get("PYNCCLX_DEVICE") == "host":
                 variables.setdefault("PYNCCLX_HEAP", HEAP)
             elif self.ranks > launch.gpus():

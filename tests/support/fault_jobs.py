@@ -1,9 +1,10 @@
 """Jobs whose ranks fail: started under an MPI that goes on then, ended if they hang, and looked through afterwards."""
 
+import contextlib
+import functools
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -58,6 +59,7 @@ def run(
     """
     with tempfile.TemporaryDirectory() as folder:
         program, *arguments = launch.mpiexec(ranks, str(PROGRAM), operation, str(calls))
+        command = [program, *(OPTIONS if tolerant else []), *arguments]
         mark = uuid.uuid4().hex
         tests = {"FOLDER": folder, "SECONDS": str(SECONDS), "SHRINK": str(int(shrink)), "MARK": mark}
         if timeout_s is not None:
@@ -72,31 +74,19 @@ def run(
             **settings,
         }
         with (Path(folder) / "output").open("w+b") as output:
-            job = subprocess.Popen(
-                [program, *(OPTIONS if tolerant else []), *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-            try:
-                _wait(job, Path(folder), ranks, stopped)
-            finally:
-                if job.poll() is None:
-                    job.terminate()
-                    job.wait()
-        return _job(Path(folder), job.returncode, mark)
+            let_go_on = functools.partial(_let_go_on, Path(folder), ranks, stopped)
+            files = {"stdout": output, "stderr": output}
+            done = launch.ended(command, environment, SECONDS + 30, until=let_go_on, **files)
+        return _job(Path(folder), done.returncode, mark)
 
 
-def _wait(job: "subprocess.Popen[bytes]", folder: Path, ranks: int, stopped: int | None) -> None:
-    """Wait for the end of a job, and let a rank go on when the others have written their outcomes."""
-    end = time.monotonic() + SECONDS + 30
-    while job.poll() is None and time.monotonic() < end:
-        there = {rank for rank in range(ranks) if (folder / f"rank{rank}").exists()}
-        if stopped is not None and there >= set(range(ranks)) - {stopped}:
+def _let_go_on(folder: Path, ranks: int, stopped: int | None) -> bool:
+    """Let a stopped rank go on when the others have written their outcomes; the job goes on in any case."""
+    there = {rank for rank in range(ranks) if (folder / f"rank{rank}").exists()}
+    if stopped is not None and there >= set(range(ranks)) - {stopped}:
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
             os.kill(int((folder / f"pid{stopped}").read_text()), signal.SIGCONT)
-            stopped = None
-        time.sleep(0.05)
+    return False
 
 
 def _job(folder: Path, code: int, mark: str) -> Job:

@@ -14,16 +14,7 @@ needs_survivors = pytest.mark.skipif(
 
 def run_with_survivors(program: str, *arguments: str, ranks: int, timeout_s: float) -> subprocess.CompletedProcess[str]:
     """Run a program, given as text, on the host device; skip the test if MPI cannot go on without a process."""
-    launcher, *rest = launch.mpiexec(ranks, "-c", program, *arguments)
-    done = subprocess.run(
-        [launcher, "--with-ft", "ulfm", *rest],
-        env=launch.environment("host"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    done = launch.job(ranks, "-c", program, *arguments, options=["--with-ft", "ulfm"], seconds=timeout_s)
     if "unknown" in done.stderr.lower() and "ulfm" in done.stderr:
         pytest.skip("this Open MPI cannot go on without a process")
     return done

@@ -1,6 +1,5 @@
 """Which GPU is a process's, and that calls make it the current one."""
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +62,6 @@ def test_the_gpu_becomes_current_if_another_is(monkeypatch):
 @pytest.mark.skipif(launch.gpus() < 2, reason="takes two GPUs")
 def test_arrays_on_a_gpu_that_is_not_current():
     program = Path(__file__).parents[2] / "support" / "first_array.py"
-    command, variables = launch.mpiexec(2, "-m", "mpi4py", str(program)), launch.environment("gpu")
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    done = launch.job(2, "-m", "mpi4py", str(program), where="gpu", seconds=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(done.stdout.split("\n"))[1:] == ["rank 0 on GPU 0", "rank 1 on GPU 1"]

@@ -41,9 +41,7 @@ sys.exit(0)
 
 def ranks(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`python -m pyncclx` on some ranks of the host device."""
-    command = launch.mpiexec(count, "-m", "pyncclx", *arguments)
-    variables = {**launch.environment("host"), "PYTHONPATH": str(ROOT), "PYNCCLX_HEAP": "512K"}
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    return launch.job(count, "-m", "pyncclx", *arguments, PYNCCLX_HEAP="512K")
 
 
 @pytest.fixture
@@ -119,10 +117,7 @@ def test_info_of_several_nodes(tmp_path: Path) -> None:
         "os.environ['PYNCCLX_NODE'] = str(MPI.COMM_WORLD.rank % 2)\n"
         "sys.argv[1:] = ['info', '--json']\nmain.main()\n"
     )
-    variables = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        launch.mpiexec(3, str(program)), env=variables, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = launch.job(3, str(program), seconds=200)
     assert done.returncode == 0, done.stdout + done.stderr
     printed = json.loads(done.stdout)["between_nodes"]
     assert (printed["ranks_of_nodes"], printed["rails"], printed["engine"]) == ([2, 1], 1, "mpi")
@@ -149,9 +144,7 @@ def test_doctor_names_the_rank_and_the_element(tmp_path: Path) -> None:
         "trials.TRIALS['Allreduce'] = wrong\n"
         "doctor.run(main.parse(['doctor']))\n"
     )
-    command = launch.mpiexec(2, str(program))
-    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT), "PYNCCLX_HEAP": "512K"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = launch.job(2, str(program), PYNCCLX_HEAP="512K")
     assert done.returncode == 1
     assert done.stdout.splitlines()[1].startswith("FAILED Allreduce")
     text = "rank 1: AssertionError: Trial: 1 of 2 elements are wrong: element 1 is 7, not 6"
@@ -217,9 +210,7 @@ def test_a_late_init(tmp_path: Path, first: str) -> None:
 def test_a_late_init_with_the_swapped_import(tmp_path: Path) -> None:
     program = tmp_path / "late.py"
     program.write_text(LATE.format(first="from pyncclx import MPI", then=""))
-    environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT), "PYNCCLX_HEAP": "512K"}
-    command = launch.mpiexec(2, str(program))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = launch.job(2, str(program), PYNCCLX_HEAP="512K")
     assert (done.returncode, done.stdout.split()) == (0, ["ended"] * 2), done.stderr
 
 
@@ -231,7 +222,9 @@ def test_settings_of_mpi4py(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--gpu-aware"]], ids=["by_itself", "gpu_aware"])
-def test_programs_that_ask_whether_mpi_is_gpu_aware(tmp_path: Path, words: list[str]) -> None:
+def test_programs_that_ask_whether_mpi_is_gpu_aware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
     """A package with the names of heat's decides, and reads what it has decided, as heat does."""
     package = tmp_path / "heat" / "core"
     package.mkdir(parents=True)
@@ -244,10 +237,8 @@ def test_programs_that_ask_whether_mpi_is_gpu_aware(tmp_path: Path, words: list[
         "import os, heat\n"
         "print(heat.core.communication.GPU_AWARE_MPI, os.environ.get('PYLOPS_MPI_CUDA_AWARE'))\n"
     )
-    environment = {**launch.environment("host"), "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    environment.pop("PYLOPS_MPI_CUDA_AWARE", None)
-    command = launch.mpiexec(1, "-m", "pyncclx", "run", *words, str(program))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    monkeypatch.delenv("PYLOPS_MPI_CUDA_AWARE", raising=False)
+    done = launch.job(1, "-m", "pyncclx", "run", *words, str(program), PYTHONPATH=f"{ROOT}:{tmp_path}")
     expected = ["True", "1"] if words else ["False", "None"]
     assert (done.returncode, done.stdout.split()) == (0, expected), done.stderr
 

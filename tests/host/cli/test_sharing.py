@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -92,11 +91,9 @@ def test_a_system_without_yama():
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_info_has_it(count):
-    command = [sys.executable, "-m", "pyncclx", "info", "--json"]
-    if count > 1:
-        command = launch.mpiexec(count, "-m", "pyncclx", "info", "--json")
-    variables = {**launch.environment("host"), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    arguments = "-m", "pyncclx", "info", "--json"
+    command = launch.mpiexec(count, *arguments) if count > 1 else [sys.executable, *arguments]
+    done = launch.ended(command, launch.environment("host") | {"PYTHONPATH": str(ROOT)}, 100, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)["sharing"]
     assert (found["descriptors_refused"], found["proc_refused"]) == (None, None)

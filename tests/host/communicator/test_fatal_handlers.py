@@ -1,6 +1,5 @@
 """MPI.ERRORS_ARE_FATAL and MPI.ERRORS_ABORT end the job for an error that pyncclx finds."""
 
-import subprocess
 
 import pytest
 
@@ -32,15 +31,7 @@ WAYS = {
 
 
 def run(**lines):
-    return subprocess.run(
-        launch.mpiexec(1, "-c", PROGRAM.format(**{"rc": "", "first": "", "then": "", **lines})),
-        env=launch.environment("host"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return launch.job(1, "-c", PROGRAM.format(**{"rc": "", "first": "", "then": "", **lines}))
 
 
 @pytest.mark.parametrize("way", WAYS)

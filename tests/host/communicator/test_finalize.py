@@ -1,7 +1,6 @@
 """Programs that end without freeing what they have made."""
 
 import re
-import subprocess
 
 import pytest
 
@@ -45,15 +44,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_that_frees_nothing(end):
     """It ends with code 0 and without a word on stderr, and what it has printed is there."""
-    done = subprocess.run(
-        launch.mpiexec(2, "-c", PROGRAM + ENDS[end]),
-        env=launch.environment("host"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = launch.job(2, "-c", PROGRAM + ENDS[end])
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"rank (\d): (\w+)", done.stdout)) == [("0", "True"), ("1", "True")]
     assert "Traceback" not in done.stderr
@@ -74,14 +65,6 @@ comm.Alltoallv([np.ones(2 * comm.size), np.full(comm.size, 2)], recv, layout="pa
 @pytest.mark.parametrize("end", ["", "MPI.Finalize()", "MPI.Comm.f2py(comm.py2f()).Free()"])
 def test_rows_without_room_are_reported_at_the_end(end):
     """No later call raises it: a line on stderr names the rank, its room and what came."""
-    done = subprocess.run(
-        launch.mpiexec(2, "-c", LOST + end),
-        env=launch.environment("host"),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = launch.job(2, "-c", LOST + end)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall("before a call has raised CapacityExceeded: .*rank 1", done.stderr)) == 1, done.stderr

@@ -1,7 +1,6 @@
 """Children that a rank forks: nothing they do changes the rank, and calls raise there."""
 
 import re
-import subprocess
 
 import pytest
 
@@ -68,15 +67,7 @@ MPI.Finalize()
 
 
 def run(program, ranks=3, **variables):
-    done = subprocess.run(
-        launch.mpiexec(ranks, "-c", BEGIN + program + END),
-        env={**launch.environment("host"), "PYNCCLX_TIMEOUT": "15", **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = launch.job(ranks, "-c", BEGIN + program + END, **{"PYNCCLX_TIMEOUT": "15", **variables})
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(re.findall(r"rank (\d): right, child (-?\d+)", done.stdout)), done
 

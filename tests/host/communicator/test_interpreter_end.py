@@ -1,7 +1,6 @@
 """Functions of atexit and destructors that communicate, while the interpreter ends and starts no thread any more."""
 
 import re
-import subprocess
 from functools import partial
 
 import pytest
@@ -87,15 +86,7 @@ def run(tmp_path):
 
 
 def _run(program, where, what, before, *, runner=("-m", "pyncclx", "run")):
-    done = subprocess.run(
-        launch.mpiexec(2, *runner, program, where, what, before),
-        env={**launch.environment("host"), "PYNCCLX_TIMEOUT": "15"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = launch.job(2, *runner, program, where, what, before, seconds=60, PYNCCLX_TIMEOUT="15")
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stdout + done.stderr
     assert sorted(re.findall(r"rank (\d): (\w+)", done.stdout)) == [("0", "True"), ("1", "True")], done.stderr
 

@@ -1,7 +1,6 @@
 """The code of README, of the documentation and of its tutorial runs, on two ranks of the host device."""
 
 import re
-import subprocess
 
 import pytest
 
@@ -14,9 +13,7 @@ def test_every_block_runs(capsys):
     blocks = [block for page in doc_blocks.PAGES for block in doc_blocks.blocks_of(page) if block.shown]
     on_gpus = sum(block.needs_gpu for block in blocks)
     program = str(doc_blocks.ROOT / "tests" / "support" / "doc_blocks.py")
-    command = launch.mpiexec(2, "-m", "mpi4py", program)
-    variables = launch.environment("host") | {"PYNCCLX_TIMEOUT": "60", "PYTHONPATH": str(doc_blocks.ROOT)}
-    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=250, check=False)
+    ended = launch.job(2, "-m", "mpi4py", program, seconds=250, PYNCCLX_TIMEOUT="60")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     with capsys.disabled():
         ran, programs = len(blocks) - on_gpus, len(doc_blocks.FIRST_STEPS)

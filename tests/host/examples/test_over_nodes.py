@@ -1,6 +1,5 @@
 """Examples as they are, over two pretend nodes of unequal size: they pass their own checks."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def test_passes(name: str, tmp_path: Path) -> None:
     picture = [] if name in WITHOUT_PICTURE else [f"--output={tmp_path / 'picture.png'}"]
     environment = {**launch.environment("host"), "PYTHONPATH": str(ROOT), "PYNCCLX_TIMEOUT": "120"}
     program = command([str(ROOT / "examples" / name), *PROGRAMS[name], *picture])
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    done = launch.ended(program, environment, 600, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED" in done.stdout
     assert "FAILED" not in done.stdout

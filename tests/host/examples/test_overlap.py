@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,10 +30,8 @@ EACH = {
 def test_passes(name: str, tmp_path: Path) -> None:
     picture, table = tmp_path / "picture.png", tmp_path / "table.json"
     outputs = "--output", str(picture), "--json", str(table)
-    command = launch.mpiexec(3, str(EXAMPLES / name), *ARGUMENTS[name], *outputs)
-    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "512K", "PYNCCLX_TIMEOUT": "60"}
-    environment["PYTHONPATH"] = str(EXAMPLES.parent)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    settings = {"PYNCCLX_HEAP": "512K", "PYNCCLX_TIMEOUT": "60"}
+    done = launch.job(3, str(EXAMPLES / name), *ARGUMENTS[name], *outputs, seconds=120, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "check: PASSED" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")

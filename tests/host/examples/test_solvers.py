@@ -21,12 +21,9 @@ OTHER_WAYS = [("jacobi.py", ["--mpi4py"]), ("jacobi_partitioned.py", ["--message
 def test_passes(name: str, flags: list[str], tmp_path: Path) -> None:
     size, steps = ARGUMENTS[name]
     picture = tmp_path / "picture.png"
-    command = launch.mpiexec(
-        3, str(SOLVERS / name), f"--size={size}", f"--steps={steps}", f"--output={picture}", *flags
-    )
-    environment = {**launch.environment("host"), "PYNCCLX_HEAP": "512K", "PYNCCLX_TIMEOUT": "60"}
-    environment["PYTHONPATH"] = str(ROOT)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    arguments = f"--size={size}", f"--steps={steps}", f"--output={picture}", *flags
+    settings = {"PYNCCLX_HEAP": "512K", "PYNCCLX_TIMEOUT": "60"}
+    done = launch.job(3, str(SOLVERS / name), *arguments, seconds=120, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED" in done.stdout
     assert f"by {'mpi4py' if '--mpi4py' in flags else 'pyncclx'}" in done.stdout

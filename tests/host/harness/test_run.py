@@ -58,20 +58,8 @@ def on_two_ranks(folder: Path, program: str) -> tuple[int, str]:
     shutil.copy(TESTS / "conftest.py", folder)
     (folder / "test_sample.py").write_text(program)
     pytest = ["-m", "pytest", "-q", "--color=no", "-p", "no:timeout", "-p", "no:cacheprovider"]
-    command = launch.mpiexec(2, *pytest, str(folder))
-    variables = {"PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent)))}
-    variables["PYNCCLX_TEST_LAST_WORDS"] = str(folder / "last_words")
-    child = subprocess.run(
-        command,
-        env=launch.environment("host") | variables,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    return child.returncode, child.stdout
+    child = launch.job(2, *pytest, str(folder), cwd=folder, PYNCCLX_TEST_LAST_WORDS=str(folder / "last_words"))
+    return child.returncode, child.stdout + child.stderr
 
 
 def test_a_failure_of_one_rank_is_reported_once(tmp_path: Path) -> None:

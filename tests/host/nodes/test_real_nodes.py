@@ -36,18 +36,10 @@ def run(nodes: str, ranks: int) -> str:
     exported = [part for name in (*variables, "PYNCCLX_DEVICE", "PATH") for part in ("-x", name)]
     environment = launch.environment("host")
     del environment["PRTE_MCA_rmaps_default_mapping_policy"]  # would put all ranks on the first node
-    ended = subprocess.run(
-        [
-            *(command, "--prtemca", "plm_ssh_agent", str(AGENT), "--host", nodes, "-n", *python[:1], *exported),
-            *("--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", *python[1:]),
-        ],
-        env={**environment, **variables},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    options = "--prtemca", "plm_ssh_agent", str(AGENT), "--host", nodes, "-n", *python[:1], *exported
+    transports = "--map-by", "slot", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"
+    whole = [command, *options, *transports, *python[1:]]
+    ended = launch.ended(whole, {**environment, **variables}, 150, capture_output=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -72,15 +64,9 @@ def test_a_job_of_two_nodes_with_mpich():
         pytest.skip(f"MPICH is not installed in {MPICH}")
     variables = {"PYTHONPATH": str(TESTS.parent), "UNSHARE": unshare(), "PYNCCLX_TIMEOUT": "60"}
     launcher = ["-launcher", "ssh", "-launcher-exec", str(AGENT), "-iface", "lo", "-hosts", "nodea:2,nodeb:2"]
-    ended = subprocess.run(
-        [str(mpiexec), *launcher, "-n", "4", sys.executable, "-m", "mpi4py", str(PROGRAM)],
-        env={**launch.environment("host"), **variables, "MPI4PY_LIBMPI": str(library), "MPIEXEC_TIMEOUT": "140"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    command = [str(mpiexec), *launcher, "-n", "4", sys.executable, "-m", "mpi4py", str(PROGRAM)]
+    variables = {**launch.environment("host"), **variables, "MPI4PY_LIBMPI": str(library)}
+    ended = launch.ended(command, variables, 140, capture_output=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "right on nodea nodea nodeb nodeb native: " in ended.stdout
     assert "4 ranks on 2 nodes" in ended.stdout

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -52,15 +51,8 @@ def on_slurm(folder, script, **variables):
     file = folder / "script"  # no process but those of the job has its words in its command
     file.write_text(script)
     environment = {**launch.environment("host"), "PYTHONPATH": str(TESTS.parent), "PYNCCLX_TIMEOUT": "120", **variables}
-    done = subprocess.run(
-        [str(SLURM), str(folder / "slurm"), "bash", "-eu", str(file)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    command = [str(SLURM), str(folder / "slurm"), "bash", "-eu", str(file)]
+    done = launch.ended(command, environment, 400, capture_output=True)
     if done.returncode == CANNOT:
         pytest.skip(done.stdout.strip())
     assert done.returncode == 0, done.stdout + done.stderr

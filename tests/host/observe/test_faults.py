@@ -1,12 +1,11 @@
 """Programs go wrong on three ranks, and what they leave is analysed: support/faulty.py has what each does."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,18 +46,22 @@ def cause_of(name):
     return pytest.param(name, marks=() if name in SAMPLED else pytest.mark.thorough)
 
 
-def fail(folder, name):
-    """Run the program until it has ended, or all ranks have dumped by a signal; then end it."""
+@contextmanager
+def failed(folder, name):
+    """Run the program until it has ended, or all ranks have dumped by a signal; end it after the block."""
     variables = {**launch.environment("host"), "PYNCCLX_DUMP": str(folder)}
     variables |= {"PYNCCLX_TIMEOUT": "60" if name in UNTIMED else "3"}
     variables |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYNCCLX_HEAP": "8M"}
     command = launch.mpiexec(RANKS, str(ROOT / "tests/support/faulty.py"), name)
-    with (folder / "out").open("w") as out:
-        job = subprocess.Popen(command, env=variables, stdout=out, stderr=out, start_new_session=True)
+    with (folder / "out").open("w") as out, launch.own_folder() as own:
+        job = subprocess.Popen(command, env=variables | own, stdout=out, stderr=out, start_new_session=True)
         deadline = time.monotonic() + SECONDS
         while job.poll() is None and time.monotonic() < deadline and not all_have_dumped(folder):
             time.sleep(0.1)
-    return job
+        try:
+            yield
+        finally:
+            launch.end(job)
 
 
 def all_have_dumped(folder):
@@ -78,13 +81,8 @@ def analyse(folder):
 @pytest.mark.parametrize("name", [cause_of(name) for name in CAUSES])
 def test_the_cause_is_named(tmp_path, name):
     cause, ranks, part = CAUSES[name]
-    job = fail(tmp_path, name)
-    try:
+    with failed(tmp_path, name):
         verdicts = analyse(tmp_path)
-    finally:
-        if job.poll() is None:
-            os.killpg(job.pid, signal.SIGTERM)
-            job.wait(30)
     out = (tmp_path / "out").read_text()
     if cause is None:
         assert verdicts == [], out

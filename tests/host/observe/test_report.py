@@ -2,7 +2,6 @@
 
 import ast
 import json
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,9 +201,7 @@ def report(folder: Path, program: str) -> Rows:
     """Run a program with --report and read the table."""
     path = folder / "program.py"
     path.write_text(program)
-    command = launch.mpiexec(RANKS, "-m", "pyncclx", "run", "--report", str(path))
-    variables = {**launch.environment("host"), "PYNCCLX_HEAP": "2M", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=100, check=False)
+    done = launch.job(RANKS, "-m", "pyncclx", "run", "--report", str(path), PYNCCLX_HEAP="2M")
     assert done.returncode == 0, done.stderr
     _, _, table = done.stdout.partition("operation")
     rows: Rows = {}

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,14 +25,8 @@ def run(words: Sequence[str], ranks: int, where: str, more: Mapping[str, str], s
         variables |= {"CLIENT_RECORD": f"{scratch}/record", "CLIENT_DEVICE": where, "PYNCCLX_TIMEOUT": "30"}
         output = Path(scratch) / "output"
         with output.open("w") as file:
-            command = launch.mpiexec(ranks, *words)
-            try:
-                done = subprocess.run(
-                    command, env=variables, timeout=seconds, stdout=file, stderr=subprocess.STDOUT, check=False
-                )
-                code: int | str = done.returncode
-            except subprocess.TimeoutExpired:
-                code = TOO_LONG
+            done = launch.ended(launch.mpiexec(ranks, *words), variables, seconds, stdout=file, stderr=file)
+            code = TOO_LONG if done.returncode == launch.TIMED_OUT else done.returncode
         records = [read(path) for path in sorted(Path(scratch).glob("record.*"))]
         return {"code": code, "records": records, "output": output.read_text(errors="replace")[-3000:]}
 
