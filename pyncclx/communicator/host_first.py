@@ -17,9 +17,9 @@ from numpy import ndarray
 from .. import events  # noqa: F401  used in `_SOURCE`, like the other F401
 from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
-from ..messages import host_receive, host_sendrecv, unsent  # noqa: F401
+from ..messages import host_receive, unsent  # noqa: F401
+from ..messages.base import MessageBase
 from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
-from ..messages.partitioned_ends import MADE  # noqa: F401
 from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
@@ -29,7 +29,7 @@ from ..system import settings
 from ..system.process import cached
 
 _Method = Callable[..., Any]
-_IN_PLACE = MPI.IN_PLACE
+_IN_PLACE, ANY_TAG = MPI.IN_PLACE, MPI.ANY_TAG
 #: Classes of arguments that may be plain.
 _CLASSES = frozenset((ndarray, MPI.buffer, list, tuple, type(None), type(MPI.IN_PLACE)))
 
@@ -75,7 +75,7 @@ def parameters(name: str) -> tuple[str, ...]:
 _SOURCE = """
 def made(original, native, family, staged, kinds, default):
     def {name}({parameters}{options}):
-        if {plain} and not events.listeners{and_no_options}:
+        {guard}if {plain} and not events.listeners{and_no_options}:
             {by_mpi}
         if type(self) not in kinds:
             if not issubclass(type(self), family):  # MPI.Comm.Send(comm, ...), where comm is mpi4py's
@@ -104,7 +104,7 @@ _RECEIVE = """status = MPI.Status() if status is None else status
                 raise
             try:
                 if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
-                    host_receive.examine(self, original, ({{but_status}}), {buffer}, status)
+                    host_receive.examine(self, {buffer}, status)
             except BaseException as error:
                 if not isinstance(error, Exception):
                     host_receive.abandon(self, {buffer})
@@ -118,13 +118,14 @@ _RECEIVES = {
                 done = original(self, buf, source, tag)
                 return going_on(done) if unsent.OF_PROCESS else done
             return host_receive.ireceive_plain(self, original, buf, source, tag)""",
-    # MPI buffers shorter messages. With longer ones its method could wait for ever: see `host_sendrecv.begin_both`.
-    "Sendrecv": """if MADE and recvtag == MPI.ANY_TAG and getattr(sendbuf, "nbytes", 1025) > 1024:
-                return host_sendrecv.sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, status)
-            """
-    + _RECEIVE.format(buffer="recvbuf"),
+    "Sendrecv": _RECEIVE.format(buffer="recvbuf"),
 }
 RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
+_ANY_TAG = (*RECEIVES, "Recv_init")  # receives that may be of any tag
+#: MPI must not give these the library's own messages: see `messages/contacts.py`.
+_GUARD = """if {tag} == ANY_TAG and source not in getattr(self, "guarded", ()):
+            guard(self, source)
+        """
 
 
 def host_first(name: str, native: _Method, family: type = object, staged: _Method | None = None) -> _Method:
@@ -151,9 +152,9 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
         "name": name,
         **dict(zip(("options", "and_no_options", "or_options"), options, strict=True)),
         "arguments": ", ".join(arguments),
-        "but_status": ", ".join(arguments[:-1]),
         "parameters": ", ".join(f'{each}=default["{each}"]' if each in defaults else each for each in arguments),
         "plain": _plain(name),
+        "guard": _GUARD.format(tag="recvtag" if "recvtag" in arguments else "tag") if name in _ANY_TAG else "",
         "done": "going_on(done) if unsent.OF_PROCESS else done" if is_nonblocking(name) else "done",
     }
     if name == "Bsend":
@@ -162,6 +163,12 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
     source = _SOURCE.format(by_mpi=_RECEIVES.get(name, _BY_MPI).format(**texts), **texts)
     exec(compile(source, f"{__file__}:{name}", "exec"), globals(), namespace)
     return functools.wraps(native)(namespace["made"](original, native, family, staged, set(), defaults))
+
+
+def guard(comm: Any, source: int) -> None:
+    """Prepare a receive of any tag; see `MessageBase.guard`."""
+    if isinstance(comm, MessageBase):
+        comm.guard(source)
 
 
 def _plain(name: str) -> str:
@@ -183,19 +190,12 @@ def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], k
     arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
     into = next(each.name for each in OPERATIONS[name] if each.written)
     buf = arguments.get(into)
-    tag = "recvtag" if "recvtag" in parameters(name) else "tag"
-    source_and_tag = arguments.get("source", MPI.ANY_SOURCE), arguments.get(tag, MPI.ANY_TAG)
     if is_nonblocking(name):
-        return host_receive.ireceive(
-            comm,
-            lambda view: call(**{**arguments, into: view}),
-            buf,
-            again=lambda view: MPI.Comm.Irecv(comm, view, *source_and_tag),
-        )
+        return host_receive.ireceive(comm, lambda view: call(**{**arguments, into: view}), buf)
     status = arguments.pop("status", None)
 
     @functools.wraps(call)
-    def receive(source: int, tag: int, status: MPI.Status) -> None:
+    def receive(status: MPI.Status) -> None:
         call(**arguments, status=status)
 
-    return host_receive.receive(comm, receive, source_and_tag, buf, status)
+    return host_receive.receive(comm, receive, (), buf, status)

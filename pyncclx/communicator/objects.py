@@ -138,6 +138,8 @@ class ObjectMessages(MessageBase):
         """
         if not isinstance(self, MessageBase):  # MPI.Comm.recv(comm), where comm is mpi4py's
             return type(self).recv(self, buf, source, tag, status)
+        if tag == MPI.ANY_TAG and source not in self.guarded:
+            self.guard(source)
         with Exchange(self):
             return super().recv(buf, source, tag, status) if HOLDING else _recv(self, buf, source, tag, status)
 
@@ -155,6 +157,8 @@ class ObjectMessages(MessageBase):
         """Send a Python object while receiving another; see `send` and `recv`."""
         if not isinstance(self, MessageBase):  # MPI.Comm.sendrecv(comm, ...), where comm is mpi4py's
             return type(self).sendrecv(self, sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        if recvtag == MPI.ANY_TAG and source not in self.guarded:
+            self.guard(source)
         message = _sealed(self, sendobj, dest, sendtag)
         with Exchange(self, (message,)):
             # mpi4py would send the message before it refuses a source or tag; then nobody could withdraw it.

@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import events
-from ..messages import calls, exchange, host_receive, host_sendrecv
+from ..messages import calls, exchange, host_receive
 from ..messages.begin import NOTHING, planned, stream_of
 from ..messages.host_memory import gathered
 from ..messages.unsent import going_on
@@ -173,8 +173,6 @@ class PointToPoint(PersistentMessages):
         if sending is not receiving or is_probed(self, source, recvtag):
             self._check_both("Sendrecv", (sendbuf, dest, sendtag), (recvbuf, source, recvtag))
             return self._receive_beside(self.Isend(sendbuf, dest, sendtag), recvbuf, source, recvtag, status)
-        if recvtag == MPI.ANY_TAG:
-            return host_sendrecv.sendrecv(self, sendbuf, dest, sendtag, recvbuf, source, status)
         arguments = sendbuf, dest, sendtag, recvbuf, source, recvtag
         return host_receive.receive(self, super().Sendrecv, arguments, recvbuf, status)
 
@@ -207,8 +205,6 @@ class PointToPoint(PersistentMessages):
             self._check_both("Isendrecv", (sendbuf, dest, sendtag), (recvbuf, source, recvtag))
             request = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(request, self.Isend(sendbuf, dest, sendtag))
-        if recvtag == MPI.ANY_TAG:
-            return exchange.together(*host_sendrecv.begin_both(self, sendbuf, dest, sendtag, recvbuf, source))
         begin = super().Isendrecv
         return host_receive.ireceive(self, lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag), recvbuf)
 
@@ -241,8 +237,6 @@ class PointToPoint(PersistentMessages):
         if is_probed(self, source, recvtag):
             self._check_both("Sendrecv_replace", (buf, dest, sendtag), (buf, source, recvtag))
             return self._receive_beside(self._isend_copy(buf, dest, sendtag), buf, source, recvtag, status)
-        if recvtag == MPI.ANY_TAG:
-            return host_sendrecv.sendrecv(self, [gathered(buf), MPI.PACKED], dest, sendtag, buf, source, status)
         arguments = buf, dest, sendtag, source, recvtag
         return host_receive.receive(self, super().Sendrecv_replace, arguments, buf, status)
 
@@ -269,9 +263,6 @@ class PointToPoint(PersistentMessages):
             self._check_both("Isendrecv_replace", (buf, dest, sendtag), (buf, source, recvtag))
             sending = self._isend_copy(buf, dest, sendtag)
             return exchange.together(self.Irecv(buf, source, recvtag), sending)
-        if recvtag == MPI.ANY_TAG:
-            packed = [gathered(buf), MPI.PACKED]
-            return exchange.together(*host_sendrecv.begin_both(self, packed, dest, sendtag, buf, source))
         begin, arguments = super().Isendrecv_replace, (dest, sendtag, source, recvtag)
         return host_receive.ireceive(self, lambda view: begin(view, *arguments), buf)
 

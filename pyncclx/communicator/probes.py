@@ -10,12 +10,10 @@ from typing import Any, Literal, TypeVar, cast
 from mpi4py import MPI
 
 from ..messages.base import MessageBase
-from ..messages.letters import letter_tag
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
 from ..messages.unsent import going_on
 from ..recovery.meetings import explained
-from ..requests.status import fill_empty
 
 _T = TypeVar("_T")
 _OF_ARGUMENTS = (MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_TYPE)
@@ -117,7 +115,9 @@ class Probes(MessageBase):
             status = MPI.Status() if status is None else status
             if not self._by_mpi(probe, source, tag, status):
                 return False
-            found = self.probed.hold(self, status, letter_tag(), self._receive_letter)
+            if status.source not in self.guarded:
+                self.guard(status.source)
+            found = self.probed.hold(self, status)
         if found is not None:
             found.fill(status)
         return True
@@ -141,24 +141,13 @@ class Probes(MessageBase):
         return Message(found.message, self, found)
 
     def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
-        """Probe by mpi4py's method, for messages of the program only.
-
-        Handshake messages of the library that match any tag are received on the way.
-        """
+        """Probe by mpi4py's method, for messages of the program only."""
+        if tag == MPI.ANY_TAG and source not in self.guarded:
+            self.guard(source)
         try:
-            while (found := probe(source, tag, status)) and tag == MPI.ANY_TAG and status.tag == letter_tag():
-                letters = self.endpoint.partitioned.letters
-                if isinstance(found, MPI.Message):
-                    letters.receive(found)
-                else:
-                    letters.receive_next(self, status.source)
-                fill_empty(status)
+            return probe(source, tag, status)
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
-        return found
-
-    def _receive_letter(self, letter: MPI.Message) -> None:
-        self.endpoint.partitioned.letters.receive(letter)
 
     # The methods for Python objects are mpi4py's own, except for messages held by a probe above.
 
@@ -204,12 +193,16 @@ class Probes(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """Receive a Python object, also one that an earlier probe holds."""
+        if tag == MPI.ANY_TAG and source not in self.guarded:
+            self.guard(source)
         found = take_probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
     @of_any
     def irecv(self, buf: Any = None, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """Begin to receive a Python object, and return a request."""
+        if tag == MPI.ANY_TAG and source not in self.guarded:
+            self.guard(source)
         found = take_probed(self, source, tag)
         return going_on(super().irecv(buf, source, tag) if found is None else found.irecv())
 
@@ -224,6 +217,8 @@ class Probes(MessageBase):
         status: MPI.Status | None = None,
     ) -> Any:
         """Send a Python object while receiving another, also one that a probe holds."""
+        if recvtag == MPI.ANY_TAG and source not in self.guarded:
+            self.guard(source)
         if not is_probed(self, source, recvtag):
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         # The send comes first: if it raises, the held message stays.

@@ -26,8 +26,9 @@ Persistent requests (`persistent.py`, `persistent_send.py`, `persistent_receive.
 at each start. One launch serves all those that start together (`batch.py`). In a graph they use channels instead
 (`channels.py`, `channel_memory.py`), which both ends set up when their messages match outside of graphs.
 
-Partitioned requests (`partitioned.py`, `partitioned_send.py`, `partitioned_receive.py`) match once, by the handshake
-messages of `letters.py`. The kernels of `cuda/messages/partitioned.cu`, or the program's, then count partitions on the
-device. `partitioned_ends.py` holds the partitioned requests of a communicator, `partition_arguments.py` packs kernels'
-arguments, and `arena.py` holds the memory.
+Partitioned requests (`partitioned.py`, `partitioned_send.py`, `partitioned_receive.py`) match once, by the handshakes
+of `letters.py`. These are on boards in device memory (`board.py`), whose locations MPI transfers on the program's
+communicator (`contacts.py`). The kernels of `cuda/messages/partitioned.cu`, or the program's, then count partitions on
+the device. `partitioned_ends.py` holds the partitioned requests of a communicator, `partition_arguments.py` packs
+kernels' arguments, and `arena.py` holds the memory.
 """

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..errors import MPIError
 from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
-from .envelope import LETTER, LETTER_NBYTES, Envelope, unpack
+from .envelope import Envelope, unpack
 from .mpi_transfer import received_spec
 from .probe import HOLDING, ProbedMessage
 from .scratch import KEPT_NBYTES, PINNED_NBYTES
@@ -45,8 +45,8 @@ class Arrival:
     _comm: MessageBase | None = None
     _probed: ProbedMessage | None = None
     _message: Any = None  # memory that MPI receives into
-    _begun: Sequence[MPI.Request] = ()  # the receives that MPI has begun: a second one after a handshake message
-    _request = MPI.REQUEST_NULL  # the last of them
+    _begun: Sequence[MPI.Request] = ()  # the receive that MPI has begun
+    _request = MPI.REQUEST_NULL  # the same
 
     def begin(
         self,
@@ -119,11 +119,7 @@ class Arrival:
             if self._probed is not None and not is_cancelled:
                 self._probed.set_origin(status)
             envelope = self.envelope = unpack(self._message, nbytes)
-            if envelope is not None and envelope.transport == LETTER:
-                if self._take_letter():
-                    return False
-                nbytes = 0
-            elif envelope is not None:
+            if envelope is not None:
                 nbytes, self.clock = envelope.nbytes, envelope.clock
                 if envelope.clock > postbox.clock.now:
                     postbox.clock.observe(envelope.clock)
@@ -145,23 +141,6 @@ class Arrival:
             self.endpoint.peers.far.add(self.status.source)
         if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
             self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
-
-    def _take_letter(self) -> bool:
-        """Deliver a handshake message that a receive of any tag matched.
-
-        Receive again, unless this is being cancelled; return whether it does.
-        """
-        assert isinstance(self._begun, list)
-        self.endpoint.partitioned.letters.deliver(bytes(self._message[:LETTER_NBYTES]))
-        self.envelope = None
-        if self._is_cancelling:
-            self.status.Set_cancelled(True)
-            return False
-        # An interrupt may have come after the second receive has begun.
-        if self._request is self._begun[-1]:
-            self._receive(self._message, self._begun)
-        self._request = self._begun[-1]
-        return True
 
     def _receive(self, memory: memoryview, begun: list[MPI.Request]) -> None:
         """Begin MPI's receive into memory of any length; add its request to `begun`."""

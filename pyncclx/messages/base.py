@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -14,6 +15,7 @@ from ..launch import kernels
 from ..team.base import Base
 from ..team.state import Attachment, state_of
 from ..team.team import Team
+from .contacts import Contacts
 from .endpoint import Endpoint
 from .probe import ProbedMessages
 from .progress import PROGRESS
@@ -31,6 +33,8 @@ class _Attachment(Attachment):
     prepared : Endpoint or None
         The endpoint for the first message, if it was made before.
     probed : ProbedMessages
+    contacts : Contacts or None
+        None before the first partitioned request or receive of any tag.
     """
 
     is_of_messages = True
@@ -39,6 +43,7 @@ class _Attachment(Attachment):
         self.endpoint: Endpoint | None = None
         self.prepared: Endpoint | None = None
         self.probed = ProbedMessages()
+        self.contacts: Contacts | None = None
 
     @property
     def _made(self) -> Endpoint | None:
@@ -69,12 +74,26 @@ class _Attachment(Attachment):
         if made is not None:
             made.forget_comm()
             made.postbox.bounce.headers.reclaim()
+        if self.contacts is not None:
+            self.contacts.close()
+
+    def abandon(self) -> None:
+        """Release the endpoint without a call of MPI.
+
+        MPI may be deleting the communicator.
+        """
+        contacts, self.contacts = self.contacts, None
+        if contacts is not None:
+            contacts.leave()
+        self.close()
 
 
 class MessageBase(Base):
     """Base of the classes whose methods send and receive."""
 
     known: Any = None  # the cached `_Attachment`
+    #: Sources from which a receive or probe of any tag may begin; see `guard`.
+    guarded: Collection[int] = frozenset()
 
     @property
     def _messages(self) -> _Attachment:
@@ -87,6 +106,22 @@ class MessageBase(Base):
     def probed(self) -> ProbedMessages:
         """Messages that probes have found and no call has received yet."""
         return self._messages.probed
+
+    @property
+    def contacts(self) -> Contacts:
+        """First messages of partitioned requests. Not collective."""
+        own = self._messages
+        if own.contacts is None:
+            own.contacts = Contacts(self)
+        return own.contacts
+
+    def guard(self, source: int) -> None:
+        """Let later receives and probes of any tag match no message of the library.
+
+        Call it before each of them, unless `guarded` has the source.
+        """
+        self.contacts.guard(source)
+        self.guarded = self.contacts.guarded
 
     @property
     def endpoint(self) -> Endpoint:
@@ -105,6 +140,7 @@ class MessageBase(Base):
         topology = (lambda: None) if self.is_inter else (lambda: state.topology)
         endpoint = Endpoint(self, backends.select(), state.calls(self), topology)
         endpoint.team, endpoint.caller = state.team, state
+        endpoint.partitioned.letters.contacts = self.contacts
         return endpoint
 
     def prepare_messages(self) -> None:

@@ -34,9 +34,9 @@ from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from ..team.used_streams import UsedStreams
 from .arguments import teams_of
+from .contacts import contact_tag, highest_tag
 from .envelope import Sender
 from .headers import Used
-from .letters import highest_tag, letter_tag
 from .partitioned_ends import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
@@ -104,7 +104,7 @@ class Endpoint:
         self.device, self.postbox = device, POSTBOX.get()
         self.watcher = self.postbox.receives.watcher
         self.world_ranks = ulfm.world_ranks(comm)
-        self.highest_tag, self._letter_tag = highest_tag(), letter_tag()
+        self.highest_tag, self._contact_tag = highest_tag(), contact_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
         self._ranks = f"the communicator's ranks are 0 to {self.size - 1}"
         self.team: Team | None = None
@@ -272,7 +272,7 @@ class Endpoint:
             raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
         if not 0 <= tag <= self.highest_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
-        if tag == self._letter_tag:
+        if tag == self._contact_tag:
             raise self._reserved(operation, tag)
         self.check_peer(operation, dest)
         return dest, tag
@@ -288,7 +288,7 @@ class Endpoint:
         if not (0 <= tag <= self.highest_tag or tag == MPI.ANY_TAG):
             text = f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}, or MPI.ANY_TAG"
             raise MPIError(MPI.ERR_TAG, text)
-        if tag == self._letter_tag:
+        if tag == self._contact_tag:
             raise self._reserved(operation, tag)
         return source, tag
 

@@ -20,7 +20,6 @@ EAGER = 1  # in a slot of the sender's bounce memory
 OFFERED = 2  # in the sender's buffer, whose allocation the receiver opens
 WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiver has mapped
 INLINE = 4  # behind the envelope, in the same message of MPI
-LETTER = 5  # no data: a handshake message, see letters.py
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
 _HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the fields
@@ -30,7 +29,6 @@ _FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # the fields of `Envel
 ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
 # Lengths of messages with data differ by multiples of this. Few of the program's own messages have such a length.
 STEP_NBYTES = 256
-LETTER_NBYTES = ENVELOPE_NBYTES + 2 * STEP_NBYTES  # length of a handshake message
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Envelope(NamedTuple):
     Attributes
     ----------
     transport : int
-        EMPTY, EAGER, OFFERED, WINDOW, INLINE or LETTER.
+        EMPTY, EAGER, OFFERED, WINDOW or INLINE.
     clock : int
         Larger than the clocks of all messages that causally precede this one; unique among its sender's messages.
     nbytes : int

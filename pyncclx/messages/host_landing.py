@@ -5,18 +5,15 @@ Whatever call completes the request examines it for an envelope.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..errors import NotSupported
 from ..requests.open_receives import LOCK
-from ..requests.status import copy_status
 from ..system.mpi_library import mpi_is_gone
 from ..team.base import Base
-from .envelope import ENVELOPE_NBYTES, LETTER, LETTER_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
+from .envelope import ENVELOPE_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
 from .host_fetch import HostFetch, complete
 from .host_memory import HostMemory, memory_of
 from .probe import ProbedMessage
@@ -27,12 +24,6 @@ if TYPE_CHECKING:
 
 _BYTE = MPI.BYTE
 _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
-
-
-def deliver(comm: MessageBase, memory: HostMemory) -> None:
-    """Deliver a handshake message that a receive of any tag has matched, and clear it."""
-    comm.endpoint.partitioned.letters.deliver(memory.read(LETTER_NBYTES).tobytes())
-    memory.replace(LETTER_NBYTES, memory.read(0))
 
 
 class HostLanding(Follows):
@@ -58,10 +49,6 @@ class HostLanding(Follows):
     fetch: HostFetch | None = None
     _memory: HostMemory | None = None
     _probed: ProbedMessage | None = None
-    _start: Callable[[], MPI.Request] | None = None  # begins the receive again, without a send
-    _again: MPI.Request | None = None  # the receive after a handshake message
-    _has_met_letter = False  # whether that receive must begin
-    _last: MPI.Status | None = None  # status of the receive after a handshake message, once it has ended
 
     def is_complete(self, status: MPI.Status) -> bool:
         """Return whether the data of a message that MPI has received is complete.
@@ -73,9 +60,8 @@ class HostLanding(Follows):
             return True
         if status.Get_error() != MPI.SUCCESS:
             return True
-        found = self._find(status, waits=False)
-        if not found:
-            return found is not None
+        if not self._find(status):
+            return True
         assert self.fetch is not None
         if not self.fetch.is_over():
             return False
@@ -96,13 +82,8 @@ class HostLanding(Follows):
         """Read the data that no call will fetch, so that its sender can reuse its memory."""
         # No call is left that could raise an error.
         with suppress(Exception):
-            again, self._again = self._again, None
-            if again is not None:
-                again.Cancel()
-                self._comm.endpoint.postbox.receives.unsent.keep(again, self._buf)
             if self._examine():
-                self._deliver_letter()
-            if self.fetch is not None:
+                assert self.fetch is not None
                 fetch, self.fetch = self.fetch, None
                 fetch.abandon()
 
@@ -110,49 +91,15 @@ class HostLanding(Follows):
         """Begin to fetch a long message, whose sender may wait, before the program's call."""
         # The call that completes the request raises errors.
         with suppress(Exception):
-            if self._examine(only_long=True) and self.fetch is not None:
+            if self._examine(only_long=True):
+                assert self.fetch is not None
                 self.fetch.is_over()
 
-    def _find(self, status: MPI.Status, *, waits: bool = True) -> bool | None:
-        """Return whether MPI has received an envelope; prepare the fetch of its data.
-
-        After a handshake message wait for the next message; return None instead if not `waits`, before it arrives.
-        """
+    def _find(self, status: MPI.Status) -> bool:
+        """Return whether MPI has received an envelope; prepare the fetch of its data."""
         if self._probed is not None:
             self._probed.set_origin(status)
-        if self._last is not None:
-            copy_status(status, self._last)
-        while True:
-            if self._has_met_letter:
-                self._receive_again()
-            if self._again is not None:
-                if not (waits or self._again.Get_status()):
-                    return None
-                self._again.Wait(status)
-                self._again, self._last = None, MPI.Status(status)
-            if not may_be_envelope(status.Get_count(_BYTE)) or not self._examine():
-                return False
-            if self.fetch is not None:
-                return True
-            self._receive_again()
-
-    def _receive_again(self) -> None:
-        """Deliver a handshake message that a receive of any tag matched; receive again."""
-        assert self._memory is not None
-        # An interrupt may come before the receive has begun again.
-        self._has_met_letter = True
-        deliver(self._comm, self._memory)
-        if self._start is None:
-            raise NotSupported(
-                "Irecv: a letter of Precv_init or Psend_init has come, for it takes any tag; name the tag"
-            )
-        self._again = self._start()
-        self._has_met_letter = False
-
-    def _deliver_letter(self) -> None:
-        """Deliver the handshake message in the memory, if any; do not receive again."""
-        if self.fetch is None and self._memory is not None:
-            deliver(self._comm, self._memory)
+        return may_be_envelope(status.Get_count(_BYTE)) and self._examine()
 
     def _examine(self, *, only_long: bool = False) -> bool:
         """Return whether the memory has an envelope; prepare the fetch of its data."""
@@ -165,7 +112,7 @@ class HostLanding(Follows):
             envelope = memory.envelope()
             if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
                 return False
-            if envelope.transport != LETTER and (self.fetch is None or not self.fetch.is_of(envelope)):
+            if self.fetch is None or not self.fetch.is_of(envelope):
                 self.fetch = HostFetch(self._comm, memory, envelope)
             return True
 
@@ -181,6 +128,5 @@ class HostLanding(Follows):
         MPI has then completed the request, or the program has dropped it.
         """
         if not (landing.is_claimed or mpi_is_gone()):
-            if landing._examine():
-                landing._deliver_letter()
+            landing._examine()
             landing._finish(None)

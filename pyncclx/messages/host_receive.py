@@ -16,9 +16,9 @@ from ..errors import MPIError
 from ..recovery.meetings import raise_explained
 from ..requests.host_receive import HostReceiveRequest
 from ..team.base import Base
-from .envelope import LETTER, inline_nbytes, may_be_envelope
+from .envelope import inline_nbytes, may_be_envelope
 from .host_fetch import HostFetch, complete
-from .host_landing import HostLanding, deliver
+from .host_landing import HostLanding
 from .host_memory import has_own_datatype, memory_of
 from .probe import ProbedMessage
 from .unsent import follow, going_on
@@ -35,7 +35,7 @@ def receive(
 ) -> None:
     """Receive into a host array by mpi4py's ``call(*arguments, status)``.
 
-    Fetch the data if a device array was sent. `recvbuf` is the array among `arguments`; the last are source and tag.
+    Fetch the data if a device array was sent. `recvbuf` is the array that the call receives into.
     """
     status = MPI.Status() if status is None else status
     try:
@@ -46,7 +46,7 @@ def receive(
         abandon(comm, recvbuf)
         raise
     try:
-        examine(comm, call, arguments, recvbuf, status)
+        examine(comm, recvbuf, status)
     except BaseException as error:
         # The interrupt may have come before `examine` has seen the envelope.
         if not isinstance(error, Exception):
@@ -62,9 +62,7 @@ def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> No
     raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
 
 
-def examine(
-    comm: MessageBase, call: Callable[..., None], arguments: tuple[Any, ...], recvbuf: Any, status: MPI.Status
-) -> None:
+def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
     """Fetch the data if mpi4py's call has received a device array's envelope."""
     # MPI.Comm.Recv(comm, array) may call this with a communicator of mpi4py's.
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
@@ -72,35 +70,25 @@ def examine(
         try:
             memory = memory_of(recvbuf)
             envelope = memory.envelope()
-            is_letter = envelope is not None and envelope.transport == LETTER
-            if is_letter:
-                deliver(comm, memory)
-            elif envelope is not None:
+            if envelope is not None:
                 fetch = HostFetch(comm, memory, envelope)
         except BaseException:
             abandon(comm, recvbuf)
             raise
-        if is_letter:
-            # The call itself might send again.
-            receive(comm, MPI.Comm.Recv, (comm, recvbuf, *arguments[-2:]), recvbuf, status)
-        elif fetch is not None:
+        if fetch is not None:
             complete(fetch, status)
 
 
 def abandon(comm: MessageBase, recvbuf: Any) -> None:
-    """Take what a call has received that an interrupt has ended.
+    """Read the message of a device array that an interrupted call has received.
 
-    Read a device array's message: as that of a host array, it has been received. Deliver a handshake message.
+    The message of a host array would have been received, too.
     """
     # The exception of the call counts.
     with suppress(Exception):
         memory = memory_of(recvbuf)
         envelope = memory.envelope()
-        if envelope is None or not isinstance(comm, Base):
-            return
-        if envelope.transport == LETTER:
-            deliver(comm, memory)
-        else:
+        if envelope is not None and isinstance(comm, Base):
             HostFetch(comm, memory, envelope).abandon()
 
 
@@ -114,18 +102,13 @@ def ireceive(
     start: Callable[[Any], MPI.Request],
     buf: Any,
     probed: ProbedMessage | None = None,
-    again: Callable[[Any], MPI.Request] | None = None,
 ) -> MPI.Request:
-    """Begin to receive into a host array by mpi4py's ``start(buf)``.
-
-    If `start` also sends, `again` begins the same receive without the send.
-    """
+    """Begin to receive into a host array by mpi4py's ``start(buf)``."""
     spec, view = _viewed(buf)
     request = HostReceiveRequest(start(spec))
     try:
         request.landing = landing = HostLanding(view, HostLanding.end)
         landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
-        landing._start = lambda: (again or start)(buf)
         if has_own_datatype(buf):
             landing._memory = memory_of(buf, is_kept=True)
         if view is LASTING:

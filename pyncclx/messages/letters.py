@@ -1,58 +1,56 @@
-"""Handshake messages ("letters") between the two ends of a partitioned message.
+"""Handshakes ("letters") between the two ends of partitioned messages.
 
-MPI transfers them on the program's own communicator: making another is collective, and making a partitioned request is
-not. All have one tag, which messages of device arrays cannot use. So only receives and probes of any tag can match
-them. These deliver the handshake message to `Letters`, and match the next message.
+The receiver's offer has the location of its memory; the sender answers. Both are on a board of the receiver's
+(`board.py`). MPI transfers only the location of a rank's first board to another rank, see `contacts.py`. So receives
+and probes of the program do not meet these messages.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
+from ..backends import Exported
 from ..errors import MPIError, NotSupported
 from ..requests.open_receives import LOCK
-from .envelope import ENVELOPE_NBYTES, LETTER, LETTER_NBYTES, Envelope, unpack
-from .postbox import POSTBOX
+from .arena import Piece, Pieces
+from .board import CONTENT_NBYTES, NBYTES, Note, OwnBoard, PeerBoard
+from .contacts import LOCATION, REFUSAL, Contacts
+from .envelope import EMPTY, ENVELOPE_NBYTES, Envelope, unpack
+from .postbox import Postbox
+
+if TYPE_CHECKING:
+    from ..backends import Device
+
+_BODY_NBYTES = CONTENT_NBYTES - ENVELOPE_NBYTES
 
 
-@functools.cache
-def highest_tag() -> int:
-    """Return the largest tag that MPI accepts."""
-    return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
+class Key(NamedTuple):
+    """The key of a handshake.
 
-
-@functools.cache
-def letter_tag() -> int:
-    """Return the reserved tag of handshake messages, at neither end of MPI's range."""
-    highest = highest_tag()
-    return highest - highest // 7
-
-
-# The receiver sends LOCATION: the address of its memory. The sender replies by ANSWER.
-LOCATION, ANSWER = 1, 2
-_BODY_NBYTES = LETTER_NBYTES - ENVELOPE_NBYTES
-
-
-@dataclass(frozen=True)
-class Key:
-    """The key of a handshake message.
-
-    It consists of LOCATION or ANSWER, the other rank, the tag, and the number of earlier requests with rank and tag.
+    It consists of the other rank, the tag, and the number of earlier requests with both.
     """
 
-    kind: int
     rank: int
     tag: int
     number: int
 
 
-def refusal(operation: str, error_class: int, body: bytes) -> Exception | None:
+class Offer(NamedTuple):
+    """The receiver's offer: two envelopes, and where it is."""
+
+    head: Envelope
+    body: bytes
+    board: PeerBoard
+    note: Note
+
+
+def refusal(operation: str, error_class: int, text: str) -> Exception | None:
     """Return the exception that an answer describes; None if it has no text.
 
     Parameters
@@ -60,134 +58,173 @@ def refusal(operation: str, error_class: int, body: bytes) -> Exception | None:
     operation : str
     error_class : int
         MPI's error class; 0 for NotSupported.
-    body : bytes
+    text : str
     """
-    text = body.rstrip(b"\0").decode()
     if not text:
         return None
     return MPIError(error_class, f"{operation}: {text}") if error_class else NotSupported(f"{operation}: {text}")
 
 
 class Correspondent(Protocol):
-    """The owner of handshake messages, which has their communicator.
+    """The owner of handshakes: a communicator's endpoint."""
 
-    Attributes
-    ----------
-    comm : Comm or None
-        None once it has been freed.
-    """
-
-    comm: MPI.Comm | None
+    device: Device
+    rank: int
+    postbox: Postbox
 
 
 class Letters:
-    """The handshake messages of a communicator."""
+    """The handshakes of a communicator's partitioned messages.
+
+    Attributes
+    ----------
+    contacts : Contacts
+    """
+
+    contacts: Contacts
 
     def __init__(self, owner: Correspondent) -> None:
         # The owner refers to this object, too.
         self._owner = weakref.ref(owner)
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
-        # Rank to open receive, or none, and its memory.
-        self._open: dict[int, tuple[list[MPI.Request], bytearray]] = {}
-        # Messages that probes have matched.
-        self._matched: list[MPI.Message] = []
-        self._room = bytearray(LETTER_NBYTES)  # for the first of them
-        self._expected: set[Key] = set()  # not arrived yet
-        self._come: dict[Key, tuple[Envelope, bytes]] = {}
+        # Own boards for each sender, and the places of offers that are not answered.
+        self._boards: dict[int, list[OwnBoard]] = {}
+        self._places: dict[Key, tuple[OwnBoard, int]] = {}
+        self._pieces: Pieces | None = None
+        # Boards of each receiver, and offers on them that are not answered.
+        self._opened: dict[int, list[PeerBoard]] = {}
+        self._offers: dict[Key, Offer] = {}
+        self._refused: dict[int, str] = {}
 
-    def _comm(self) -> MPI.Comm:
+    def _correspondent(self) -> Correspondent:
         owner = self._owner()
-        if owner is None or owner.comm is None:
+        if owner is None:
             raise MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
-        return owner.comm
+        return owner
 
-    def keys(self, rank: int, tag: int, *, sends: bool) -> tuple[Key, Key]:
-        """Return the keys of a new request's LOCATION and ANSWER.
-
-        Both ends number their requests alike.
-        """
+    def key(self, rank: int, tag: int, *, sends: bool) -> Key:
+        """Return the key of a new request. Both ends number their requests alike."""
+        self.contacts.expect(rank)
         number = self._numbers[sends, rank, tag]
         self._numbers[sends, rank, tag] += 1
-        return Key(LOCATION, rank, tag, number), Key(ANSWER, rank, tag, number)
+        return Key(rank, tag, number)
 
-    def send(self, key: Key, head: Envelope, body: bytes) -> None:
-        """Send a handshake message to the key's rank; its head holds the key."""
-        comm = self._comm()
-        head = head._replace(transport=LETTER, source=comm.rank)
-        head = head._replace(answer=key.kind, channel=key.number, channel_place=key.tag)
-        letter = head.pack() + body[:_BODY_NBYTES].ljust(_BODY_NBYTES, b"\0")
-        sending = MPI.Comm.Isend(comm, [letter, MPI.BYTE], key.rank, letter_tag())
-        POSTBOX.get().receives.unsent.keep(sending, letter)
+    # The receiver's end
 
-    def expect(self, key: Key) -> None:
-        """Keep receives open until the handshake message of `key` has arrived.
+    @mpi_bootstrap.interrupts_deferred()
+    def offer(self, key: Key, head: Envelope, body: bytes) -> None:
+        """Write an offer for the key's rank, unless it is there."""
+        head = head._replace(channel=key.number, channel_place=key.tag)
+        with LOCK:
+            if key in self._places:
+                return
+            boards = self._boards.setdefault(key.rank, [])
+            board = next((each for each in boards if not each.is_full), None) or self._new_board(key.rank, boards)
+            self._places[key] = board, board.offer(head.pack() + body)
 
-        Call this once for each key.
+    def _new_board(self, rank: int, boards: list[OwnBoard]) -> OwnBoard:
+        """Make a board for a sender, and let the sender know its location."""
+        owner = self._correspondent()
+        postbox = owner.postbox
+        if self._pieces is None:
+            self._pieces = Pieces(postbox.arena)
+            weakref.finalize(self, self._pieces.give_back).atexit = False
+        piece = self._pieces.take(NBYTES, zeroed=True)
+        location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), piece)
+        board = OwnBoard(owner.device, piece.address)
+        if boards:
+            boards[-1].link(location)
+        else:
+            self.contacts.send(rank, LOCATION, location)
+        boards.append(board)
+        return board
+
+    def answer(self, key: Key) -> tuple[int, str] | None:
+        """Return error class and text of the answer; None before it is there."""
+        with LOCK:
+            refused = self.contacts.take(key.rank, REFUSAL)
+            if refused is not None:
+                return 0, _text(refused[1])
+            board, slot = self._places[key]
+            content = board.answer(slot)
+            head = None if content is None else unpack(content, ENVELOPE_NBYTES)
+            return None if content is None or head is None else (head.place, _text(content[ENVELOPE_NBYTES:]))
+
+    def forget(self, key: Key) -> None:
+        """Free the place of an offer whose answer has been read."""
+        with LOCK:
+            if key in self._places:
+                board, slot = self._places.pop(key)
+                board.free(slot)
+
+    # The sender's end
+
+    def take(self, key: Key) -> Offer | None:
+        """Return the offer of the key's rank; None before it is there.
+
+        Raise NotSupported if this rank cannot read it.
         """
         with LOCK:
-            if key not in self._come:
-                self._expected.add(key)
-                self._post(key.rank)
-
-    def _post(self, rank: int) -> None:
-        """Open a receive for a rank's next handshake message, if one is expected.
-
-        The message may be for a request that does not exist here yet.
-        """
-        if any(key.rank == rank for key in self._expected):
-            receiving, room = self._open.setdefault(rank, ([], bytearray(LETTER_NBYTES)))
-            if not receiving:
-                # No signal handler runs between MPI's call and the addition to the list.
-                receiving += map(MPI.Comm.Irecv, (self._comm(),), ([room, MPI.BYTE],), (rank,), (letter_tag(),))
-
-    def take(self, key: Key) -> tuple[Envelope, bytes] | None:
-        """Return the head and the body of a handshake message; None before it arrives."""
-        with LOCK:
-            if key not in self._come:
+            if key not in self._offers:
                 self._read(key.rank)
-            return self._come.pop(key, None)
+            return self._offers.get(key)
 
     def _read(self, rank: int) -> None:
-        """Store the handshake messages of a rank that have arrived."""
-        self._receive_matched()
-        self._post(rank)
-        receiving, room = self._open.get(rank, ([], bytearray()))
-        while receiving and receiving[0].Test():
+        """Store the new offers of a rank."""
+        if rank not in self._opened:
+            location = self.contacts.take(rank, LOCATION)
+            if location is not None:
+                self._open(rank, location[0])
+        for board in self._opened.get(rank, [])[:]:
             # An interrupt may come between any two of these.
-            self.deliver(room)
-            receiving.clear()
-            self._post(rank)
+            notes, following = board.look()
+            for note in notes:
+                head = unpack(note.content, ENVELOPE_NBYTES)
+                assert head is not None
+                key = Key(rank, head.channel_place, head.channel)
+                self._offers[key] = Offer(head, note.content[ENVELOPE_NBYTES:], board, note)
+                board.see(note)
+            if following is not None and board is self._opened[rank][-1]:
+                self._open(rank, following)
 
-    def deliver(self, letter: Any) -> None:
-        """Store a handshake message, whatever receive has matched it.
+    @mpi_bootstrap.interrupts_deferred()
+    def _open(self, rank: int, location: Envelope) -> None:
+        """Open a board of a receiver. If that is impossible, refuse its offers."""
+        owner = self._correspondent()
+        postbox, text = owner.postbox, self._refused.get(rank, "")
+        if text:
+            raise NotSupported(text)
+        if location.sender.node != postbox.sender.node:
+            text = f"ranks {owner.rank} and {rank} are on different nodes, between which no kernel sends partitions"
+            text = f"{text}; use Send_init and Recv_init"
+        else:
+            try:
+                address = postbox.opened.data_address(location)
+                weakref.finalize(self, postbox.opened.unused.append, location).atexit = False
+                self._opened.setdefault(rank, []).append(PeerBoard(owner.device, address))
+            except (OSError, RuntimeError) as error:
+                text = f"rank {owner.rank} cannot open the memory of rank {rank} ({error})"
+        if text:
+            head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0)
+            self.contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
+            self._refused[rank] = text
+            raise NotSupported(text)
 
-        Storing it again does no harm.
-        """
-        head = unpack(letter, len(letter))
-        if head is not None and head.transport == LETTER:
-            with LOCK:
-                key = Key(head.answer, head.source, head.channel_place, head.channel)
-                self._expected.discard(key)
-                self._come[key] = head, bytes(letter[ENVELOPE_NBYTES:LETTER_NBYTES])
-
-    def receive(self, message: MPI.Message) -> None:
-        """Receive and store a handshake message that a probe has matched."""
+    @mpi_bootstrap.interrupts_deferred()
+    def reply(self, key: Key, offer: Offer, error_class: int, text: str) -> None:
+        """Answer an offer."""
+        postbox = self._correspondent().postbox
+        head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0, error_class)
         with LOCK:
-            self._matched.append(message)
-            self._receive_matched()
+            offer.board.answer(offer.note, head.pack() + text.encode()[:_BODY_NBYTES])
+            self._offers.pop(key, None)
 
-    def receive_next(self, comm: MPI.Comm, rank: int) -> None:
-        """Receive and store a handshake message that a probe has found but not matched."""
-        with LOCK:
-            # No signal handler runs between MPI's call and the addition to the list.
-            self._matched += map(MPI.Comm.Mprobe, (comm,), (rank,), (letter_tag(),))
-            self._receive_matched()
 
-    def _receive_matched(self) -> None:
-        """Receive and store the messages that probes have matched."""
-        while self._matched:
-            # An interrupt may come between any two of these.
-            if self._matched[0] != MPI.MESSAGE_NULL:
-                MPI.Message.Recv(self._matched[0], [self._room, MPI.BYTE])
-            self.deliver(self._room)
-            self._matched.pop(0)
+def located(envelope: Envelope, piece: Piece) -> Envelope:
+    """Return a copy of an envelope that locates a piece of this process's memory."""
+    memory = piece.memory
+    return envelope.located(Exported(memory.address, memory.nbytes, memory.handle, memory.identity, piece.offset))
+
+
+def _text(body: bytes) -> str:
+    return body.rstrip(b"\0").decode(errors="replace")

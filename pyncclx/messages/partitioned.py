@@ -1,6 +1,6 @@
 """The common part of both ends of partitioned messages (device/partitions.cuh).
 
-The two ends exchange addresses once, by handshake messages of MPI (`letters.py`). After that, rounds are counted on
+The two ends exchange addresses once (`letters.py`). After that, rounds are counted on
 the device: a start only launches a kernel and waits for nothing. So rounds can be captured in a graph.
 """
 

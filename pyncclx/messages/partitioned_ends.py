@@ -1,4 +1,4 @@
-"""A communicator's partitioned messages: ends, handshake messages, kernels."""
+"""A communicator's partitioned messages: ends, handshakes, kernels."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from typing import Any, Protocol
 
 from .. import backends
 from ..launch import kernels
-from ..system.process import PerProcess, held
+from ..system.process import PerProcess
 from .letters import Correspondent, Letters
 
 #: The kernels of cuda/messages/partitioned.cu.
 FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/partitioned.cu"))
-#: Not empty once this process has made a partitioned request.
-MADE: list[bool] = held([])
 
 
 class End(Protocol):
@@ -43,7 +41,7 @@ class PartitionedEnds:
     Attributes
     ----------
     letters : Letters
-        Handshake messages by which two ends exchange addresses.
+        Handshakes by which two ends exchange addresses.
     spare_streams : list of stream
         Streams of sending ends that have been freed, to be used again.
     """
@@ -56,7 +54,6 @@ class PartitionedEnds:
     def add(self, end: End) -> None:
         """Include an end in `let_go`, as long as it exists."""
         self._ends.add(end)
-        MADE[:] = [True]
 
     def are_active(self) -> bool:
         """Return whether any end has begun a round that is not over."""

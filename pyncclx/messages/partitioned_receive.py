@@ -1,6 +1,6 @@
 """The receiver's end of a partitioned message.
 
-Its first start sends the sender the location of its memory.
+Its first start offers the sender the location of its memory.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ..backends import Exported
 from ..errors import MPIError, NotSupported
 from ..requests.status import fill_empty
 from ..team.streams import current_stream
 from .arena import Piece
-from .envelope import EMPTY, LETTER, OFFERED, WINDOW, Envelope
-from .letters import Key, refusal
+from .envelope import EMPTY, OFFERED, WINDOW, Envelope
+from .letters import Key, located, refusal
 from .partition_arguments import partitions as pack_partitions
 from .partitioned import FAR, WORD, PartitionedMessage
 from .side import Side
@@ -34,7 +33,7 @@ class PartitionedReceive(PartitionedMessage):
 
     _words: Piece | None = None
     _landing: Piece | None = None
-    _met = False
+    _is_offered = _met = False
     # The sender's refusal.
     _error: Exception | None = None
     # The stream of the last copy from the landing buffer.
@@ -44,9 +43,9 @@ class PartitionedReceive(PartitionedMessage):
         super().__init__(comm, operation, side, partitions, writable=True)
         # Partitions copied from the landing buffer in this round.
         self._landed: set[int] = set()
-        self._keys: tuple[Key, Key] | None = None
+        self._key: Key | None = None
         if not self.is_nobodys:
-            self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=False)
+            self._key = self.endpoint.partitioned.letters.key(self.peer, self.tag, sends=False)
 
     def _check(self, side: Side) -> tuple[int, int]:
         peer, tag = self.endpoint.check_receive(self.name, side.rank, side.tag)
@@ -59,21 +58,18 @@ class PartitionedReceive(PartitionedMessage):
     # The first start
 
     def prepare(self) -> None:
-        if self._words is not None:
+        if self._is_offered:
             return
-        self._words = self.pieces.take(WORD.size * (1 + self.partitions), zeroed=True)
-        letters = self.endpoint.partitioned.letters
-        assert self._keys is not None
-        letters.expect(self._keys[1])
-        letters.send(self._keys[0], self._located_words(), self._located_buffer().pack())
+        if self._words is None:
+            self._words = self.pieces.take(WORD.size * (1 + self.partitions), zeroed=True)
+        assert self._key is not None
+        words = located(self._envelope(OFFERED), self._words)
+        self.endpoint.partitioned.letters.offer(self._key, words, self._located_buffer().pack())
+        self._is_offered = True
 
     def _envelope(self, transport: int) -> Envelope:
         postbox = self.endpoint.postbox
         return Envelope(postbox.sender, transport, postbox.clock.next(), self.nbytes, self.partitions)
-
-    def _located_words(self) -> Envelope:
-        assert self._words is not None
-        return _located(self._envelope(LETTER), self._words)
 
     def _located_buffer(self) -> Envelope:
         """Return an envelope with the location where the sender stores partitions."""
@@ -87,7 +83,7 @@ class PartitionedReceive(PartitionedMessage):
         if allocation is not None and allocation.handle:
             return self._envelope(OFFERED).located(allocation)
         self._landing = self.pieces.take(self.nbytes)
-        return _located(self._envelope(OFFERED), self._landing)
+        return located(self._envelope(OFFERED), self._landing)
 
     @property
     def is_met(self) -> bool:
@@ -103,12 +99,13 @@ class PartitionedReceive(PartitionedMessage):
             raise self._error
         if self._met:
             return True
-        assert self._keys is not None
-        answer = self.endpoint.partitioned.letters.take(self._keys[1])
+        assert self._key is not None
+        letters = self.endpoint.partitioned.letters
+        answer = letters.answer(self._key)
         if answer is None:
             return False
-        head, body = answer
-        self._met, self._error = True, refusal(self.name, head.place, body)
+        self._met, self._error = True, refusal(self.name, *answer)
+        letters.forget(self._key)
         return self._has_met()
 
     # Rounds
@@ -208,8 +205,3 @@ class PartitionedReceive(PartitionedMessage):
         words = WORD.pack((epoch + FAR) % (1 << 32)) * self.partitions
         self.endpoint.postbox.rescue.write(self.epoch + WORD.size, words)
         return self.active
-
-
-def _located(envelope: Envelope, piece: Piece) -> Envelope:
-    memory = piece.memory
-    return envelope.located(Exported(memory.address, memory.nbytes, memory.handle, memory.identity, piece.offset))

@@ -1,7 +1,7 @@
 """The sender's end of a partitioned message.
 
-When the receiver's handshake message has arrived, the next poll opens the receiver's memory, answers, and launches the
-kernels of earlier `Pready` calls. The program or the monitor thread polls, so `Pready` does not wait. Its kernels wait
+When the receiver's offer has arrived, the next poll opens the receiver's memory, answers, and launches the kernels of
+earlier `Pready` calls. The program or the monitor thread polls, so `Pready` does not wait. Its kernels wait
 for the receiver's start, on a stream of the request's own.
 """
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from ..errors import MPIError
+from ..errors import MPIError, NotSupported
 from ..requests.open_receives import LOCK
 from .batch import BLOCK_NBYTES
-from .envelope import EMPTY, ENVELOPE_NBYTES, LETTER, WINDOW, Envelope, unpack
-from .letters import Key, refusal
+from .envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
+from .letters import Key, Offer, refusal
 from .partition_arguments import MOST_LISTED, send_arguments
 from .partition_arguments import partitions as pack_partitions
 from .partitioned import FAR, WORD, PartitionedMessage
@@ -41,19 +41,24 @@ class _Other(NamedTuple):
 
 
 class Meeting:
-    """The handshake message's open receive (`requests/open_receives.py`)."""
+    """The wait for the receiver's offer; see `requests/open_receives.py`."""
 
     clock, has_arrived, launched, is_posted, is_awaited, is_held_back = 0, False, False, False, False, False
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
-        self._letter: tuple[Envelope, bytes] | None = None
+        self._offer: Offer | None = None
+        self._refusal = ""
 
     def poll(self) -> bool:
         if self.has_arrived:
             return False
-        self._letter = self._letters.take(self._key)
-        self.has_arrived = self._letter is not None or self._end() is None
+        is_dropped = self._end() is None
+        try:
+            self._offer = None if is_dropped else self._letters.take(self._key)
+        except NotSupported as refused:
+            self._refusal = str(refused)
+        self.has_arrived = is_dropped or self._offer is not None or bool(self._refusal)
         return self.has_arrived
 
     def leave_stream(self) -> None:
@@ -65,8 +70,10 @@ class Meeting:
     def launch(self) -> None:
         end = self._end()
         try:
-            if end is not None and self._letter is not None:
-                end.find(*self._letter)
+            if end is not None and self._refusal:
+                end.error = refusal(end.name, 0, self._refusal)
+            elif end is not None and self._offer is not None:
+                end.find(self._offer)
         # The next call of the request raises it.
         except Exception as error:
             if end is not None:
@@ -105,9 +112,9 @@ class PartitionedSend(PartitionedMessage):
         self._waiting: list[int] = []
         # One stream for calls outside of captures (False), one for captures (True).
         self._streams: dict[bool, Any] = {}
-        self._keys: tuple[Key, Key] | None = None
+        self._key: Key | None = None
         if not self.is_nobodys:
-            self._keys = self.endpoint.partitioned.letters.keys(self.peer, self.tag, sends=True)
+            self._key = self.endpoint.partitioned.letters.key(self.peer, self.tag, sends=True)
 
     def _check(self, side: Side) -> tuple[int, int]:
         return self.endpoint.check_send(self.name, side.rank, side.tag)
@@ -115,12 +122,12 @@ class PartitionedSend(PartitionedMessage):
     # The handshake
 
     def prepare(self) -> None:
-        if self._words:
+        if self._meeting is not None and self._meeting.is_posted:
             return
-        self._words = self.pieces.take(2 * WORD.size, zeroed=True).address
-        assert self._keys is not None
-        self.endpoint.partitioned.letters.expect(self._keys[0])
-        self._meeting = Meeting(self, self._keys[0])
+        if not self._words:
+            self._words = self.pieces.take(2 * WORD.size, zeroed=True).address
+        assert self._key is not None
+        self._meeting = self._meeting or Meeting(self, self._key)
         self.endpoint.postbox.receives.post(self._meeting)
 
     @property
@@ -135,36 +142,28 @@ class PartitionedSend(PartitionedMessage):
         if self.error is not None:
             raise self.error
 
-    def find(self, head: Envelope, body: bytes) -> None:
+    def find(self, offer: Offer) -> None:
         """Open the receiver's memory, answer, and send the partitions that wait."""
-        assert self._keys is not None
-        error_class, text = self._refusal(head)
+        assert self._key is not None
+        error_class, text = MPI.ERR_TRUNCATE, self._refusal(offer.head)
         if not text:
             try:
-                self._other = self._opened(head, unpack(body, ENVELOPE_NBYTES))
+                self._other = self._opened(offer.head, unpack(offer.body, ENVELOPE_NBYTES))
             except (OSError, RuntimeError, KeyError) as error:
+                error_class = 0
                 text = f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
-        postbox = self.endpoint.postbox
-        answer = Envelope(postbox.sender, LETTER, postbox.clock.next(), self.nbytes, error_class)
-        self.endpoint.partitioned.letters.send(self._keys[1], answer, text.encode())
-        self.error = refusal(self.name, error_class, text.encode())
+        self.endpoint.partitioned.letters.reply(self._key, offer, error_class, text)
+        self.error = refusal(self.name, error_class, text)
         if self._waiting and self._other is not None:
             self._send(self._waiting, self._side)
         self._waiting = []
 
-    def _refusal(self, head: Envelope) -> tuple[int, str]:
-        """Return error class and text if the two ends do not fit; else 0 and "".
-
-        Class 0 with a text stands for NotSupported.
-        """
-        rank, peer = self.endpoint.rank, self.peer
-        if head.sender.node != self.endpoint.postbox.sender.node:
-            text = f"ranks {rank} and {peer} are on different nodes, between which no kernel sends partitions"
-            return 0, f"{text}; use Send_init and Recv_init"
-        if head.nbytes != self.nbytes:
-            text = f"rank {rank} sends {self.nbytes} bytes with tag {self.tag}, rank {peer} receives {head.nbytes}"
-            return MPI.ERR_TRUNCATE, f"{text}; all partitions together must be as long"
-        return 0, ""
+    def _refusal(self, head: Envelope) -> str:
+        """Return why the two ends do not fit; "" if they do."""
+        if head.nbytes == self.nbytes:
+            return ""
+        text = f"rank {self.endpoint.rank} sends {self.nbytes} bytes with tag {self.tag}"
+        return f"{text}, rank {self.peer} receives {head.nbytes}; all partitions together must be as long"
 
     def _opened(self, head: Envelope, buffer: Envelope | None) -> _Other:
         assert buffer is not None

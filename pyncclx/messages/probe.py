@@ -6,7 +6,6 @@ and sends it again to this process itself. The program's receive takes it from t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,22 +107,17 @@ class ProbedMessages:
             HOLDING.discard(self)
 
     @mpi_bootstrap.interrupts_deferred()
-    def hold(
-        self, comm: MPI.Comm, probed: MPI.Status, letter_tag: int, letters: Callable[[MPI.Message], None]
-    ) -> ProbedMessage | None:
+    def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
         """Match and hold the message that `probed` describes, if it may be an envelope.
 
         Earlier messages from the same rank with other tags are held too, unread: a receive with MPI.ANY_TAG must get
-        them first. Messages with `letter_tag` are passed to `letters`.
+        them first.
         """
         if not may_be_envelope(probed.Get_elements(MPI.BYTE)):
             return None
         status = MPI.Status()
         while True:
             found = MPI.Comm.Mprobe(comm, probed.source, MPI.ANY_TAG, status)
-            if status.tag == letter_tag:
-                letters(found)
-                continue
             message = ProbedMessage.of(found, status)
             if message.tag == probed.tag:
                 message = message.read()

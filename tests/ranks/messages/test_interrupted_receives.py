@@ -17,7 +17,7 @@ PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "communicator", "requests")]
 SHORT, LONG = 1_000, 100_000  # elements of 8 bytes: a message that is copied to a slot, and one that is offered
 TAG = 3
-ROOM = 2048  # bytes of a host array that may get a handshake message
+ROOM = 2048  # bytes of a host array
 pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Python goes on in destructors

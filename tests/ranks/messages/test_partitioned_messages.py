@@ -294,7 +294,7 @@ def test_requests_meet_in_the_order_in_which_they_were_made(comm):
 
 
 def test_the_later_request_starts_first_at_the_receiver(comm):
-    """Its letter meets the receive that the sender has posted for the other request's letter."""
+    """The sender finds its offer before that of its first request."""
     right, left = ring(comm)
     sends = [comm.Psend_init(put(data_of(comm.rank, TAG, i, 4)), 2, right, TAG + i) for i in range(2)]
     outputs = [Output(4, "i8") for _ in sends]
@@ -304,7 +304,7 @@ def test_the_later_request_starts_first_at_the_receiver(comm):
     for send in sends:
         send.Start()
         send.Pready_range(0, 1)
-        for _ in range(100):  # so that a letter is read that has come
+        for _ in range(100):  # so that an offer is read that has come
             assert not send.Test() or send is sends[1]
     MPI.Comm.Barrier(comm)
     receives[0].Start()
@@ -314,8 +314,8 @@ def test_the_later_request_starts_first_at_the_receiver(comm):
             compare(output, data_of(left, TAG, i, 4), f"request {i}")
 
 
-def test_a_letter_comes_for_a_request_that_the_sender_makes_later(comm):
-    """It meets the receive that the sender has posted for another request's letter, which comes after it."""
+def test_an_offer_comes_for_a_request_that_the_sender_makes_later(comm):
+    """The sender finds it while it looks for another one, which comes later."""
     source, dest = 0, comm.size - 1
     if source == dest:
         return
@@ -565,66 +565,10 @@ def meet(own, right, left, receive, y):
     assert_everywhere(own, y.tolist() == (np.arange(8.0) + left).tolist(), "partitions")
 
 
-@pytest.mark.parametrize("of_host", [True, False])
-@pytest.mark.parametrize("is_blocking", [True, False])
-def test_a_receive_of_any_tag_that_meets_a_letter(comm, of_host, is_blocking):
-    """It gets the program's next message, and both ends meet."""
-    right, left = ring(comm)
-    own, status = comm.Dup(), MPI.Status()
-    found = bytearray(8 * 400) if of_host else xp.zeros(400, "i8")
-    request = None if is_blocking else own.Irecv(found, right)  # before the request that the letter is for
-    y = xp.zeros(8)
-    receive = own.Precv_init(y, 2, left, 0)
-    receive.Start()
-    MPI.Comm.Barrier(own)
-    sending = own.Isend(put(data_of(comm.rank, 1, 0, 3)), left, 1)
-    if request is None:
-        own.Recv(found, right, status=status)
-    else:
-        request.Wait(status)
-    sending.Wait()
-    own.synchronize()
-    data = np.frombuffer(found, "i8", 3) if of_host else np.asarray(found[:3].tolist())
-    assert_everywhere(own, np.array_equal(data, data_of(right, 1, 0, 3)) and status.tag == 1)
-    meet(own, right, left, receive, y)
-
-
-@pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"])
-def test_what_receives_after_a_letter_sends_once(comm, name):
-    if name.startswith("I") and MPI.Get_library_version().startswith("MPICH"):
-        pytest.skip("MPICH's status of such a request is not that of its receive, by which a letter is found")
-    partner, own, nbytes = comm.rank ^ 1, comm.Dup(), 2048
-    x, sent, found, is_again = xp.zeros(8), bytearray([comm.rank]) * nbytes, bytearray(nbytes), False
-    if partner >= comm.size:
-        found = bytearray([partner]) * nbytes
-    elif comm.rank % 2:
-        if name.endswith("replace"):
-            request, found = getattr(own, name)(sent, partner, 1, partner, MPI.ANY_TAG), sent
-        else:
-            request = getattr(own, name)(sent, partner, 1, found, partner, MPI.ANY_TAG)
-        if request is not None:
-            request.Wait()
-        ends = own.Psend_init(x, 2, partner, 0)
-    else:
-        ends = own.Precv_init(x, 2, partner, 0)
-        ends.Start()  # its letter goes first
-        own.Send([sent, MPI.BYTE], partner, 3)
-        own.Recv([found, MPI.BYTE], partner, 1)
-    MPI.Comm.Barrier(own)
-    if partner < comm.size:
-        is_again = any(own.Iprobe(partner, 1) for _ in range(100))
-        if comm.rank % 2:
-            ends.Start()
-            ends.Pready_range(0, 1)
-        ends.Wait()
-    own.synchronize()
-    assert_everywhere(own, set(found) == {partner} and not is_again)
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["Sendrecv", "Isendrecv", "Sendrecv_replace", "Isendrecv_replace"])
-def test_both_meet_letters_while_they_send(comm, name):
-    """Each rank's long message waits for the other's receive, which the second letter has taken."""
+def test_long_messages_of_any_tag_after_the_peer_has_started(comm, name):
+    """Each rank's long message waits for the other's receive."""
     partner, own, nbytes = comm.rank ^ 1, comm.Dup(), 100_000
     sent, found = bytearray([comm.rank]) * nbytes, bytearray(nbytes)
     if partner >= comm.size:
@@ -648,37 +592,8 @@ def test_both_meet_letters_while_they_send(comm, name):
     assert_everywhere(own, set(found) == {partner})
 
 
-@pytest.mark.timeout(60)
-def test_a_test_after_a_letter_returns(comm):
-    """The peer sends only after the other rank has tested its receive, which a letter has taken."""
-    partner, own = comm.rank ^ 1, comm.Dup()
-    found, status = bytearray(2000), MPI.Status()
-    if partner < comm.size and comm.rank % 2:
-        request = own.Irecv([found, MPI.BYTE])
-        MPI.Comm.recv(comm, None, partner, 5)
-        tested = [request.Test() for _ in range(100)]
-        MPI.Comm.send(comm, None, partner, 5)
-        while not request.Test(status):
-            pass
-        assert not any(tested)
-        assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (partner, 3, 9)
-        assert found[:10] == bytes([7] * 9 + [0])
-        end = own.Psend_init(xp.zeros(8), 2, partner, 0)
-        end.Start()
-        end.Pready_range(0, 1)
-        end.Wait()
-    elif partner < comm.size:
-        end = own.Precv_init(xp.zeros(8), 2, partner, 0)
-        end.Start()
-        MPI.Comm.send(comm, None, partner, 5)
-        MPI.Comm.recv(comm, None, partner, 5)
-        own.Send([bytearray([7] * 9), MPI.BYTE], partner, 3)
-        end.Wait()
-    own.synchronize()
-
-
-def test_probes_see_no_letters(comm):
-    """A probe of a tag that comes after a letter takes none along, and a probe of any tag finds none."""
+def test_probes_find_the_program_s_messages_only(comm):
+    """A probe of a tag takes no other message along, and a probe of any tag finds none."""
     right, left = ring(comm)
     own, status, y = comm.Dup(), MPI.Status(), xp.zeros(8)
     receive = own.Precv_init(y, 2, left, 0)

@@ -221,3 +221,19 @@ def test_a_send_that_nobody_receives(method, monkeypatch):
     with contextlib.suppress(pyncclx.PeerTimeout):
         comm.Free()
     postbox.POSTBOX.reset()
+
+
+def test_partitioned_requests_between_nodes_are_refused(comm):
+    """Both ends of all raise it. A receive of any tag, which is open meanwhile, gets the program's message."""
+    (right, left), room, status = ring(comm), bytearray(1000), MPI.Status()
+    request = comm.Irecv([room, MPI.BYTE])
+    for tag in range(3):
+        receive, send = comm.Precv_init(xp.zeros(8), 2, left, tag), comm.Psend_init(put(np.zeros(8)), 2, right, tag)
+        Prequest.Startall([receive, send])
+        for end in (send, receive):
+            with raises_everywhere(comm, pyncclx.NotSupported, match=r"P.*_init: ranks \d and \d are on different"):
+                end.Wait()
+    sending = comm.Isend([b"message", MPI.BYTE], right, 5)
+    request.Wait(status)
+    sending.Wait()
+    assert (bytes(room[:7]), status.source, status.tag) == (b"message", left, 5)

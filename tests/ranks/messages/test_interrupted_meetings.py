@@ -1,4 +1,4 @@
-"""Receives and probes of any tag that a signal handler ends, after they have met a partitioned request's message."""
+"""Receives and probes of any tag that a signal handler ends, while the peer's partitioned request waits."""
 
 import itertools
 import os
@@ -17,7 +17,7 @@ from support.interruption import Interruption, meet
 
 PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "communicator", "requests")]
-ROOM, TAG, SECONDS = 2048, 3, 5.0  # bytes; the room is enough for a handshake message
+ROOM, TAG, SECONDS = 2048, 3, 5.0  # of the room: bytes
 pytestmark = [
     pytest.mark.timeout(100),
     pytest.mark.one_node,
@@ -48,7 +48,7 @@ def is_over(request):
 
 
 def interrupted(comm, own, name, x, partner, point):
-    """Interrupt a call that meets a handshake message and then a message; return the partitioned request, and more."""
+    """Interrupt a call that receives a message; return the partitioned request, and the interruption."""
     interruption, found = Interruption(point, *FILES), bytearray(ROOM)
     call = CALLS[name](own, [found, MPI.BYTE], partner)
     interruption.end(call)
@@ -75,7 +75,7 @@ def test_the_partitioned_request_goes_on(comm, name):
             is_past, place = interruption.is_past, interruption.place
         else:
             ends = own.Precv_init(x, 2, partner, 0)
-            ends.Start()  # its letter goes first
+            ends.Start()  # its offer comes first
             sending = MPI.Comm.Isend(own, bytearray(ROOM), partner, TAG)
             meet(comm, partner)
             sending.Wait()
