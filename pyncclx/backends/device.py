@@ -141,10 +141,10 @@ class Streams(Protocol):
     def private_stream(self) -> Any:
         """Return this thread's private stream, made at first use; it waits for no other."""
 
-    def private_beside(self, stream: Any) -> Any:
-        """Return `private_stream` if `stream` is the default one; otherwise None.
+    def current_and_private(self) -> tuple[Any, Any]:
+        """Return the current stream, and `private_stream` if that is the default one.
 
-        The default stream waits for most other streams.
+        The second is None otherwise. The default stream waits for most other streams.
         """
 
     def named_stream(self, value: Any) -> Any:

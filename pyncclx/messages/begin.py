@@ -14,6 +14,7 @@ from ..arrays.places import on_host
 from ..errors import NotSupported
 from ..launch.keys import MAKERS, NoKey
 from ..memory.error_words import FAILURE
+from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..team.streams import is_of_current, stream_for
 from .beside_stream import start_event_of
 from .side import Plan
@@ -82,8 +83,7 @@ def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
     """
     caller = endpoint.caller
     if plan.of_current and caller.stream is None:
-        current = endpoint.device.current_stream()
-        stream = endpoint.device.private_beside(current)
+        current, stream = endpoint.device.current_and_private()
         if stream is not None:
             event = start_event_of(endpoint)
             event.record_eager(current)
@@ -94,8 +94,17 @@ def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
 def stream_of(endpoint: Endpoint, plan: Plan) -> Any:
     """Return the message's stream, which waits for the producer of the buffer."""
     device, caller = endpoint.device, endpoint.caller
-    if plan.of_current is None or caller.stream is not None or caller.blocking == "host":
+    if plan.of_current is None or caller.stream is not None:
         stream = stream_for(device, (plan.buffer,), caller, plan.of_current)
+    elif caller.blocking == "host":
+        stream, private = device.current_and_private()
+        if private is not None:
+            if plan.of_current:
+                if OPEN_RECEIVES:
+                    let_receives_leave()
+                device.order_eager(stream, private)
+            # No capture can have it.
+            return private
     else:
         stream = device.current_stream()
     if device.is_capturing(stream):

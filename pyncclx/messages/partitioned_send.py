@@ -44,6 +44,7 @@ class Meeting:
     """The wait for the receiver's offer; see `requests/open_receives.py`."""
 
     clock, has_arrived, launched, is_posted, is_awaited, is_held_back = 0, False, False, False, False, False
+    start_event = None
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key

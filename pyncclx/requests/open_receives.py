@@ -29,6 +29,8 @@ class OpenReceive(Protocol):
         Whether a call waits for it. Such a call makes the program's stream wait, too.
     is_held_back : bool
         Whether its kernel must not be launched yet, though its message has arrived.
+    start_event : object
+        None while its kernel belongs on its own stream.
     """
 
     clock: int
@@ -36,6 +38,7 @@ class OpenReceive(Protocol):
     launched: bool
     is_posted: bool
     is_awaited: bool
+    start_event: Any
 
     @property
     def is_held_back(self) -> bool:
@@ -73,4 +76,5 @@ def let_receives_leave() -> None:
     if OPEN_RECEIVES:
         with LOCK:
             for receive in OPEN_RECEIVES:
-                receive.leave_stream()
+                if receive.start_event is None:
+                    receive.leave_stream()

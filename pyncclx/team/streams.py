@@ -67,16 +67,14 @@ def stream_for(
     of_current : bool, optional
         Whether the current stream produces a buffer; computed if it is None.
     """
-    stream = device.current_stream()
-    if caller.stream is not None or caller.blocking == "host":
-        # A stream that replaces the current one: the caller's or, beside the default stream, a private one. Neither
-        # the default stream nor a private one can be in a capture.
-        if caller.stream is None:
-            other, order = device.private_beside(stream), device.order_eager
-        else:
-            other, order = caller.stream, device.order
-        if other is not None:
-            return _after_producers(device, buffers, stream, other, of_current, order)
+    if caller.stream is None and caller.blocking == "host":
+        stream, other = device.current_and_private()
+    else:
+        stream, other = device.current_stream(), caller.stream
+    if other is not None:
+        # Neither the default stream nor the private one in its place can be in a capture.
+        order = device.order_eager if caller.stream is None else device.order
+        return _after_producers(device, buffers, stream, other, of_current, order)
     if stream is None:  # the host device has none
         return None
     for buffer in buffers:
@@ -95,11 +93,12 @@ def stream_for(
 
 def current_stream(device: Device, buffers: Collection[Buffer | Producer], caller: Caller = ANY_CALLER) -> Any:
     """Return the stream on which the user continues."""
-    stream = device.current_stream()
-    if caller.stream is not None or caller.blocking == "host":
-        other = device.private_beside(stream) if caller.stream is None else caller.stream
-        if other is not None:
-            return other
+    if caller.stream is None and caller.blocking == "host":
+        stream, other = device.current_and_private()
+    else:
+        stream, other = device.current_stream(), caller.stream
+    if other is not None:
+        return other
     if buffers and any(buffer.of_torch for buffer in buffers):
         return device.external_stream(torch_stream(device.ordinal))
     return stream

@@ -13,7 +13,7 @@ from pyncclx.messages.postbox import POSTBOX
 from support import fake_driver
 
 _OF_STREAMS = (
-    *("current_stream", "can_be_captured", "private_stream", "private_beside", "external_stream", "new_stream"),
+    *("current_stream", "can_be_captured", "private_stream", "current_and_private", "external_stream", "new_stream"),
     *("synchronize", "order", "order_eager", "event", "can_leave", "is_capturing", "is_per_thread"),
 )
 

@@ -70,7 +70,7 @@ def installed(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(device, "current_stream", lambda: streams.legacy)
         private = device.private_stream
-        patch.setattr(device, "private_beside", lambda stream: private() if stream is streams.legacy else None)
+        patch.setattr(device, "current_and_private", lambda: (streams.legacy, private()))
         patch.setattr(device, "external_stream", lambda pointer: streams.legacy)
         yield streams
         device.synchronize()

@@ -12,6 +12,8 @@ from cuda.bindings import driver
 LIBRARY = ctypes.CDLL("libcuda.so.1")
 # Two handles of one stream. It cannot be captured, nor queried while others are captured.
 LEGACY_DEFAULT = (0, 1)
+# Handles of streams that no capture can have: the default one, and those that the program cannot name.
+NEVER_CAPTURED = set(LEGACY_DEFAULT)
 # This handle names a different stream in each thread.
 PER_THREAD_DEFAULT = 2
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -25,9 +27,9 @@ class _Pointers(dict[int, ctypes.c_void_p]):
         return self.setdefault(handle, ctypes.c_void_p(handle))
 
 
-_pointers = _Pointers()
+POINTERS = _Pointers()
 # Called through ctypes: a nonblocking call makes both, and cuda.bindings takes about a microsecond more for each.
-_record, _wait = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
+RECORD, WAIT = LIBRARY.cuEventRecord, LIBRARY.cuStreamWaitEvent
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -46,13 +48,13 @@ def fail(status: int) -> None:
 
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
     """Record an event on a CuPy stream."""
-    if status := _record(event, _pointers[stream.ptr]):
+    if status := RECORD(event, POINTERS[stream.ptr]):
         fail(status)
 
 
 def wait_for_event(stream: Any, event: ctypes.c_void_p) -> None:
     """Make a CuPy stream wait for an event."""
-    if status := _wait(_pointers[stream.ptr], event, 0):
+    if status := WAIT(POINTERS[stream.ptr], event, 0):
         fail(status)
 
 
@@ -66,12 +68,12 @@ def handle_of(stream: Any) -> Any:
 
 def is_capturing(stream: Any) -> bool:
     """Return whether a stream is being captured; cheaper than `capture_of`."""
-    return stream.ptr not in LEGACY_DEFAULT and bool(stream.is_capturing())
+    return stream.ptr not in NEVER_CAPTURED and bool(stream.is_capturing())
 
 
 def capture_of(stream: Any) -> int:
     """Return the number of the capture that a stream is in; 0 for none."""
-    if stream.ptr in LEGACY_DEFAULT or not stream.is_capturing():
+    if stream.ptr in NEVER_CAPTURED or not stream.is_capturing():
         return 0
     return int(checked(driver.cuStreamGetCaptureInfo(handle_of(stream)))[1])
 

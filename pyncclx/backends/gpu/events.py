@@ -12,6 +12,9 @@ from cuda.bindings import driver
 from .driver import (
     LIBRARY,
     PER_THREAD_DEFAULT,
+    POINTERS,
+    RECORD,
+    WAIT,
     capture_of,
     fail,
     is_capturing,
@@ -45,7 +48,8 @@ class Event:
     def record_eager(self, stream: Any) -> None:
         """Record the event on a stream that is not being captured; cheaper than `record`."""
         self._on, self._capture = stream.ptr, 0
-        record_event(self.pointer, stream)
+        if status := RECORD(self.pointer, POINTERS[stream.ptr]):
+            fail(status)
 
     def recorded(self, pointer: int) -> None:
         """Note that a graph launched on the stream with this handle records the event."""
@@ -73,7 +77,8 @@ class Event:
 
     def order_eager(self, then: Any) -> None:
         """Make `then` wait for the event; neither is in a capture. Cheaper than `order`."""
-        wait_for_event(then, self.pointer)
+        if status := WAIT(POINTERS[then.ptr], self.pointer, 0):
+            fail(status)
 
     def synchronize(self) -> None:
         """Wait on the host for the event, unless it is in a capture."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,7 @@ import cupy
 
 from ...errors import NotSupported
 from . import driver
-from .driver import PER_THREAD_DEFAULT, beside_captures, capture_of, is_capturing, record_event, wait_for_event
+from .driver import LEGACY_DEFAULT, NEVER_CAPTURED, PER_THREAD_DEFAULT, POINTERS, beside_captures, capture_of
 from .events import Event
 from .properties import GpuProperties
 
@@ -44,18 +45,25 @@ class GpuStreams(GpuProperties):
         return cupy.cuda.get_current_stream(self.ordinal)
 
     def can_be_captured(self, stream: Any) -> bool:
-        return stream.ptr not in driver.LEGACY_DEFAULT and stream is not getattr(self._of_thread, "stream", None)
+        return stream.ptr not in NEVER_CAPTURED
 
     def private_stream(self) -> Any:
         stream = getattr(self._of_thread, "stream", None)
         if stream is None:
             stream = self._of_thread.stream = self.new_stream()
+            NEVER_CAPTURED.add(stream.ptr)
+            # A later stream may get the same handle.
+            weakref.finalize(stream, NEVER_CAPTURED.discard, stream.ptr)
         return stream
 
-    def private_beside(self, stream: Any) -> Any:
-        if stream.ptr not in driver.LEGACY_DEFAULT:
-            return None
-        return getattr(self._of_thread, "stream", None) or self.private_stream()
+    def current_and_private(self) -> tuple[Any, Any]:
+        # As `current_stream`.
+        if cupy.cuda.runtime.getDevice() != self.ordinal:
+            self._gpu.use()
+        current = cupy.cuda.get_current_stream(self.ordinal)
+        if current.ptr not in LEGACY_DEFAULT:
+            return current, None
+        return current, getattr(self._of_thread, "stream", None) or self.private_stream()
 
     def named_stream(self, value: Any) -> Any:
         if isinstance(value, cupy.cuda.Stream):
@@ -98,9 +106,10 @@ class GpuStreams(GpuProperties):
             self.order_eager(first, then)
 
     def order_eager(self, first: Any, then: Any) -> None:
+        event = self._event_pointer
         with self._ordering:
-            record_event(self._event_pointer, first)
-            wait_for_event(then, self._event_pointer)
+            if status := driver.RECORD(event, POINTERS[first.ptr]) or driver.WAIT(POINTERS[then.ptr], event, 0):
+                driver.fail(status)
 
     def fork(self, stream: Any, side: Any) -> bool:
         capture = capture_of(side)
@@ -111,7 +120,7 @@ class GpuStreams(GpuProperties):
         return True
 
     def call_between(self, stream: Any, function: Callable[[], object]) -> None:
-        if is_capturing(stream):
+        if driver.is_capturing(stream):
             raise NotSupported("MPI moves the data between nodes here, which no graph can hold; call it outside")
         stream.synchronize()
         function()
@@ -133,8 +142,7 @@ class GpuStreams(GpuProperties):
             return False
 
     def is_capturing(self, stream: Any) -> bool:
-        # The legacy default stream and private ones are never captured.
-        if stream.ptr in driver.LEGACY_DEFAULT or stream is getattr(self._of_thread, "stream", None):
+        if stream.ptr in NEVER_CAPTURED:
             return False
         try:
             return bool(stream.is_capturing())

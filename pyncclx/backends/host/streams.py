@@ -116,9 +116,9 @@ class HostStreams:
             stream = self._of_thread.stream = self.new_stream()
         return stream
 
-    def private_beside(self, stream: object) -> None:
+    def current_and_private(self) -> tuple[None, None]:
         # The current stream of the host device waits for no other.
-        return None
+        return None, None
 
     def named_stream(self, value: Any) -> Stream:
         if not isinstance(value, Stream):

@@ -55,6 +55,28 @@ def test_the_default_stream_is_not_asked(fake, device):
     assert [name for name, *_ in fake.library.taken()] == ["cuEventRecord", "graphLaunch"]
 
 
+def test_private_streams_are_not_asked(fake, device):
+    """No capture can have them. A stream of the program that gets the handle of one later is asked again."""
+    device.ordinal = 0
+    private, event, later = device.private_stream(), fake.module("events").Event(), fake.Stream()
+    current = fake.Stream()
+    current.ptr = 0
+    with current:
+        assert device.current_and_private() == (current, private)
+    fake.library.taken()
+    device.order(current, private)
+    event.record(private)
+    assert not device.is_capturing(private)
+    assert not device.can_be_captured(private)
+    assert "is_capturing" not in [name for name, *_ in fake.library.taken()]
+    later.ptr, later.capture = private.ptr, 1
+    device._of_thread.__dict__.clear()
+    fake.streams.clear()
+    del private
+    assert device.is_capturing(later)
+    assert device.can_be_captured(later)
+
+
 def test_an_error_of_any_call_is_raised(fake, device, monkeypatch):
     order, stream = LaunchOrder(device), fake.Stream()
     repeated = prepared(fake, launched=[])
@@ -67,7 +89,7 @@ def test_an_error_of_any_call_is_raised(fake, device, monkeypatch):
         patch.setattr(fake.module("launch"), "launch_graph", failing)
         with pytest.raises(RuntimeError, match="of the launch"):
             order.repeat_aside(repeated, stream)
-    monkeypatch.setattr(fake.module("driver"), "_record", lambda *arguments: 400)
+    monkeypatch.setattr(fake.module("driver"), "RECORD", lambda *arguments: 400)
     monkeypatch.setattr(
         fake.module("driver").driver, "cuGetErrorString", lambda status: (0, b"invalid resource handle")
     )

@@ -152,7 +152,7 @@ PYTHON = {
     ),
     "the plan of a message keeps the stream that the program had": Mutant(
         "pyncclx/messages/begin.py",
-        'plan.of_current is None or caller.stream is not None or caller.blocking == "host"',
+        "plan.of_current is None or caller.stream is not None",
         "plan.of_current is None",
         "ranks/messages/test_plans.py",
     ),
