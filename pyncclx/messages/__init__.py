@@ -23,8 +23,8 @@ the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Non
 `postbox.py` holds the state of the process, and `base.py` that of each communicator.
 
 Persistent requests (`persistent.py`, `persistent_send.py`, `persistent_receive.py`) begin an `Outgoing` or `Incoming`
-at each start. One launch serves all those that start together (`batch.py`). In a graph they use channels instead
-(`channels.py`, `channel_memory.py`), which both ends set up when their messages match outside of graphs.
+at each start. One launch serves all those that start together (`starts.py`, `batch.py`). In a graph they use channels
+instead (`channels.py`, `channel_memory.py`), which both ends set up when their messages match outside of graphs.
 
 Partitioned requests (`partitioned.py`, `partitioned_send.py`, `partitioned_receive.py`) match once, by the handshakes
 of `letters.py`. These are on boards in device memory (`board.py`), whose locations MPI transfers on the program's

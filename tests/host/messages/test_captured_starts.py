@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from pyncclx.messages import persistent
+from pyncclx.messages import starts
 
 
 class Work(SimpleNamespace):
@@ -21,7 +21,7 @@ class Work(SimpleNamespace):
 
 def test_arrays_of_several_producers_on_one_stream_take_one_launch(monkeypatch):
     launched = []
-    monkeypatch.setattr(persistent, "launch", lambda _, __, batch, stream: launched.append((list(batch), stream)))
+    monkeypatch.setattr(starts, "launch", lambda _, __, batch, stream: launched.append((list(batch), stream)))
     device = SimpleNamespace(current_stream=lambda: "stream", is_capturing=lambda _: True)
     order = SimpleNamespace(aside=lambda _: "aside", following=nullcontext, mark=lambda _: "event")
     caller = SimpleNamespace(stream=None, blocking=None)
@@ -31,6 +31,6 @@ def test_arrays_of_several_producers_on_one_stream_take_one_launch(monkeypatch):
         Work(peer=0, receives=True, endpoint=endpoint, buffer=buffer, of_current=True, producer=producer)
         for producer in ("CuPy", "Numba")
     ]
-    persistent.start_several(works)
+    starts.start_several(works)
     assert launched == [([("CuPy", "stream"), ("Numba", "stream")], "aside")]
     assert [work.ended for work in works] == [("event", "stream")] * 2

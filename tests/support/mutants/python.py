@@ -128,8 +128,8 @@ PYTHON = {
     ),
     "a persistent send that starts alone is not signalled": Mutant(
         "pyncclx/messages/persistent.py",
-        "                    message.signal_ready()\n",
-        "                    pass\n",
+        "                message.signal_ready()\n",
+        "                pass\n",
         "ranks/messages/test_persistent_messages.py",
     ),
     "the plan of a message forgets which array it is for": Mutant(
@@ -187,7 +187,7 @@ PYTHON = {
         "ranks/messages/test_persistent_messages.py",
     ),
     "a start sends to a rank that has failed": Mutant(
-        "pyncclx/messages/persistent.py",
+        "pyncclx/messages/starts.py",
         "if endpoint.loss is not None and not work.receives:",
         "if False:",
         "ranks/messages/test_persistent_messages.py",
