@@ -7,6 +7,7 @@ but not the array itself: another array with the same memory leads to the same l
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -55,10 +56,6 @@ def _itself(argument: Any) -> Hashable:
 
 def _none(argument: Any) -> Hashable:
     raise NoKey
-
-
-def _of_cupy(array: Any) -> Hashable:
-    return array.data.ptr, array.dtype, array.shape, array.strides
 
 
 def _of_torch(tensor: Any) -> Hashable:
@@ -128,6 +125,7 @@ def _of_operator(operator: MPI.Op) -> Hashable:
 
 
 _Maker = Callable[[Any], Hashable]
+_of_cupy: _Maker = operator.attrgetter("data.ptr", "dtype", "shape", "strides")
 _BY_READER: dict[Any, _Maker] = {read_cupy: _of_cupy, read_torch: _of_torch, read_numpy: _of_numpy}
 _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
     (MPI.Datatype, _of_datatype),
