@@ -16,7 +16,6 @@ from ..launch.keys import MAKERS, NoKey
 from ..memory.error_words import FAILURE
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..team.streams import is_of_current, stream_for
-from .beside_stream import start_event_of
 from .side import Plan
 from .typed import buffer_of
 
@@ -85,7 +84,10 @@ def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
     if plan.of_current and caller.stream is None:
         current, stream = endpoint.device.current_and_private()
         if stream is not None:
-            event = start_event_of(endpoint)
+            try:
+                event = endpoint.postbox.spare_events.pop()
+            except IndexError:
+                event = endpoint.device.event()
             event.record_eager(current)
             return stream, event
     return stream_of(endpoint, plan), None
@@ -100,8 +102,11 @@ def stream_of(endpoint: Endpoint, plan: Plan) -> Any:
         stream, private = device.current_and_private()
         if private is not None:
             if plan.of_current:
-                if OPEN_RECEIVES:
-                    let_receives_leave()
+                # Receives of calls that block have left at once: see `place_of`.
+                for receive in OPEN_RECEIVES[:]:
+                    if receive.start_event is None:
+                        let_receives_leave()
+                        break
                 device.order_eager(stream, private)
             # No capture can have it.
             return private

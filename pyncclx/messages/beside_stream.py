@@ -14,8 +14,8 @@ from .sender_memory import can_read, is_ready
 from .typed import TypedBuffer
 
 
-def start_event_of(endpoint: Endpoint) -> Event:
-    """Return an event for the start of a receive, if possible a used one."""
+def event_of(endpoint: Endpoint) -> Event:
+    """Return an event for the start or the end of a receive, if possible a used one."""
     try:
         return endpoint.postbox.spare_events.pop()
     except IndexError:
@@ -35,11 +35,13 @@ class OpenArrival(Arrival):
         Whether a call waits for it.
     is_abandoned : bool
         Whether no call will finish it. Its kernel is then launched once the data can be read.
+    is_settled : bool
+        Whether its own stream waits for the data, and `finish` has nothing left to do unless a rank fails.
     start_event : Event or None
         Event that the kernel waits for on the side stream; None while the kernel belongs on the receive's own stream.
     """
 
-    launched = is_posted = is_awaited = is_abandoned = False
+    launched = is_posted = is_awaited = is_abandoned = is_settled = False
     start_event: Event | None = None
     _held_since = 0.0
 
@@ -60,7 +62,7 @@ class OpenArrival(Arrival):
         """
         device = self.endpoint.device
         if self.start_event is None and not self.is_abandoned and device.can_leave(self.stream):
-            event = start_event_of(self.endpoint)
+            event = event_of(self.endpoint)
             event.record(self.stream)
             self.start_event = event
 
@@ -78,7 +80,8 @@ class OpenArrival(Arrival):
         on its stream, unless it had left before.
         """
         if self.is_abandoned:
-            return self._can_read() and self._has_started() and self.endpoint.device.can_leave(self.stream)
+            is_free = can_read(self.endpoint, self.envelope) and self._has_started()
+            return is_free and self.endpoint.device.can_leave(self.stream)
         if self.envelope is None or not is_ready(self.endpoint, self.envelope):
             return False
         self.leave_stream()
@@ -93,25 +96,20 @@ class OpenArrival(Arrival):
         first enqueue the sender's work may need that lock.
         """
         if self.endpoint.device.launches_at_once:
-            return self.is_abandoned and not (self._can_read() and self._has_started())
+            return self.is_abandoned and not (can_read(self.endpoint, self.envelope) and self._has_started())
         if not self.is_awaited:
             self.leave_stream()
         start = self.start_event
         if start is None and self.stream is not None and not self.is_abandoned:
             # A stream of the host device has its own thread: that one waits.
             return False
-        if self._can_read() and (self._is_copied or self._has_started()):
+        if (start is None or self._is_copied or start.is_over()) and can_read(self.endpoint, self.envelope):
             return False
         return not self._is_late()
 
     def _has_started(self) -> bool:
         """Whether the work has ended that the kernel waits for on the side stream."""
         return self.start_event is None or self.start_event.is_over()
-
-    def _can_read(self) -> bool:
-        """Whether the data can be read now: the kernel would not wait for the sender."""
-        envelope = self.envelope
-        return envelope is None or envelope.transport in (EMPTY, INLINE) or can_read(self.endpoint, envelope)
 
     @property
     def _is_copied(self) -> bool:
@@ -129,7 +127,7 @@ class OpenArrival(Arrival):
 
     def _is_lost(self) -> bool:
         """Return whether the sender failed before its data was readable; keep this error."""
-        failure = None if self._can_read() else self._sender_failure()
+        failure = None if can_read(self.endpoint, self.envelope) else self._sender_failure()
         self._error = self._error or failure
         return failure is not None
 

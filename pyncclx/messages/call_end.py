@@ -15,24 +15,21 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
 
 
-class StreamWait:
+class StreamWait(tuple[int, ...]):
     """A wait of the host for one stream, at the end of a call or request.
 
     Waits for the same stream are equal. Other streams of the endpoint are not waited for: partitions there may wait
     for a receiver that starts only after this rank's next calls.
     """
 
-    __slots__ = ("_endpoint", "_key", "_stream")
+    _endpoint: Endpoint
+    _stream: Any
 
-    def __init__(self, endpoint: Endpoint, stream: Any) -> None:
-        self._endpoint, self._stream = endpoint, stream
-        self._key = endpoint.serial, getattr(stream, "ptr", 0)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StreamWait) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
+    def __new__(cls, endpoint: Endpoint, stream: Any) -> StreamWait:
+        """Make the wait of an endpoint's call; it equals others by the numbers of both."""
+        wait = tuple.__new__(cls, (endpoint.serial, getattr(stream, "ptr", 0)))
+        wait._endpoint, wait._stream = endpoint, stream
+        return wait
 
     def __call__(self) -> None:
         """Synchronize the stream, unless it is captured; raise recorded errors."""

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..backends import Exported
+from ..requests.open_receives import LOCK
 from .arguments import PUT
 from .bounce import SLOT_NBYTES
 from .channels import Outlet
@@ -42,6 +43,8 @@ class Departure:
         Whether MPI transfers the data.
     is_copied : bool
         Whether a kernel copies the data to a slot.
+    is_settled : bool
+        Whether `finish` has nothing to do for its own stream.
     """
 
     put, is_inline, is_copied, is_sent, clock = b"", False, False, False, 0
@@ -64,8 +67,12 @@ class Departure:
             plan.buffer.pack(endpoint, stream)
         # The program may remove the array from its list.
         self.owner = owner[0] if type(owner) is list else owner
+        self.is_settled = plan.is_free_at_once
         self._channel, postbox, ring = channel, endpoint.postbox, endpoint.ring
-        self.postbox, self.clock = postbox, postbox.clock.next()
+        self.postbox, clock = postbox, postbox.clock
+        # Inlined from `LamportClock.next`, because each message comes here.
+        with LOCK:
+            clock.now = self.clock = clock.now + 1
         if ring is not None and plan.is_free_at_once:
             record = plan.record = plan.record or ring.writer_of_ended(plan.facts)
             record()

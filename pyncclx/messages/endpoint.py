@@ -134,7 +134,7 @@ class Endpoint:
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
         """Launch a kernel of the postbox on `stream`, with its `Team` and `arguments`."""
-        if stream is not self._streams.last:
+        if stream is not self._streams.last and stream is not self._streams.before:
             self._streams.add(stream)
         function, parameters = self.postbox.functions[kernel], self.teams[operation] + arguments
         self.device.launch(function, grid, threads, parameters, stream)

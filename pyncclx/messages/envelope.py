@@ -6,8 +6,10 @@ It says where the receiver finds the data.
 from __future__ import annotations
 
 import functools
+import operator
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
@@ -155,6 +157,8 @@ def eager(
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
+#: Return the sender of an envelope and the number of its channel, by which channels differ.
+channel_of: Callable[[Envelope], tuple[Sender, int]] = operator.attrgetter("sender", "channel")
 #: The fields of an envelope from `allocation` on.
 Channel = tuple[int, int, int, bytes, int, int, int, int]
 _NO_CHANNEL: Channel = (0, 0, 0, b"", 0, 0, 0, 0)

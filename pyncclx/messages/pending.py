@@ -15,6 +15,7 @@ from ..requests.status import copy_status, fill_empty
 from ..requests.work import Wait, Work, together
 from ..team.streams import current_stream
 from .call_end import StreamWait
+from .envelope import Sender, channel_of
 from .receive import Incoming
 from .typed import TypedBuffer
 
@@ -70,18 +71,20 @@ def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits
         try:
             if message.endpoint is not endpoint:
                 endpoint = waited = message.endpoint
-                caller, current = endpoint.caller, current_stream(endpoint.device, (), endpoint.caller)
+                caller, device = endpoint.caller, endpoint.device
+                is_current = caller.stream is None and caller.blocking != "host"
+                current = device.current_stream() if is_current else current_stream(device, (), caller)
             stream = current if message.buffer.stream is None else work.stream_of(message)
-            if isinstance(message, Incoming) or stream is not message.stream or not message.plan.is_free_at_once:
+            if stream is not message.stream or not message.is_settled or endpoint.broken:
                 message.finish(stream)
             if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
                 # The message's stream reuses the memory of the packed copy.
-                endpoint.device.order(stream, message.stream)
-            if work.met is not None:
+                device.order(stream, message.stream)
+            if work.met and (message.envelope is None or channel_of(message.envelope) != work.met_channel):
                 work.met(message)
             if caller.blocking == "host":
                 if message.stream is not stream:
-                    endpoint.device.order(message.stream, stream)
+                    device.order(message.stream, stream)
                 if stream is not waited:
                     waits[StreamWait(endpoint, stream)], waited = None, stream
             elif caller.stream is not None:
@@ -100,11 +103,13 @@ class MessageWork(Work):
     status : MPI.Status or None
         Status of the receive.
     met : callable or None
-        Called with each message that has been finished.
+        Called with each message that has been finished, unless it is of the channel `met_channel`.
+    met_channel : (Sender, int) or None
     """
 
     finisher = staticmethod(finish_messages)
     met: Callable[[Any], None] | None = None
+    met_channel: tuple[Sender, int] | None = None
     messages: tuple[Any, ...] = ()
     status: MPI.Status | None = None
     _abandoned: tuple[weakref.ref[Any], ...] = ()

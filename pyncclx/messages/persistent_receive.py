@@ -11,6 +11,7 @@ from ..errors import NotSupported
 from ..requests.status import status_of_no_source
 from .batch import Message
 from .channels import Inlet, inlet_of, unmatched
+from .envelope import channel_of
 from .persistent import PersistentMessage
 from .receive import Incoming
 from .side import Side
@@ -37,12 +38,10 @@ class PersistentReceive(PersistentMessage):
 
     def met(self, message: Incoming) -> None:
         """Cache the channel of a received message, for captures."""
-        envelope, inlet = message.envelope, self._inlet
-        if inlet is not None and envelope is not None and inlet.key == (envelope.sender.uid, envelope.channel):
-            return
-        self._inlet = None
+        envelope, self._inlet = message.envelope, None
         if envelope is not None and envelope.channel and envelope.nbytes <= self.buffer.nbytes:
             self._inlet = inlet_of(self.endpoint, envelope, message.status.source)
+        self.met_channel = None if envelope is None or self._inlet is None else channel_of(envelope)
 
     def check_capture(self) -> None:
         if self.peer == MPI.ANY_SOURCE:

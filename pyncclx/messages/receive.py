@@ -37,6 +37,8 @@ class Incoming(OpenArrival):
     _fetches = False  # whether a kernel fetches the data
     _is_enqueued = False  # whether the kernel or copy has been enqueued; an interrupt may have come before `launched`
     _end_event: Event | None = None  # recorded after a kernel that has left the receive's stream
+    # The event once, and None for each other receive of that launch. Who takes the event last gives it back.
+    _end_uses: list[Event | None]
     _copied: Event | None = None  # recorded after a copy from memory that MPI has received into
 
     # The message
@@ -107,7 +109,7 @@ class Incoming(OpenArrival):
             if self._is_enqueued and outgoing is not None:
                 outgoing.put = b""
             raise
-        if self._fetches:
+        if self.start_event is not None or self._has_opened:
             leave((self,))
         end_launch((self,))
 
@@ -204,7 +206,8 @@ class Incoming(OpenArrival):
 
     def is_over(self) -> bool:
         """Whether the kernel is launched and, if it has left its stream, has ended."""
-        return self.launched and (self._end_event is None or self._end_event.is_over())
+        end = self._end_event
+        return self.launched and (end is None or end.is_over())
 
     def finish(self, stream: Any) -> None:
         """Make `stream` wait for the data. The host waits only for the envelope."""
@@ -215,10 +218,13 @@ class Incoming(OpenArrival):
             self.postbox.make_room()
         if isinstance(self.buffer, TypedBuffer) and self._error is None:
             last = self._unpack()
-        if self._end_event is not None and last is self._kernel_stream:
-            self._end_event.order(stream)
+        end, self._end_event = self._end_event, None
+        if end is not None and last is self._kernel_stream:
+            end.order(stream)
         elif last is not stream:
             device.order(last, stream)
+        if end is not None and self._end_uses.pop() is not None:
+            self.postbox.spare_events.append(end)
         if self.endpoint.broken and self.envelope is not None and self._error is None:
             self.endpoint.check_data(self.plan.operation, self.status.source, self.envelope.clock)
         if self._error is not None:

@@ -13,7 +13,9 @@ from mpi4py import MPI
 
 from ..backends import Event
 from .batch import Message, launch
+from .beside_stream import event_of
 from .scratch import KEPT_NBYTES
+from .typed import TypedBuffer
 
 #: `Incoming`, whose module imports this one.
 _Incoming = Any
@@ -46,19 +48,25 @@ def launch_together(receives: Sequence[_Incoming]) -> None:
         for each, message in zip(fetched, messages, strict=False):
             each._interrupt(has_launched=all(message is not other for other in left))
         raise
-    leave(receives)
+    for each in receives:
+        if each.start_event is not None or each._has_opened:
+            leave(receives)
+            break
     end_launch(receives)
 
 
 def leave(receives: Sequence[_Incoming]) -> None:
     """Record the end of a launch on the side stream, and release opened memory."""
-    end: Event | None = None
+    end, uses = None, list[Event | None]()
     for each in receives:
         try:
             if each.start_event is not None and each._fetches:
                 if end is None:
-                    end = each._event_on(each._kernel_stream)
-                each._end_event = end
+                    end = event_of(each.endpoint)
+                    # The side stream is never captured.
+                    end.record_eager(each._kernel_stream)
+                uses.append(None if uses else end)
+                each._end_uses, each._end_event = uses, end
             if each._has_opened and each.envelope is not None:
                 each._has_opened = False
                 each._release(each.envelope)
@@ -94,5 +102,7 @@ def end_launch(receives: Sequence[_Incoming]) -> None:
             each.postbox.spare_events.append(event)
         if each.is_abandoned:
             each._finish_alone()
+        is_full, is_typed = each.postbox.opened.is_full, isinstance(each.buffer, TypedBuffer)
+        each.is_settled = each._error is None and each._kernel_stream is each.stream and not (is_full or is_typed)
         # Set this last, because another thread may wait for it.
         each.launched = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .bounce import CLOCK, READY
 from .endpoint import Endpoint
-from .envelope import OFFERED, WINDOW, Envelope
+from .envelope import EMPTY, INLINE, OFFERED, WINDOW, Envelope
 
 
 def address_of(endpoint: Endpoint, envelope: Envelope, source: int) -> int:
@@ -21,11 +21,13 @@ def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
     return envelope.transport in (OFFERED, WINDOW) and can_read(endpoint, envelope)
 
 
-def can_read(endpoint: Endpoint, envelope: Envelope) -> bool:
-    """Whether data in the sender's memory can be read without waiting.
+def can_read(endpoint: Endpoint, envelope: Envelope | None) -> bool:
+    """Whether a message's data can be read without waiting for its sender.
 
-    The memory, too, can then be opened without waiting.
+    Memory of the sender can then be opened without waiting, too. There is no envelope if MPI has received the data.
     """
+    if envelope is None or envelope.transport in (EMPTY, INLINE):
+        return True
     if envelope.transport == WINDOW:
         team = endpoint.team
         # The window is being created.

@@ -176,7 +176,7 @@ class Unsent:
                 self._kept.appendleft(tuple.__new__(_Sent, (request, memory, 0)))
                 if self._watcher.asleep:
                     self._watcher.wake()
-            if len(self._kept) > 1 or self.dropped:
+            if len(self._kept) > _AT_A_LOOK or self.dropped:
                 self.sweep(_FOR_ONE)
 
     def keep_lost(self, memory: Any) -> None:

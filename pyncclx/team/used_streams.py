@@ -18,14 +18,15 @@ class UsedStreams(dict[int, Any]):
 
     Attributes
     ----------
-    last : stream
-        The one added last.
+    last, before : stream
+        The one added last, and the one before.
     """
 
     def __init__(self, device: Device) -> None:
         super().__init__()
         self._device, self._most = device, FEW
         self.last: Any = _NO_STREAM
+        self.before: Any = _NO_STREAM
 
     def add(self, stream: Any) -> None:
         """Add a stream before something is launched on it."""
@@ -33,14 +34,15 @@ class UsedStreams(dict[int, Any]):
             return
         pointer = getattr(stream, "ptr", 0)
         self.pop(pointer, None)
-        self[pointer] = self.last = stream
+        self[pointer] = stream
+        self.before, self.last = self.last, stream
         if len(self) > self._most:
             self._drop_idle()
             self._most = max(FEW, 2 * len(self))
 
     def clear(self) -> None:
         """Remove all."""
-        self.last = _NO_STREAM
+        self.last = self.before = _NO_STREAM
         super().clear()
 
     def _drop_idle(self) -> None:

@@ -11,6 +11,7 @@ from cuda.bindings import driver
 
 from .driver import (
     LIBRARY,
+    NEVER_CAPTURED,
     PER_THREAD_DEFAULT,
     POINTERS,
     RECORD,
@@ -19,7 +20,6 @@ from .driver import (
     fail,
     is_capturing,
     record_event,
-    wait_for_event,
 )
 from .launch import Graph, Step
 
@@ -34,6 +34,7 @@ class Event:
         self._owner = cupy.cuda.Event(disable_timing=True)
         self.pointer = ctypes.c_void_p(self._owner.ptr)
         self._on = self._capture = 0  # stream and capture of the last record
+        self._then: Any = None  # the stream that waits for it already
 
     @property
     def event(self) -> Any:
@@ -42,18 +43,18 @@ class Event:
 
     def record(self, stream: Any) -> None:
         """Record the event on a stream."""
-        self._on, self._capture = stream.ptr, capture_of(stream)
+        self._on, self._capture, self._then = stream.ptr, capture_of(stream), None
         record_event(self.pointer, stream)
 
     def record_eager(self, stream: Any) -> None:
         """Record the event on a stream that is not being captured; cheaper than `record`."""
-        self._on, self._capture = stream.ptr, 0
+        self._on, self._capture, self._then = stream.ptr, 0, None
         if status := RECORD(self.pointer, POINTERS[stream.ptr]):
             fail(status)
 
     def recorded(self, pointer: int) -> None:
         """Note that a graph launched on the stream with this handle records the event."""
-        self._on, self._capture = pointer, 0
+        self._on, self._capture, self._then = pointer, 0, None
 
     def is_over(self) -> bool:
         """Return whether the work before the event has finished."""
@@ -70,10 +71,16 @@ class Event:
 
         `GpuStreams.order` gives the reason.
         """
+        if then is self._then:
+            return
+        pointer = then.ptr
         # Equal per-thread handles may be streams of two threads.
-        may_differ = then.ptr != self._on or then.ptr == PER_THREAD_DEFAULT
-        if may_differ and capture_of(then) == self._capture:
-            wait_for_event(then, self.pointer)
+        may_differ = pointer != self._on or pointer == PER_THREAD_DEFAULT
+        if may_differ and (0 if pointer in NEVER_CAPTURED else capture_of(then)) == self._capture:
+            if status := WAIT(POINTERS[pointer], self.pointer, 0):
+                fail(status)
+            # A stream that may be captured later would then be another one.
+            self._then = then if pointer in NEVER_CAPTURED else None
 
     def order_eager(self, then: Any) -> None:
         """Make `then` wait for the event; neither is in a capture. Cheaper than `order`."""

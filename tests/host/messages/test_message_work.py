@@ -30,14 +30,13 @@ def message_on(ptr, endpoint):
     """A message that is over, of an array on a stream of its own."""
     stream = SimpleNamespace(ptr=ptr)
     buffer = SimpleNamespace(stream=stream, of_torch=True)
-    plan = SimpleNamespace(is_free_at_once=False)
-    return SimpleNamespace(endpoint=endpoint, stream=stream, buffer=buffer, plan=plan, finish=lambda stream: None)
+    return SimpleNamespace(endpoint=endpoint, stream=stream, buffer=buffer, is_settled=True)
 
 
 def request_on(streams, failing=()):
     device = Device(failing)
     caller = SimpleNamespace(blocking="host", stream=SimpleNamespace(ptr=9))
-    endpoint = SimpleNamespace(device=device, caller=caller, serial=1, check=lambda: None)
+    endpoint = SimpleNamespace(device=device, caller=caller, serial=1, check=lambda: None, broken=())
     work = MessageWork()
     work.messages = tuple(message_on(each, endpoint) for each in streams)
     return device, request_of(work)
