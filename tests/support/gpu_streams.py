@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from pyncclx import backends
-from pyncclx.messages import begin
+from pyncclx.messages import begin, persistent
 from pyncclx.messages.postbox import POSTBOX
 from support import fake_driver
 
@@ -20,11 +20,12 @@ _OF_STREAMS = (
 
 @contextmanager
 def installed():
-    """Let this process's device have them. Its communicators must be made inside."""
+    """Let this process's device have them, and yield the driver. Its communicators must be made inside."""
     device = backends.select()
     kind = type(device)
 
     def launch(function, grid, block, parameters, stream, early=False):
+        fake.library.calls.append(("cuLaunchKernelEx", stream.ptr))
         kind.launch(device, function, grid, block, parameters, None, early)
 
     def copy(to, source, nbytes, stream):
@@ -41,10 +42,10 @@ def installed():
         of_messages = patch.multiple(postbox, side_stream=streams.new_stream(), spare_events=[])
         launched = patch.object(postbox.receives, "_holds_all", False)
         # CuPy's arrays may be in the making; NumPy's, which stand for them, are not.
-        in_the_making = patch.object(begin, "is_of_current", bool)
+        in_the_making = [patch.object(module, "is_of_current", bool) for module in (begin, persistent)]
         _reclaim(postbox)
-        with legacy, patch.multiple(device, **methods), of_messages, launched, in_the_making:
-            yield
+        with legacy, patch.multiple(device, **methods), of_messages, launched, in_the_making[0], in_the_making[1]:
+            yield fake.library
             _reclaim(postbox)
 
 
