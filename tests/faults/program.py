@@ -2,7 +2,8 @@
 
     program.py OPERATION CALLS     with PYNCCLX_FAULT in the environment, and PYNCCLX_TEST_FOLDER for the outcomes
 
-The outcome of a rank is a line of JSON in a file: what was raised, what it names, how long the call took.
+The outcome of a rank is a line of JSON in a file: what was raised, what it names, how long the call took. Another file
+is there when Python has called all functions of `atexit`; MPI_Finalize comes then.
 """
 
 import atexit
@@ -19,6 +20,8 @@ STACKS = open(FOLDER / f"stacks{os.getpid()}", "w")  # noqa: SIM115  # until the
 faulthandler.dump_traceback_later(float(os.environ["PYNCCLX_TEST_SECONDS"]), file=STACKS, exit=True)
 
 from mpi4py import MPI  # noqa: E402
+
+atexit.register((FOLDER / f"ended{MPI.COMM_WORLD.rank}").touch)  # called last: the first function of all
 
 OVER_NODES = "PYNCCLX_TEST_NODES" in os.environ
 if OVER_NODES:  # as in conftest.py: the pretend nodes of the ranks

@@ -61,7 +61,8 @@ def test_killed_while_kernels_are_compiled(victim, tmp_path):
 
 @pytest.mark.parametrize("victim", some([0, 1], 1))
 def test_killed_in_finalize(victim):
-    """All calls were well; the others end in time, whatever MPI_Finalize waits for."""
-    job = jobs.run(2, "allreduce", "", calls=2, PYNCCLX_TEST_KILLED_AT_EXIT=str(victim))
+    """All calls were well, and pyncclx waits for nobody; MPI_Finalize may."""
+    job = jobs.run(2, "allreduce", "", calls=2, killed_at_exit=victim)
     assert [each["type"] for each in job.outcomes.values()] == [None, None], job.explain()
+    assert job.ended == [1 - victim], job.explain()
     assert not job.left, job.explain()

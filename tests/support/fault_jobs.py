@@ -31,13 +31,15 @@ class Job:
     """What came of a job."""
 
     outcomes: dict[int, dict[str, Any]]  # by rank, of those that lived to write it
+    ended: list[int]  # ranks that lived to MPI_Finalize
     code: int
     output: str
     left: list[str]  # processes and shared memory that it has left behind
 
     def explain(self) -> str:
         """All that is known of it."""
-        return f"code {self.code}, left {self.left}, {json.dumps(self.outcomes, indent=1)}\n{self.output}"
+        outcomes = json.dumps(self.outcomes, indent=1)
+        return f"code {self.code}, ended {self.ended}, left {self.left}, {outcomes}\n{self.output}"
 
 
 def run(
@@ -50,12 +52,14 @@ def run(
     shrink: bool = False,
     timeout_s: float | None = None,
     stopped: int | None = None,
+    killed_at_exit: int | None = None,
     **settings: str,
 ) -> Job:
     """Run an operation on several ranks, with faults; `settings` are environment variables.
 
     `timeout_s` becomes PYNCCLX_TIMEOUT once all ranks have made a call. A rank that the fault stops goes on when all
-    others have written their outcomes.
+    others have written their outcomes. One that is killed at the end of its program dies while the others are in
+    MPI_Finalize, or on their way; Open MPI's may then wait for ever, so the job is ended when they are there.
     """
     with tempfile.TemporaryDirectory() as folder:
         program, *arguments = launch.mpiexec(ranks, str(PROGRAM), operation, str(calls))
@@ -64,6 +68,8 @@ def run(
         tests = {"FOLDER": folder, "SECONDS": str(SECONDS), "SHRINK": str(int(shrink)), "MARK": mark}
         if timeout_s is not None:
             tests["TIMEOUT"] = str(timeout_s)
+        if killed_at_exit is not None:
+            tests["KILLED_AT_EXIT"] = str(killed_at_exit)
         environment = {
             **launch.environment("host"),
             **{f"PYNCCLX_TEST_{name}": value for name, value in tests.items()},
@@ -74,27 +80,36 @@ def run(
             **settings,
         }
         with (Path(folder) / "output").open("w+b") as output:
-            let_go_on = functools.partial(_let_go_on, Path(folder), ranks, stopped)
-            files = {"stdout": output, "stderr": output}
-            done = launch.ended(command, environment, SECONDS + 30, until=let_go_on, **files)
+            until = functools.partial(_is_over, Path(folder), ranks, stopped, killed_at_exit)
+            done = launch.ended(command, environment, SECONDS + 30, until=until, stdout=output, stderr=output)
         return _job(Path(folder), done.returncode, mark)
 
 
-def _let_go_on(folder: Path, ranks: int, stopped: int | None) -> bool:
-    """Let a stopped rank go on when the others have written their outcomes; the job goes on in any case."""
-    there = {rank for rank in range(ranks) if (folder / f"rank{rank}").exists()}
-    if stopped is not None and there >= set(range(ranks)) - {stopped}:
+def _is_over(folder: Path, ranks: int, stopped: int | None, killed_at_exit: int | None) -> bool:
+    """Let a stopped rank go on once the others have written their outcomes; return whether the job may be ended."""
+    if stopped is not None and set(_ranks(folder, "rank")) >= set(range(ranks)) - {stopped}:
         with contextlib.suppress(ProcessLookupError):  # it has ended since
-            os.kill(int((folder / f"pid{stopped}").read_text()), signal.SIGCONT)
-    return False
+            os.kill(_process(folder, stopped), signal.SIGCONT)
+    if killed_at_exit is None or set(_ranks(folder, "ended")) != set(range(ranks)) - {killed_at_exit}:
+        return False
+    return not Path(f"/proc/{_process(folder, killed_at_exit)}").exists()
+
+
+def _ranks(folder: Path, kind: str) -> list[int]:
+    """Ranks that have written a file of a kind."""
+    return sorted(int(file.name.removeprefix(kind)) for file in folder.glob(f"{kind}[0-9]*"))
+
+
+def _process(folder: Path, rank: int) -> int:
+    return int((folder / f"pid{rank}").read_text())
 
 
 def _job(folder: Path, code: int, mark: str) -> Job:
     """What has come of a job."""
-    outcomes = {int(file.name[4:]): json.loads(file.read_text()) for file in folder.glob("rank*")}
+    outcomes = {rank: json.loads((folder / f"rank{rank}").read_text()) for rank in _ranks(folder, "rank")}
     texts = [folder / "output", *folder.glob("stacks*")]
     output = "\n".join(file.read_text(errors="replace") for file in texts)
-    return Job(outcomes, code, output, _processes(mark) + _shared_memory())
+    return Job(outcomes, _ranks(folder, "ended"), code, output, _processes(mark) + _shared_memory())
 
 
 def _shared_memory() -> list[str]:
