@@ -10,13 +10,11 @@ from ..completing import Entry
 from ..memory import Area, pattern
 from ..program import PLAIN, Act, Buffer
 from .messages import FIRST_TAG, is_mixed, room
-from .persistent import made_partitioned
 
 if TYPE_CHECKING:
     from ..execute import Run
 
 NEXT_TAG = 5000  # a second tag of the same act
-PROBES = ("Probe", "Mprobe", "Iprobe", "Improbe")
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,58 +146,3 @@ class Endpoints(Act):
         for one in made:
             one.Free()
         yield from ()
-
-
-@dataclass(frozen=True, repr=False)
-class AnyTag(Act):
-    """A message that is found by any tag, beside a message in partitions between the same two ranks, each way."""
-
-    comm: str = "own"  # where no other message is
-    source: int = 0
-    dest: int = 1
-    count: int = 12
-    parts: tuple[int, int] = (2, 3)
-    probe: str = "Probe"
-
-    def perform(self, run: Run, index: int) -> Iterator[int]:
-        comm, name = run.comms.of(self, index), f"{index} beside partitions"
-        source, dest = self.source % comm.size, self.dest % comm.size
-        if source == dest or comm.rank not in (source, dest):
-            return
-        area, sends = Area(run, Buffer(), self.count), comm.rank == source
-        request = None if sends else made_partitioned(run, comm, area, self.parts[1], source, index, sends=False)
-        if request is not None:
-            area.put(area.initial)
-            request.Start()
-        run.token(dest, source)
-        if sends:
-            run.note(f"{name} nothing", bool(comm.Iprobe(run.MPI.ANY_SOURCE, run.MPI.ANY_TAG)))
-        run.token(source, dest)
-        self._message(run, comm, dest, source, index)
-        if sends:
-            request = made_partitioned(run, comm, area, self.parts[0], dest, index, sends=True)
-            area.initial[area.where] = pattern("f8", self.count, index)
-            area.put(area.initial)
-            request.Start()
-            if run.side.has_partitions:
-                request.Pready_range(0, self.parts[0] - 1)
-        self._message(run, comm, source, dest, index)
-        request.Wait()
-        run.note(name, area.read())
-        request.Free()
-        yield from ()
-
-    def _message(self, run: Run, comm: Any, source: int, dest: int, index: int) -> None:
-        """Send a message, and find it by any tag."""
-        if comm.rank == source:
-            sent = Area(run, PLAIN, 3, values=pattern("f8", 3, index, source))
-            comm.Send(sent.argument(), dest, NEXT_TAG)
-            return
-        recv, status, wild = Area(run, PLAIN, 3), run.MPI.Status(), (run.MPI.ANY_SOURCE, run.MPI.ANY_TAG)
-        probe = getattr(comm, self.probe)
-        found = run.loop(lambda: probe(*wild, status)) if self.probe.startswith("I") else probe(*wild, status)
-        if "mprobe" in self.probe.lower():
-            found.Recv(recv.argument(), status)
-        else:
-            comm.Recv(recv.argument(), *wild, status)
-        run.note(f"{index} {self.probe} of any tag", (status, recv.read()))

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from programs.program import Act, Program
 
-from . import collectives, errors, matching, messages, objects, others, persistent, windows
+from . import collectives, errors, matching, messages, objects, others, persistent, wild, windows
 
 MOST_ACTS = 12
 # What each subject draws from, and how often: what takes a rank long is rare.
 SUBJECTS = {
     "messages": ((messages.MESSAGE, 12), (messages.EXCHANGE, 8)),
-    "matching": ((matching.BURST, 2), (matching.UNSENT, 4), (matching.ENDPOINTS, 1), (matching.ANY_TAG, 2)),
+    "matching": ((matching.BURST, 2), (matching.UNSENT, 4), (matching.ENDPOINTS, 1)),
+    "wild": ((wild.ANY_TAG, 2), (wild.OPEN, 3)),
     "persistent": ((persistent.MESSAGES, 6), (persistent.STARTED, 6), (persistent.PARTITIONED, 4)),
     "errors": ((errors.REFUSED, 2), (errors.KEPT, 2), (errors.TOO_LONG, 2), (errors.UNREADABLE, 2)),
     "windows": ((windows.WINDOW, 6),),

@@ -1,9 +1,8 @@
 """Messages that wait for their receiver, and receives that wait."""
 
-from programs.acts.matching import PROBES, AnyTag, Burst, Endpoints, Unsent
+from programs.acts.matching import Burst, Endpoints, Unsent
 
 from .common import act, buffers, sampled
-from .persistent import PARTS
 
 ARRAY = buffers(("f8",))
 
@@ -31,4 +30,3 @@ ENDPOINTS = act(
     sendbuf=ARRAY,
     recvbuf=ARRAY,
 )
-ANY_TAG = act(AnyTag, comm=sampled("own"), count=sampled(12, 1200), parts=PARTS, probe=sampled(*PROBES))
