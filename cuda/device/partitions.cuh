@@ -10,7 +10,7 @@
 //
 // Each word has one writer, its end; but `arrived`, in the receiver's memory, is the sender's to write.
 //
-// Twin: pyncclx/messages/partition_arguments.py packs Partitions; tests/host/messages/test_arguments.py compares both.
+// Twin: pyncclx/messages/partitioned/arguments.py packs Partitions; tests/host/messages/test_arguments.py compares both.
 #pragma once
 #include "protocol/vector.cuh"
 #include "protocol/wait.cuh"

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from mpi_bootstrap.duplicating import note_duplication
 
 from ..collectives.edges import meet_neighbors
-from ..messages.unsent import going_on
+from ..messages.progress.unsent import going_on
 from ..recovery.meetings import explains_failures
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings

@@ -13,8 +13,8 @@ from ..launch.time_slicing import REFUSAL, is_left_to_host
 from ..memory.heap import memory_held
 from ..messages import postbox
 from ..messages.base import MessageBase
-from ..messages.bounce import SLOT_NBYTES
 from ..messages.endpoint import OPERATIONS as MESSAGES
+from ..messages.memory.bounce import SLOT_NBYTES
 from ..nodes.spanning import Spanning, spanning_of
 from ..operations import COLLECTIVES, blocking_form
 from ..staging.arguments import OPERATIONS

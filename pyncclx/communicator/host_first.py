@@ -17,11 +17,12 @@ from numpy import ndarray
 from .. import events  # noqa: F401  used in `_SOURCE`, like the other F401
 from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
-from ..messages import host_receive, unsent  # noqa: F401
 from ..messages.base import MessageBase
 from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
+from ..messages.host import receive as host_receive
 from ..messages.probe import HOLDING  # noqa: F401
-from ..messages.unsent import going_on, note_buffered  # noqa: F401
+from ..messages.progress import unsent  # noqa: F401
+from ..messages.progress.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
 from ..recovery.meetings import raise_explained  # noqa: F401
 from ..staging.arguments import OPERATIONS, is_nonblocking, is_persistent
@@ -122,7 +123,7 @@ _RECEIVES = {
 }
 RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
 _ANY_TAG = (*RECEIVES, "Recv_init")  # receives that may be of any tag
-#: MPI must not give these the library's own messages: see `messages/contacts.py`.
+#: MPI must not give these the library's own messages: see `messages/partitioned/contacts.py`.
 _GUARD = """if {tag} == ANY_TAG and source not in getattr(self, "guarded", ()):
             guard(self, source)
         """

@@ -17,7 +17,7 @@ from ..launch.keys import key_of_call
 from ..launch.launched import Launched, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.time_slicing import leave_to_host
-from ..messages.unsent import going_on
+from ..messages.progress.unsent import going_on
 from ..nodes.requests import launched, prepared
 from ..nodes.spanning import Spanning, spanning_of
 from ..operations import blocking_form

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
-from ..messages.unsent import going_on, note_buffered
+from ..messages.progress.unsent import going_on, note_buffered
 from ..objects.broadcast import Share, open_broadcast, open_shares
 from ..objects.duplicate import meet_before_duplicate
 from ..objects.messages import Exchange, seal, withdraw

@@ -7,10 +7,11 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import events
-from ..messages import calls, exchange, host_receive
+from ..messages import calls, exchange
 from ..messages.begin import NOTHING, planned, stream_of
-from ..messages.host_memory import gathered
-from ..messages.unsent import going_on
+from ..messages.host import receive as host_receive
+from ..messages.host.memory import gathered
+from ..messages.progress.unsent import going_on
 from .methods import or_staged
 from .persistent_messages import PersistentMessages
 from .probes import is_probed, probed_message

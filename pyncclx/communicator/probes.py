@@ -12,7 +12,7 @@ from mpi4py import MPI
 from ..messages.base import MessageBase
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
-from ..messages.unsent import going_on
+from ..messages.progress.unsent import going_on
 from ..recovery.meetings import explained
 
 _T = TypeVar("_T")

@@ -14,7 +14,7 @@ from ..errors import RankFailed as RankFailed
 from ..errors import Revoked as Revoked
 from ..events import Event as Event
 from ..events.subscription import on_event as on_event
-from ..messages.host_persistent import HostReceivePrequest
+from ..messages.host.persistent import HostReceivePrequest
 from ..messages.matched import Message
 from ..operators.ops import AVG as AVG
 from ..operators.row_transform import Transform as Transform

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays import places
 from ..errors import NotSupported
-from ..messages.unsent import going_on, note_buffered
+from ..messages.progress.unsent import going_on, note_buffered
 from ..recording.facts import is_on, records_all
 from ..staging import stage
 from ..staging.arguments import OPERATIONS, argument, device_buffers, is_nonblocking, is_persistent

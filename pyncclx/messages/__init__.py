@@ -4,31 +4,32 @@
 
 1. `calls.py`: `receive` gets the `Plan` of the arguments (`side.py`) from `begin.py`. An earlier equal call has left
    a cached plan. For a new one, source and tag are checked (`endpoint.py`), and the array is resolved (`typed.py`).
-2. A host array has no plan: `Recv` of `communicator/point_to_point.py` calls mpi4py. `host_receive.py` finds envelopes
-   in the received messages (`host_memory.py`, `host_landing.py`), and `host_fetch.py` fetches their data. `Recv_init`
-   is in `host_persistent.py`.
-3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`scratch.py`,
+2. A host array has no plan: `Recv` of `communicator/point_to_point.py` calls mpi4py. `host/receive.py` finds envelopes
+   in the received messages (`host/memory.py`, `host/landing.py`), and `host/fetch.py` fetches their data. `Recv_init`
+   is in `host/persistent.py`.
+3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`memory/scratch.py`,
    `mpi_transfer.py`).
-4. `Incoming.finish` waits for it. If no other receive is open, it waits in MPI. Otherwise it polls by `progress.py`,
-   which launches receives in the order of their clocks (`clock.py`).
+4. `Incoming.finish` waits for it. If no other receive is open, it waits in MPI. Otherwise it polls by
+   `progress/polling.py`, which launches receives in the order of their clocks (`progress/clock.py`).
 5. `Incoming.launch` reads in the envelope where the data is. Data in the same MPI message is copied. For data in the
-   sender's memory (`sender_memory.py`, `opened_memory.py`) it packs the arguments of a kernel (`arguments.py`).
+   sender's memory (`memory/sender.py`, `memory/opened.py`) it packs the arguments of a kernel (`arguments.py`).
 6. `endpoint.py`: `Endpoint.launch` launches `pull` of `cuda/messages/point_to_point.cu`, which waits until the sender
-   has set the ready word (`bounce.py`), copies the data, and sets the done word.
+   has set the ready word (`memory/bounce.py`), copies the data, and sets the done word.
 7. Back in `calls.py`: the current stream waits for the kernel, the status is set, and the call ends (`call_end.py`).
 
 `Send` takes the first two steps, too. Then `departure.py` chooses a transport for the receiver (`peers.py`) and sends
 the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Nonblocking calls return requests of
-`pending.py` and post their receive. The monitor thread (`watcher.py`) polls posted receives while the program does not.
-`postbox.py` holds the state of the process, and `base.py` that of each communicator.
+`pending.py` and post their receive. The monitor thread (`progress/watcher.py`) polls posted receives while the program
+does not. `postbox.py` holds the state of the process, and `base.py` that of each communicator.
 
-Persistent requests (`persistent.py`, `persistent_send.py`, `persistent_receive.py`) begin an `Outgoing` or `Incoming`
-at each start. One launch serves all those that start together (`starts.py`, `batch.py`). In a graph they use channels
-instead (`channels.py`, `channel_memory.py`), which both ends set up when their messages match outside of graphs.
+Persistent requests (`persistent/base.py`, `persistent/send.py`, `persistent/receive.py`) begin an `Outgoing` or
+`Incoming` at each start. One launch serves all those that start together (`persistent/starts.py`,
+`persistent/batch.py`). In a graph they use channels instead (`persistent/channels.py`, `memory/channels.py`), which
+both ends set up when their messages match outside of graphs.
 
-Partitioned requests (`partitioned.py`, `partitioned_send.py`, `partitioned_receive.py`) match once, by the handshakes
-of `letters.py`. These are on boards in device memory (`board.py`), whose locations MPI transfers on the program's
-communicator (`contacts.py`). The kernels of `cuda/messages/partitioned.cu`, or the program's, then count partitions on
-the device. `partitioned_ends.py` holds the partitioned requests of a communicator, `partition_arguments.py` packs
-kernels' arguments, and `arena.py` holds the memory.
+Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by the
+handshakes of `partitioned/letters.py`. These are on boards in device memory (`partitioned/board.py`), whose locations
+MPI transfers on the program's communicator (`partitioned/contacts.py`). The kernels of `cuda/messages/partitioned.cu`,
+or the program's, then count partitions on the device. `partitioned/ends.py` holds the partitioned requests of a
+communicator, `partitioned/arguments.py` packs kernels' arguments, and `memory/arena.py` holds the memory.
 """

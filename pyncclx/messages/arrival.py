@@ -12,9 +12,9 @@ from ..errors import MPIError
 from ..requests.open_receives import LOCK
 from .endpoint import Endpoint
 from .envelope import Envelope, unpack
+from .memory.scratch import KEPT_NBYTES, PINNED_NBYTES
 from .mpi_transfer import received_spec
 from .probe import HOLDING, ProbedMessage
-from .scratch import KEPT_NBYTES, PINNED_NBYTES
 from .side import Plan
 from .typed import TypedBuffer
 

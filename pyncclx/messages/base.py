@@ -15,10 +15,10 @@ from ..launch import kernels
 from ..team.base import Base
 from ..team.state import Attachment, state_of
 from ..team.team import Team
-from .contacts import Contacts
 from .endpoint import Endpoint
+from .partitioned.contacts import Contacts
 from .probe import ProbedMessages
-from .progress import PROGRESS
+from .progress.polling import PROGRESS
 
 _NAME = "messages"  # key in the communicator's attachments
 

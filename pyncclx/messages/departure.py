@@ -11,12 +11,12 @@ from mpi4py import MPI
 from ..backends import Exported
 from ..requests.open_receives import LOCK
 from .arguments import PUT
-from .bounce import SLOT_NBYTES
-from .channels import Outlet
 from .endpoint import Endpoint
 from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
+from .memory.bounce import SLOT_NBYTES
+from .memory.scratch import PINNED_NBYTES, host_memory
 from .mpi_transfer import GAP_NBYTES, sent_spec
-from .scratch import PINNED_NBYTES, host_memory
+from .persistent.channels import Outlet
 from .side import Plan
 from .typed import TypedBuffer
 

@@ -34,10 +34,10 @@ from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from ..team.used_streams import UsedStreams
 from .arguments import teams_of
-from .contacts import contact_tag, highest_tag
 from .envelope import Sender
-from .headers import Used
-from .partitioned_ends import PartitionedEnds
+from .memory.headers import Used
+from .partitioned.contacts import contact_tag, highest_tag
+from .partitioned.ends import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
 from .side import Plan

@@ -13,7 +13,8 @@ from ..arrays.places import on_host
 from ..errors import NotSupported
 from ..staging import stage
 from ..staging.stand_ins import StandIn
-from . import calls, host_receive
+from . import calls
+from .host import receive as host_receive
 from .probe import ProbedMessage, ireceive_object, receive_object
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from ..backends import Device, Event
 from ..launch import kernels
 from ..recovery.detector import DETECTOR
 from ..system.process import PerProcess
-from .arena import Arena
-from .bounce import NBYTES, PLACES, BounceMemory
-from .channel_memory import ChannelMemory
-from .clock import LamportClock
 from .envelope import Sender
-from .opened_memory import OpenedMemory
-from .progress import PROGRESS
+from .memory.arena import Arena
+from .memory.bounce import NBYTES, PLACES, BounceMemory
+from .memory.channels import ChannelMemory
+from .memory.opened import OpenedMemory
+from .memory.scratch import Scratch
+from .progress.clock import LamportClock
+from .progress.polling import PROGRESS
+from .progress.rescue import Rescue
 from .readers import Readers
-from .rescue import Rescue
-from .scratch import Scratch
 
 
 class Postbox:

@@ -14,13 +14,13 @@ from ..recovery.blame import failure_behind
 from ..requests.open_receives import LOCK, OPEN_RECEIVES
 from ..system.begun import has_begun
 from .arguments import PULL, PULL_MESSAGE
-from .batch import BLOCK_NBYTES, Message
-from .beside_stream import OpenArrival
-from .bounce import CLOCK, READY, TO_DONE
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
+from .memory.bounce import CLOCK, READY, TO_DONE
+from .memory.sender import address_of
+from .persistent.batch import BLOCK_NBYTES, Message
+from .progress.beside_stream import OpenArrival
 from .receive_launch import end_launch, launch_together, leave
 from .send import Outgoing
-from .sender_memory import address_of
 from .typed import TypedBuffer
 
 # Polls for a message before the host goes on (not measured).

@@ -12,9 +12,9 @@ from typing import Any
 from mpi4py import MPI
 
 from ..backends import Event
-from .batch import Message, launch
-from .beside_stream import event_of
-from .scratch import KEPT_NBYTES
+from .memory.scratch import KEPT_NBYTES
+from .persistent.batch import Message, launch
+from .progress.beside_stream import event_of
 from .typed import TypedBuffer
 
 #: `Incoming`, whose module imports this one.

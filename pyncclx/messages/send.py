@@ -13,9 +13,9 @@ from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
 from ..system.begun import has_begun
 from .arguments import PUT, PUT_MESSAGE, SIGNAL_MESSAGE, offer_arguments
-from .batch import Message
-from .bounce import words_of
 from .departure import Departure
+from .memory.bounce import words_of
+from .persistent.batch import Message
 
 # Bytes that a thread of `put_eager` copies: four packs, all in flight at once (not measured).
 _THREAD_NBYTES = 64

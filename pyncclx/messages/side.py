@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..arrays.buffers import Buffer
-from .bounce import SLOT_NBYTES
 from .envelope import inline_nbytes
+from .memory.bounce import SLOT_NBYTES
 
 _SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
 

@@ -35,7 +35,7 @@ def complete(run: Run, entries: list[Entry], way: str) -> None:
     else:
         statuses, objects = _together(run, entries, way)
     for entry, status, found in zip(entries, statuses, objects, strict=True):
-        # mpi4py's own Waitall sets another length then, as messages/host_receive.py says
+        # mpi4py's own Waitall sets another length then, as messages/host/receive.py says
         entry.finish(None if entry.is_mixed and way in OWN else status, found)
         if entry.is_persistent:
             run.inactive.append(entry.request)

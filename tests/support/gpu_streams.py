@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from pyncclx import backends
-from pyncclx.messages import begin, persistent
+from pyncclx.messages import begin
+from pyncclx.messages.persistent import base as persistent
 from pyncclx.messages.postbox import POSTBOX
 from support import fake_driver
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from pyncclx.messages import bounce
+from pyncclx.messages.memory import bounce
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
 from support.reference import NODES

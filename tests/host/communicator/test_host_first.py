@@ -13,8 +13,8 @@ from pyncclx import backends
 from pyncclx.arrays import places, pointers
 from pyncclx.communicator import host_first
 from pyncclx.communicator.host_first import is_plain
-from pyncclx.messages import unsent
-from pyncclx.messages.unsent import Unsent
+from pyncclx.messages.progress import unsent
+from pyncclx.messages.progress.unsent import Unsent
 from pyncclx.staging import operations
 from pyncclx.team.state import STAGES_BY_DEFAULT
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pyncclx.backends import select
-from pyncclx.messages.arena import ARENA_NBYTES, Arena
+from pyncclx.messages.memory.arena import ARENA_NBYTES, Arena
 
 
 class LastUse:

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from pyncclx.messages import arguments, partition_arguments
+from pyncclx.messages import arguments
+from pyncclx.messages.partitioned import arguments as partition_arguments
 from pyncclx.system import paths
 
 CPP_NAMES = {"data": "from", "buffer": "to"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pyncclx.messages import board
-from pyncclx.messages.board import NBYTES, OwnBoard, PeerBoard
 from pyncclx.messages.envelope import EMPTY, Envelope, Sender
+from pyncclx.messages.partitioned import board
+from pyncclx.messages.partitioned.board import NBYTES, OwnBoard, PeerBoard
 
 HERE, SLOTS = 4096, board._SLOTS  # the board's address
 SENDER = Sender(b"u" * 16, b"node".ljust(16), b"handle".ljust(64), 4096, b"name".ljust(16), b"t" * 16)

@@ -1,7 +1,7 @@
 """Words of the bounce memory that count the blocks of receiving kernels."""
 
 from pyncclx.backends import host
-from pyncclx.messages import bounce
+from pyncclx.messages.memory import bounce
 
 
 def test_arrived_words_are_never_handed_out_twice(monkeypatch):

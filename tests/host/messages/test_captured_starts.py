@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from pyncclx.messages import starts
+from pyncclx.messages.persistent import starts
 
 
 class Work(SimpleNamespace):

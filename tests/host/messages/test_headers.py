@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyncclx.messages import headers
-from pyncclx.messages.headers import HEADER_NBYTES, HEADERS, Headers, Used
+from pyncclx.messages.memory import headers
+from pyncclx.messages.memory.headers import HEADER_NBYTES, HEADERS, Headers, Used
 
 
 class Event:

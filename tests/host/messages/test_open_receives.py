@@ -12,12 +12,14 @@ from mpi4py import MPI
 
 from pyncclx.backends import host
 from pyncclx.messages import postbox as postbox_module
-from pyncclx.messages import progress, sender_memory, watcher
-from pyncclx.messages.bounce import CLOCK, words_of
 from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
-from pyncclx.messages.partitioned_ends import PartitionedEnds
-from pyncclx.messages.partitioned_send import Meeting
+from pyncclx.messages.memory import sender as sender_memory
+from pyncclx.messages.memory.bounce import CLOCK, words_of
+from pyncclx.messages.partitioned.ends import PartitionedEnds
+from pyncclx.messages.partitioned.send import Meeting
+from pyncclx.messages.progress import polling as progress
+from pyncclx.messages.progress import watcher
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.side import Plan
 from pyncclx.messages.typed import TypedBuffer
@@ -430,7 +432,7 @@ FINALIZES = """
 import threading, time
 from mpi4py import MPI
 from pyncclx.backends import host
-from pyncclx.messages.watcher import Watcher
+from pyncclx.messages.progress.watcher import Watcher
 
 class Receives:
     device, at_rest, turn = host.Device(), False, 0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pyncclx.backends import select
-from pyncclx.messages.scratch import Scratch
-from pyncclx.messages.unsent import Unsent
+from pyncclx.messages.memory.scratch import Scratch
+from pyncclx.messages.progress.unsent import Unsent
 
 
 class Copy:

@@ -11,12 +11,12 @@ from pyncclx import backends
 from pyncclx.backends import Exported
 from pyncclx.memory import heap
 from pyncclx.messages import postbox
-from pyncclx.messages.bounce import CLOCK
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
-from pyncclx.messages.opened_memory import MAX_OPEN, OpenedMemory
-from pyncclx.messages.places import Places
-from pyncclx.messages.progress import ReceiveProgress
-from pyncclx.messages.sender_memory import is_ready
+from pyncclx.messages.memory.bounce import CLOCK
+from pyncclx.messages.memory.opened import MAX_OPEN, OpenedMemory
+from pyncclx.messages.memory.places import Places
+from pyncclx.messages.memory.sender import is_ready
+from pyncclx.messages.progress.polling import ReceiveProgress
 
 SENDER = Sender(b"u" * 16, mpi_bootstrap.node_identity(), b"handle", 4096, b"name", b"t" * 16)
 CLOCK_OF_READY = 5  # of the message whose data can be read

@@ -4,8 +4,8 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.messages import unsent
-from pyncclx.messages.unsent import MOST_NEW, Unsent, begin_to_follow
+from pyncclx.messages.progress import unsent
+from pyncclx.messages.progress.unsent import MOST_NEW, Unsent, begin_to_follow
 
 
 class Watcher:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.memory.heap import Heap
-from pyncclx.messages.progress import PROGRESS
+from pyncclx.messages.progress.polling import PROGRESS
 from pyncclx.operators import ops
 from pyncclx.recovery.detector import DETECTOR
 from pyncclx.system import settings

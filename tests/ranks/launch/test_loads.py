@@ -7,7 +7,8 @@ import pyncclx
 from pyncclx import Prequest, Request, backends
 from pyncclx.derived import packing
 from pyncclx.launch import kernels
-from pyncclx.messages import partitioned_ends, postbox
+from pyncclx.messages import postbox
+from pyncclx.messages.partitioned import ends as partitioned_ends
 from support.arrays import get, host_only, put, xp
 from support.labelled_messages import data_of
 from support.reversed_ranks import ring

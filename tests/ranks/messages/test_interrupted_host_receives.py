@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx.messages.host_fetch import HostFetch
+from pyncclx.messages.host.fetch import HostFetch
 from support.arrays import put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, assert_all_read, data_of, map_peers

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.messages.progress import ReceiveProgress
+from pyncclx.messages.progress.polling import ReceiveProgress
 from pyncclx.messages.send import Outgoing
 from support.arrays import get, put
 from support.everywhere import assert_everywhere

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from pyncclx import Communicator, Prequest, Request
 from pyncclx.communicator import host_first
-from pyncclx.messages.board import _SLOTS
+from pyncclx.messages.partitioned.board import _SLOTS
 from support.arrays import put, synchronize, xp
 from support.everywhere import assert_everywhere
 from support.labelled_messages import data_of

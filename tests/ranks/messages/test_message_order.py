@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Request
-from pyncclx.messages import bounce
+from pyncclx.messages.memory import bounce
 from support.arrays import Output, get, put, xp
 from support.labelled_messages import EAGER, LARGE, WORLD, data_of, label_of, map_peers, map_peers_if
 from support.reference import comparing

@@ -10,7 +10,8 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import Request
-from pyncclx.messages import bounce, departure
+from pyncclx.messages import departure
+from pyncclx.messages.memory import bounce
 from pyncclx.messages.send import Outgoing
 from pyncclx.requests.open_receives import OPEN_RECEIVES
 from support.arrays import Output, get, put, xp

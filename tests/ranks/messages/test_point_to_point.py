@@ -11,8 +11,9 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import PeerTimeout, Request
-from pyncclx.messages import bounce, headers, postbox
+from pyncclx.messages import postbox
 from pyncclx.messages.envelope import inline_nbytes
+from pyncclx.messages.memory import bounce, headers
 from pyncclx.messages.receive import Incoming
 from support.arrays import HOST, Interface, Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import raises_everywhere

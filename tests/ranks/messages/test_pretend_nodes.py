@@ -11,7 +11,9 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Prequest, Request
-from pyncclx.messages import departure, persistent_send, postbox, scratch
+from pyncclx.messages import departure, postbox
+from pyncclx.messages.memory import scratch
+from pyncclx.messages.persistent import send as persistent_send
 from pyncclx.objects import messages as object_messages
 from support.arrays import Output, put, xp
 from support.everywhere import raises_everywhere

@@ -127,7 +127,7 @@ PYTHON = {
         "ranks/launch/test_remembered_calls.py",
     ),
     "a persistent send that starts alone is not signalled": Mutant(
-        "pyncclx/messages/persistent.py",
+        "pyncclx/messages/persistent/base.py",
         "                message.signal_ready()\n",
         "                pass\n",
         "ranks/messages/test_persistent_messages.py",
@@ -163,7 +163,7 @@ PYTHON = {
         "ranks/messages/test_plans.py",
     ),
     "memory of a message is used again before it has been copied": Mutant(
-        "pyncclx/messages/scratch.py",
+        "pyncclx/messages/memory/scratch.py",
         "        if copied is not None:",
         "        if False:",
         "host/messages/test_scratch.py",
@@ -187,7 +187,7 @@ PYTHON = {
         "ranks/messages/test_persistent_messages.py",
     ),
     "a start sends to a rank that has failed": Mutant(
-        "pyncclx/messages/starts.py",
+        "pyncclx/messages/persistent/starts.py",
         "if endpoint.loss is not None and not work.receives:",
         "if False:",
         "ranks/messages/test_persistent_messages.py",

@@ -1,0 +1,1 @@
+"""Receives of host arrays that a device array's message may match."""

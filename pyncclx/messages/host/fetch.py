@@ -1,0 +1,135 @@
+"""Fetches of a device array's data into a host array that receives the message."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+from mpi4py import MPI
+
+from ...arrays import datatypes
+from ...arrays.buffers import Buffer
+from ...backends import Event
+from ...errors import PeerTimeout
+from ...recording.failures import noted
+from ...requests.open_receives import LOCK
+from ..envelope import EMPTY, ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
+from ..memory.sender import can_read
+from ..receive import Incoming
+from .memory import HostMemory
+
+if TYPE_CHECKING:
+    from ..base import MessageBase
+
+
+class HostFetch:
+    """A fetch of one message's data, on a stream of the library.
+
+    It begins when the sender's data can be read. No stream of the program waits for it: such a stream may wait for a
+    peer that waits for this message. Several threads may call `is_over`.
+    """
+
+    _incoming: Incoming | None = None
+    _end: Event | None = None
+
+    def __init__(self, comm: MessageBase, memory: HostMemory, envelope: Envelope) -> None:
+        self._endpoint, self._memory, self._envelope = comm.endpoint, memory, envelope
+        brings_data = envelope.transport == INLINE
+        self._message_nbytes = min(inline_nbytes(envelope.nbytes) if brings_data else ENVELOPE_NBYTES, memory.nbytes)
+        self._message = memory.read(self._message_nbytes)
+        self._stream = self._endpoint.postbox.host_array_stream
+        nbytes = min(envelope.nbytes, memory.nbytes)
+        self._data = np.empty(nbytes, np.uint8)
+        self._has_room = nbytes == envelope.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the data in bytes."""
+        return self._data.nbytes
+
+    def has_ended(self) -> bool:
+        """Return whether the sender can reuse its memory: see `unsent.Kept`."""
+        return self.is_over()
+
+    def is_of(self, envelope: Envelope) -> bool:
+        """Whether this fetches the message of an envelope."""
+        return self._envelope == envelope
+
+    def is_over(self) -> bool:
+        """Return whether `finish` would not wait; begin once the data can be read."""
+        with LOCK:
+            if self._incoming is None:
+                if self._envelope.transport not in (EMPTY, INLINE) and not can_read(self._endpoint, self._envelope):
+                    return self._failure() is not None
+                self._begin()
+        return self._end is None or self._end.is_over()
+
+    def _failure(self) -> Exception | None:
+        self._endpoint.check()
+        return self._endpoint.failure_of(self._envelope.source, "Recv")
+
+    def _begin(self) -> None:
+        device, envelope, nbytes = self._endpoint.device, self._envelope, self._data.nbytes
+        copy = device.allocate_temporary(max(nbytes, 1), self._stream)
+        buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
+        status = MPI.Status()
+        status.Set_source(envelope.source)
+        status.Set_elements(MPI.BYTE, self._message_nbytes)
+        plan = self._endpoint.plan("Recv", buffer, envelope.source, MPI.ANY_TAG)
+        self._incoming = Incoming()
+        self._incoming.begin(None, self._endpoint, plan, None, self._stream)
+        self._incoming.accept(self._message, status)
+        if nbytes and self._has_room:
+            device.copy(MPI.Get_address(self._data), copy.address, nbytes, self._stream)
+        self._end = device.event()
+        self._end.record(self._stream)
+
+    def finish(self, status: MPI.Status | None) -> None:
+        """Wait for the data, copy it into the array, and set a status to its length."""
+        # After an error the envelope is cleared from the array, too.
+        data = self._data[:0]
+        try:
+            self._wait()
+            data = self._data
+        finally:
+            self._memory.replace(self._message_nbytes, data)
+        self.fill(status)
+
+    def abandon(self) -> None:
+        """Read the data without a call, so that its sender can reuse its memory."""
+        self._endpoint.postbox.receives.unsent.keep_message(self)
+        self._memory.replace(self._message_nbytes, self._data[:0])
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + self._endpoint.timeout_s
+        while not self.is_over():
+            if time.monotonic() > deadline:
+                raise noted(self._timeout())
+            os.sched_yield()
+        incoming, failure = self._incoming, None if self._incoming is not None else self._failure()
+        if failure is not None:
+            raise noted(failure)
+        if incoming is not None:
+            # This raises errors of the stream.
+            self._endpoint.device.synchronize(self._stream)
+            incoming.finish(self._stream)
+
+    def fill(self, status: MPI.Status | None) -> None:
+        """Set a status to the length of the message's data."""
+        if status is not None:
+            status.Set_elements(MPI.BYTE, self._envelope.nbytes)
+
+    def _timeout(self) -> Exception:
+        envelope = self._envelope
+        return PeerTimeout("Recv", envelope.clock, self._endpoint.rank, envelope.source, 1, 0)
+
+
+def complete(fetch: HostFetch, status: MPI.Status | None) -> None:
+    """Finish a fetch. After an exception, read the data without the call."""
+    try:
+        fetch.finish(status)
+    except BaseException:
+        fetch.abandon()
+        raise

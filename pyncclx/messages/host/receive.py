@@ -1,0 +1,167 @@
+"""Receives of host arrays by mpi4py, whose message may be a device array's.
+
+MPI then receives an envelope, which is recognized by its first bytes. `examine` checks blocking receives. `HostLanding`
+of `landing.py` checks nonblocking ones, for all calls that complete the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from mpi4py import MPI
+
+from ...errors import MPIError
+from ...recovery.meetings import raise_explained
+from ...requests.host_receive import HostReceiveRequest
+from ...team.base import Base
+from ..envelope import inline_nbytes, may_be_envelope
+from ..probe import ProbedMessage
+from ..progress.unsent import follow, going_on
+from .fetch import HostFetch, complete
+from .landing import HostLanding
+from .memory import has_own_datatype, memory_of
+
+if TYPE_CHECKING:
+    from ..base import MessageBase
+
+_BYTE = MPI.BYTE
+_MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes that a device array's message has beyond its data
+
+
+def receive(
+    comm: MessageBase, call: Callable[..., None], arguments: tuple[Any, ...], recvbuf: Any, status: MPI.Status | None
+) -> None:
+    """Receive into a host array by mpi4py's ``call(*arguments, status)``.
+
+    Fetch the data if a device array was sent. `recvbuf` is the array that the call receives into.
+    """
+    status = MPI.Status() if status is None else status
+    try:
+        call(*arguments, status)
+    except MPI.Exception as error:
+        raise_refused(comm, error, call.__name__)
+    except BaseException:
+        abandon(comm, recvbuf)
+        raise
+    try:
+        examine(comm, recvbuf, status)
+    except BaseException as error:
+        # The interrupt may have come before `examine` has seen the envelope.
+        if not isinstance(error, Exception):
+            abandon(comm, recvbuf)
+        raise
+
+
+def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> NoReturn:
+    """Raise the exception of a host array's receive for an error that MPI returned."""
+    if error.Get_error_class() != MPI.ERR_TRUNCATE:
+        raise_explained(comm, error, operation)
+    text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
+    raise MPIError(MPI.ERR_TRUNCATE, f"{text}its data may be lost: receive it into a device array)") from error
+
+
+def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
+    """Fetch the data if mpi4py's call has received a device array's envelope."""
+    # MPI.Comm.Recv(comm, array) may call this with a communicator of mpi4py's.
+    if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
+        fetch = None
+        try:
+            memory = memory_of(recvbuf)
+            envelope = memory.envelope()
+            if envelope is not None:
+                fetch = HostFetch(comm, memory, envelope)
+        except BaseException:
+            abandon(comm, recvbuf)
+            raise
+        if fetch is not None:
+            complete(fetch, status)
+
+
+def abandon(comm: MessageBase, recvbuf: Any) -> None:
+    """Read the message of a device array that an interrupted call has received.
+
+    The message of a host array would have been received, too.
+    """
+    # The exception of the call counts.
+    with suppress(Exception):
+        memory = memory_of(recvbuf)
+        envelope = memory.envelope()
+        if envelope is not None and isinstance(comm, Base):
+            HostFetch(comm, memory, envelope).abandon()
+
+
+_end = HostLanding.end
+#: In place of the view of an array that exports no memory.
+LASTING = memoryview(b"")
+
+
+def ireceive(
+    comm: MessageBase,
+    start: Callable[[Any], MPI.Request],
+    buf: Any,
+    probed: ProbedMessage | None = None,
+) -> MPI.Request:
+    """Begin to receive into a host array by mpi4py's ``start(buf)``."""
+    spec, view = _viewed(buf)
+    request = HostReceiveRequest(start(spec))
+    try:
+        request.landing = landing = HostLanding(view, HostLanding.end)
+        landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
+        if has_own_datatype(buf):
+            landing._memory = memory_of(buf, is_kept=True)
+        if view is LASTING:
+            return going_on(request)
+        follow(landing)
+    except BaseException:
+        take_back(comm, request, buf)
+        raise
+    return request
+
+
+def take_back(comm: MessageBase, request: MPI.Request, buf: Any) -> None:
+    """Cancel the receive of an interrupted call.
+
+    If MPI has matched it, its message has been received.
+    """
+    # The exception of the call counts.
+    with suppress(Exception):
+        status = MPI.Status()
+        MPI.Request.Cancel(request)
+        MPI.Request.Wait(request, status)
+        if not status.Is_cancelled():
+            abandon(comm, buf)
+
+
+def ireceive_plain(
+    comm: MessageBase, start: Callable[..., MPI.Request], array: Any, source: int, tag: int
+) -> MPI.Request:
+    """Begin to receive a NumPy array by mpi4py's ``start(comm, array, source, tag)``."""
+    try:
+        view = memoryview(array)
+        request = HostReceiveRequest(start(comm, view, source, tag))
+    except (TypeError, ValueError, BufferError):
+        # Let mpi4py raise its own exception.
+        return start(comm, array, source, tag)
+    try:
+        request.landing = landing = HostLanding(view, _end)
+        landing._comm, landing._buf, landing.is_claimed = comm, array, False
+        follow(landing)
+    except BaseException:
+        take_back(comm, request, array)
+        raise
+    return request
+
+
+def _viewed(buf: Any) -> tuple[Any, memoryview]:
+    """Return a buffer argument with the array replaced by a view, and the view."""
+    is_spec = isinstance(buf, (list, tuple)) and len(buf) > 0
+    try:
+        view = memoryview(buf[0] if is_spec else buf)
+    except (TypeError, ValueError, BufferError):
+        return buf, LASTING
+    # mpi4py refuses such arrays.
+    if view.readonly or not view.contiguous:
+        return buf, LASTING
+    return (type(buf)((view, *buf[1:])) if is_spec else view), view

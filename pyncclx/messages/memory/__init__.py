@@ -1,0 +1,1 @@
+"""Memory of messages: bounce buffers, pinned headers, and what peers have opened."""

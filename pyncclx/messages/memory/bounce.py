@@ -1,0 +1,111 @@
+"""The bounce memory of a process, which the receivers of its messages map:
+
+    LeaseHeader x HEADERS | arrived words | ready words | done words | ends of channels | slots of SLOT_NBYTES
+
+A message that kernels move holds one *place* from its send until its receiver has read it. A place is a ready word and
+a done word; the first SLOTS places have a slot for data, too. The host hands out a place only after its last message is
+complete. So no kernel waits for a place, and a nonblocking send never blocks a stream. When no place is free, MPI
+transfers the data. The ends of channels have words of their own, see `memory/channels.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ...backends import Device, Exported
+from ...requests.open_receives import LOCK
+from .headers import HEADER_NBYTES, HEADERS, Headers
+from .places import Places
+
+NBYTES = 2 << 20  # size of the bounce memory
+# Counters of the blocks of receiving kernels. Each stream has one, and MOST_MESSAGES more if it runs batches.
+ARRIVED_WORDS = 8192
+ENDS = 2048  # number of channel ends
+END_NBYTES = 32
+PLACES = 640
+SLOT_NBYTES = 32 << 10  # longest message that is copied to a slot (not measured)
+CLOCK = struct.Struct("=Q")  # a ready word or a done word
+_ARRIVED = HEADERS * HEADER_NBYTES
+READY = _ARRIVED + 4 * ARRIVED_WORDS  # offset of the ready words
+TO_DONE = CLOCK.size * PLACES  # distance of a place's done word from its ready word
+_ENDS = READY + 2 * TO_DONE
+_SLOTS = -(-(_ENDS + END_NBYTES * ENDS) // 128) * 128
+SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
+
+
+class BounceMemory:
+    """The bounce memory of this process, and its free places and headers.
+
+    Attributes
+    ----------
+    address : int
+    handle : bytes
+        Other processes map the memory by it.
+    slots, tickets : Places
+        Places of messages that are copied to a slot, and of messages that stay in their buffers.
+    slot_addresses : list of (int, int, int)
+        For each place with a slot: addresses of its ready word and of the slot, and the slot's offset in this memory.
+    arrived : ArrivedWords
+    headers : Headers
+        One header for each communicator.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._memory = device, device.allocate_exported(NBYTES)
+        self.address, self.handle = self._memory.address, self._memory.handle
+        self.slots = Places(0, SLOTS, self.done_words)
+        self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
+        base = self.address
+        offsets = map(slot_offset, range(SLOTS))
+        self.slot_addresses = [(words_of(base, place)[0], base + at, at) for place, at in enumerate(offsets)]
+        self.headers = Headers(device, self.address)
+        self.arrived = ArrivedWords(device, self.address + _ARRIVED, self.address + READY)
+
+    def done_words(self, first: int, number: int) -> tuple[int, ...]:
+        """Return the current done words of `number` places, from place `first` on."""
+        _, done = words_of(self.address, first)
+        return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
+
+
+class ArrivedWords(dict[tuple[int, int, int], int]):
+    """Addresses of block counters, which the receiving kernels of one stream share.
+
+    The keys are a stream's handle, the thread, and the number of words. The thread is part of the key because a
+    per-thread stream has the same handle in all threads.
+    """
+
+    def __init__(self, device: Device, begin: int, end: int) -> None:
+        super().__init__()
+        self._device, self._next, self._end = device, begin, end
+        self._more: list[Exported] = []  # memory for more words
+
+    def __missing__(self, key: tuple[int, int, int]) -> int:
+        nbytes = 4 * key[-1]
+        with LOCK:
+            if self._next + nbytes > self._end:
+                self._allocate()
+            words = self.setdefault(key, self._next)
+            self._next += nbytes
+            return words
+
+    def _allocate(self) -> None:
+        """Allocate more words. Those handed out stay in use: a graph may run at any time."""
+        more = self._device.allocate_exported(4 * ARRIVED_WORDS)
+        self._more.append(more)
+        self._next, self._end = more.address, more.address + 4 * ARRIVED_WORDS
+
+
+def words_of(base: int, place: int) -> tuple[int, int]:
+    """Return the addresses of a place's ready and done words in the memory at `base`."""
+    ready = base + READY + CLOCK.size * place
+    return ready, ready + TO_DONE
+
+
+def slot_offset(place: int) -> int:
+    """Return the offset of a place's slot in its bounce memory."""
+    return _SLOTS + SLOT_NBYTES * place
+
+
+def end_address(base: int, place: int) -> int:
+    """Return the address of a channel end's words in bounce memory at `base`."""
+    return base + _ENDS + END_NBYTES * place

@@ -1,0 +1,119 @@
+"""Mapped memory of other processes: bounce memory and allocations."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict, deque
+
+from mpi_bootstrap import node_identity
+
+from ...backends import Device, Peer
+from ..envelope import Envelope, Sender
+
+# Allocations of other processes. Their owners cannot reuse the memory while it is open here.
+MAX_OPEN = 64
+# The sender's uid, the allocation, its identity, and the clock of the message if the export is a copy for one message.
+_Key = tuple[bytes, int, int, int]
+
+
+class OpenedMemory:
+    """Mapped memory of senders, whose least recently used allocations are closed.
+
+    `uid` and `bounce` are this process's own: its memory is not opened.
+
+    Attributes
+    ----------
+    bounces : dict of bytes to (int or None)
+        Address in this process of each sender's bounce memory, by its uid; None if it cannot be opened.
+    is_full : bool
+        Whether more than MAX_OPEN allocations are open.
+    """
+
+    is_full = False
+
+    def __init__(self, device: Device, uid: bytes, bounce: int) -> None:
+        self._device, self._uid, self._node = device, uid, node_identity()
+        self.bounces: dict[bytes, int | None] = {uid: bounce}
+        self._memories: list[Peer] = []
+        self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
+        # How many kernels that have not been launched yet will use the allocation.
+        self._in_use: Counter[_Key] = Counter()
+        # Envelopes whose data is to be released. Destructors append to it at any time.
+        self.unused: deque[Envelope] = deque()
+        self._lock = threading.Lock()
+
+    def bounce_address(self, sender: Sender) -> int | None:
+        """Return the address of a sender's bounce memory; None if it cannot be opened.
+
+        Opening is tried once for each sender.
+        """
+        if sender.uid not in self.bounces:
+            with self._lock:
+                # Another thread may have opened it meanwhile.
+                if sender.uid not in self.bounces:
+                    self.bounces[sender.uid] = self._open_bounce(sender)
+        return self.bounces[sender.uid]
+
+    def _open_bounce(self, sender: Sender) -> int | None:
+        if sender.node != self._node or not sender.bounce_handle:
+            return None
+        try:
+            memory = self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
+        # There is no such path, or the driver returns an error.
+        except (OSError, RuntimeError):
+            return None
+        self._memories.append(memory)
+        return memory.address
+
+    def data_address(self, envelope: Envelope) -> int:
+        """Return the address of offered data without waiting. It is open until `release`."""
+        while self.unused:
+            self.release(self.unused.popleft())
+        if envelope.sender.uid == self._uid:
+            return envelope.allocation + envelope.offset
+        key = self._key(envelope)
+        with self._lock:
+            if key not in self._allocations:
+                handle = envelope.handle.rstrip(b"\0")
+                self._allocations[key] = self._device.open_exported(handle, envelope.allocation_nbytes)
+                self.is_full = len(self._allocations) > MAX_OPEN
+            self._allocations.move_to_end(key)
+            self._in_use[key] += 1
+            return self._allocations[key].address + envelope.offset
+
+    def release(self, envelope: Envelope) -> None:
+        """Allow offered data to be closed, once its kernel has been launched.
+
+        Where exports are copies, call it only after the kernel has ended.
+        """
+        if envelope.sender.uid == self._uid:
+            return
+        key = self._key(envelope)
+        with self._lock:
+            self._in_use[key] -= 1
+            if not self._in_use[key]:
+                del self._in_use[key]
+            if self._device.exports_are_copies:
+                self._allocations.pop(key).close()
+                self.is_full = len(self._allocations) > MAX_OPEN
+
+    def _key(self, envelope: Envelope) -> _Key:
+        # If exports are copies, another thread may open the next copy, at the same address, before this one is closed.
+        clock = envelope.clock if self._device.exports_are_copies else 0
+        return envelope.sender.uid, envelope.allocation, envelope.identity, clock
+
+    def make_room(self) -> None:
+        """Close the least recently used allocations while more than MAX_OPEN are open.
+
+        Closing memory may wait for all work of the device. So only the program's thread does it, at the end of a
+        receive, when the kernels that the sender may wait for are launched. See also `Postbox.make_room`.
+        """
+        with self._lock:
+            idle = [key for key in self._allocations if key not in self._in_use]
+            closing = idle[: max(0, len(self._allocations) - MAX_OPEN)]
+            memories = [self._allocations.pop(key) for key in closing]
+            self.is_full = len(self._allocations) > MAX_OPEN
+        if memories:
+            self._device.synchronize()
+        for memory in memories:
+            memory.close()

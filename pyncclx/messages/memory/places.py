@@ -1,0 +1,63 @@
+"""The pool of places in the bounce memory (see `bounce.py`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ...backends import Exported
+from ...system.process import lock
+
+# Offered messages between two sweeps. A sweep closes exports of messages that are over, which may hold memory.
+_SWEEP = 32
+
+
+class Places:
+    """A range of places, and the messages that hold them. All threads may use it."""
+
+    def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
+        self._first, self._number, self._done_words = first, number, done_words
+        self._free = deque(range(first, first + number))
+        # place -> clock of its message, its export, number of the receiver
+        self._held: dict[int, tuple[int, Exported | None, int]] = {}
+        self._lock = lock()
+
+    def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
+        """Return a free place for a message to a rank; None if there is none.
+
+        The place keeps `exported` open until its message is over.
+        """
+        with self._lock:
+            if not self._free or (exported is not None and len(self._held) % _SWEEP == _SWEEP - 1):
+                self._sweep()
+            if not self._free:
+                return None
+            place = self._free[0]
+            # Hold the place before it stops being free, so that an exception loses none.
+            self._held[place] = clock, exported, number
+            del self._free[0]
+            return place
+
+    def place_of(self, clock: int) -> int | None:
+        """Return the place of the message with a clock; None if it has none."""
+        with self._lock:
+            return next((place for place, held in self._held.items() if held[0] == clock), None)
+
+    def held_for(self, number: int) -> list[tuple[int, int]]:
+        """Return place and clock of each message to a rank that is not known to be over.
+
+        `number` identifies the rank (`Peers.numbers`).
+        """
+        with self._lock:
+            self._sweep()
+            return [(place, clock) for place, (clock, _, each) in self._held.items() if each == number]
+
+    def _sweep(self) -> None:
+        """Free the places whose messages are over."""
+        done = self._done_words(self._first, self._number)
+        for place, (clock, exported, _) in list(self._held.items()):
+            if done[place - self._first] == clock:
+                del self._held[place]
+                self._free.append(place)
+                if exported is not None:
+                    exported.close()

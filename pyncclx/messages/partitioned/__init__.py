@@ -1,0 +1,1 @@
+"""Partitioned sends and receives, and how their two ends meet."""

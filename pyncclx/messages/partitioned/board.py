@@ -1,0 +1,114 @@
+"""A rank's offers to one sender of partitioned messages.
+
+They are in memory that the sender opens. The receiver writes an offer into a free slot, and the sender its answer over
+it. So neither needs a message of MPI, nor a call of the other rank in time. For each slot, a word has the number
+of its last offer, and another one the number of the offer that was answered. Each is written after the slot's bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from ...backends import Device
+from ..envelope import ENVELOPE_NBYTES, Envelope, unpack
+
+_SLOTS = 32  # one more offer needs another board
+_WORD, _WORDS = struct.Struct("=I"), struct.Struct(f"={_SLOTS}I")
+_HEAD = struct.Struct("=II")  # checksum of the rest of the slot, which begins with the number of the offer
+#: Bytes of an offer or an answer, at most: an envelope and another one, or a text.
+CONTENT_NBYTES = ENVELOPE_NBYTES + 512
+_SLOT_NBYTES = _HEAD.size + CONTENT_NBYTES
+_ANSWERS_AT, _NEXT_AT = _WORDS.size, 2 * _WORDS.size
+_SLOTS_AT = _NEXT_AT + ENVELOPE_NBYTES
+#: Length of a board.
+NBYTES = _SLOTS_AT + _SLOTS * _SLOT_NBYTES
+
+
+class _Board:
+    """A board at an address of this process."""
+
+    def __init__(self, device: Device, address: int) -> None:
+        self._device, self._address = device, address
+        self._numbers = [0] * _SLOTS  # numbers of the last offers seen here
+
+    def _write(self, slot: int, content: bytes, words_at: int) -> None:
+        """Write into a slot, then the number of its offer into its word."""
+        number = _WORD.pack(self._numbers[slot])
+        rest = number + content.ljust(CONTENT_NBYTES, b"\0")
+        self._device.poke(self._slot(slot), _WORD.pack(zlib.crc32(rest)) + rest)
+        self._device.poke(self._address + words_at + _WORD.size * slot, number)
+
+    def _read(self, slot: int, number: int) -> bytes | None:
+        """Return the content of a slot; None while it is being written."""
+        data = self._device.peek(self._slot(slot), _SLOT_NBYTES)
+        checksum, found = _HEAD.unpack_from(data)
+        is_whole = found == number and checksum == zlib.crc32(data[_WORD.size :])
+        return data[_HEAD.size :] if is_whole else None
+
+    def _slot(self, slot: int) -> int:
+        return self._address + _SLOTS_AT + _SLOT_NBYTES * slot
+
+
+class OwnBoard(_Board):
+    """The receiver's view of a board, whose memory is zeroed at first."""
+
+    def __init__(self, device: Device, address: int) -> None:
+        super().__init__(device, address)
+        self._free = list(range(_SLOTS))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+        return not self._free
+
+    def offer(self, content: bytes) -> int:
+        """Write an offer; return its slot."""
+        slot = self._free.pop()
+        self._numbers[slot] += 1
+        self._write(slot, content, 0)
+        return slot
+
+    def answer(self, slot: int) -> bytes | None:
+        """Return the answer to an offer; None before it is there."""
+        (number,) = _WORD.unpack(self._device.peek(self._address + _ANSWERS_AT + _WORD.size * slot, _WORD.size))
+        return self._read(slot, number) if number == self._numbers[slot] else None
+
+    def free(self, slot: int) -> None:
+        """Let another offer use a slot."""
+        self._free.append(slot)
+
+    def link(self, following: Envelope) -> None:
+        """Write the location of the next board."""
+        self._device.poke(self._address + _NEXT_AT, following.pack())
+
+
+class Note(NamedTuple):
+    """An offer on another rank's board."""
+
+    slot: int
+    number: int
+    content: bytes
+
+
+class PeerBoard(_Board):
+    """The sender's view of a board."""
+
+    def look(self) -> tuple[list[Note], Envelope | None]:
+        """Return offers that are not seen yet, and the location of the next board."""
+        words, notes = self._device.peek(self._address, _SLOTS_AT), []
+        for slot, number in enumerate(_WORDS.unpack_from(words)):
+            content = self._read(slot, number) if number != self._numbers[slot] else None
+            if content is not None:
+                notes.append(Note(slot, number, content))
+        return notes, unpack(words[_NEXT_AT:], ENVELOPE_NBYTES)
+
+    def see(self, note: Note) -> None:
+        """Leave an offer out of what `look` returns."""
+        self._numbers[note.slot] = note.number
+
+    def answer(self, note: Note, content: bytes) -> None:
+        """Write the answer to an offer over it."""
+        self.see(note)
+        self._write(note.slot, content, _ANSWERS_AT)

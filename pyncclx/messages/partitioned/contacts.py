@@ -1,0 +1,158 @@
+"""First messages between two ranks with partitioned requests.
+
+MPI transfers them on the program's communicator. There is no other one for them: making one is collective, and making a
+partitioned request is not. So receives and probes of any tag must not match them. MPI gives a message to the receive
+that was posted first. So the library posts receives for its own messages before any such call of the program. The
+number of these messages is limited, so that it need not post others later.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import cast
+from weakref import WeakSet
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ...arrays import places
+from ...errors import MPIError
+from ...requests.open_receives import LOCK
+from ...system import driver
+from ...system.mpi_library import before_finalize
+from ...system.process import PerProcess
+from ..envelope import ENVELOPE_NBYTES, Envelope, unpack
+from ..progress.polling import PROGRESS
+
+# The receiver's message has the location of its board, the sender's says why it cannot open the board.
+LOCATION, REFUSAL = 1, 2
+_MOST = 2  # messages from one rank: a location and a refusal
+_NBYTES = ENVELOPE_NBYTES + 512  # length of a message, at most
+# Receives of deleted communicators, with their memory.
+_LOST: list[object] = []
+
+
+@functools.cache
+def highest_tag() -> int:
+    """Return the largest tag that MPI accepts."""
+    return int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767)
+
+
+@functools.cache
+def contact_tag() -> int:
+    """Return the reserved tag of these messages, at neither end of MPI's range."""
+    highest = highest_tag()
+    return highest - highest // 7
+
+
+class Contacts:
+    """Messages of one communicator between its ranks with partitioned requests.
+
+    Attributes
+    ----------
+    guarded : set of int
+        Sources from which receives of any tag match messages of the program only.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm: MPI.Comm | None = MPI.Comm(comm)
+        self._is_inter, self._rank = comm.is_inter, comm.rank
+        self._size = cast(MPI.Intercomm, comm).remote_size if comm.is_inter else comm.size
+        self.guarded: set[int] = set()
+        # Rank to open receives with their memory.
+        self._open: dict[int, list[tuple[MPI.Request, bytearray]]] = {}
+        # Messages that have arrived, by rank and kind.
+        self._come: dict[tuple[int, int], tuple[Envelope, bytes]] = {}
+
+    def guard(self, source: int) -> None:
+        """Post receives, so that later ones of any tag match no message of the library."""
+        sources = range(self._size) if source == MPI.ANY_SOURCE else (source,)
+        if places.host_arrays() or driver.is_there():  # otherwise there are no device arrays
+            self._post(sources)
+        self.guarded.update((source, *sources))
+
+    def expect(self, rank: int) -> None:
+        """Post receives for a rank's messages."""
+        if rank not in self._open:
+            self._post((rank,))
+
+    @mpi_bootstrap.interrupts_deferred()
+    def _post(self, ranks: Iterable[int]) -> None:
+        with LOCK:
+            for rank in ranks:
+                # A rank's messages to itself are not transferred.
+                is_other = self._is_inter or rank != self._rank
+                if self._comm is not None and is_other and 0 <= rank < self._size and rank not in self._open:
+                    rooms = [bytearray(_NBYTES) for _ in range(_MOST)]
+                    self._open[rank] = [(self._receive(room, rank), room) for room in rooms]
+            if self._open:
+                _FINALIZED.get().add(self)
+
+    def _receive(self, room: bytearray, rank: int) -> MPI.Request:
+        assert self._comm is not None
+        return MPI.Comm.Irecv(self._comm, [room, MPI.BYTE], rank, contact_tag())
+
+    @mpi_bootstrap.interrupts_deferred()
+    def send(self, rank: int, kind: int, head: Envelope, body: bytes = b"") -> None:
+        """Send a message of a kind to a rank. Call this once for each rank and kind."""
+        if self._comm is None:
+            raise MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
+        message = head._replace(answer=kind).pack() + body
+        if rank == self._rank and not self._is_inter:
+            self._store(rank, message)
+            return
+        self.expect(rank)
+        sending = MPI.Comm.Isend(self._comm, [message, MPI.BYTE], rank, contact_tag())
+        PROGRESS.get().unsent.keep(sending, message)
+
+    def take(self, rank: int, kind: int) -> tuple[Envelope, bytes] | None:
+        """Return head and body of a rank's message of a kind; None before it arrives."""
+        with LOCK:
+            for request, room in self._open.get(rank, ()):
+                # The receives of a rank that has failed end with errors.
+                with suppress(MPI.Exception):
+                    # A complete request is null, and a null one is complete.
+                    if (rank, kind) not in self._come and request.Test():
+                        self._store(rank, bytes(room))
+            return self._come.get((rank, kind))
+
+    def _store(self, rank: int, message: bytes) -> None:
+        head = unpack(message, len(message))
+        if head is not None:
+            self._come[rank, head.answer] = head, message[ENVELOPE_NBYTES:]
+
+    @mpi_bootstrap.interrupts_deferred()
+    def close(self) -> None:
+        """Cancel the receives. All messages have been received."""
+        with LOCK:
+            self.guarded.clear()
+            self._come.clear()
+            while self._open:
+                _, posted = self._open.popitem()
+                for request, _ in posted:
+                    with suppress(MPI.Exception):
+                        request.Cancel()
+                        request.Wait()
+
+    def leave(self) -> None:
+        """Keep the receives open, because MPI is deleting the communicator."""
+        self._comm = None
+        _LOST.append(self._open)
+
+
+def _finalized() -> WeakSet[Contacts]:
+    """Return a set of contacts that are closed before MPI is finalized."""
+    made = WeakSet[Contacts]()
+
+    def close() -> None:
+        for contacts in list(made):
+            contacts.close()
+
+    before_finalize(close)
+    return made
+
+
+_FINALIZED = PerProcess(_finalized)

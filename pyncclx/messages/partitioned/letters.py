@@ -1,0 +1,230 @@
+"""Handshakes ("letters") between the two ends of partitioned messages.
+
+The receiver's offer has the location of its memory; the sender answers. Both are on a board of the receiver's
+(`board.py`). MPI transfers only the location of a rank's first board to another rank, see `contacts.py`. So receives
+and probes of the program do not meet these messages.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from mpi4py import MPI
+
+import mpi_bootstrap
+
+from ...backends import Exported
+from ...errors import MPIError, NotSupported
+from ...requests.open_receives import LOCK
+from ..envelope import EMPTY, ENVELOPE_NBYTES, Envelope, unpack
+from ..memory.arena import Piece, Pieces
+from ..postbox import Postbox
+from .board import CONTENT_NBYTES, NBYTES, Note, OwnBoard, PeerBoard
+from .contacts import LOCATION, REFUSAL, Contacts
+
+if TYPE_CHECKING:
+    from ...backends import Device
+
+_BODY_NBYTES = CONTENT_NBYTES - ENVELOPE_NBYTES
+
+
+class Key(NamedTuple):
+    """The key of a handshake.
+
+    It consists of the other rank, the tag, and the number of earlier requests with both.
+    """
+
+    rank: int
+    tag: int
+    number: int
+
+
+class Offer(NamedTuple):
+    """The receiver's offer: two envelopes, and where it is."""
+
+    head: Envelope
+    body: bytes
+    board: PeerBoard
+    note: Note
+
+
+def refusal(operation: str, error_class: int, text: str) -> Exception | None:
+    """Return the exception that an answer describes; None if it has no text.
+
+    Parameters
+    ----------
+    operation : str
+    error_class : int
+        MPI's error class; 0 for NotSupported.
+    text : str
+    """
+    if not text:
+        return None
+    return MPIError(error_class, f"{operation}: {text}") if error_class else NotSupported(f"{operation}: {text}")
+
+
+class Correspondent(Protocol):
+    """The owner of handshakes: a communicator's endpoint."""
+
+    device: Device
+    rank: int
+    postbox: Postbox
+
+
+class Letters:
+    """The handshakes of a communicator's partitioned messages.
+
+    Attributes
+    ----------
+    contacts : Contacts
+    """
+
+    contacts: Contacts
+
+    def __init__(self, owner: Correspondent) -> None:
+        # The owner refers to this object, too.
+        self._owner = weakref.ref(owner)
+        self._numbers: Counter[tuple[bool, int, int]] = Counter()
+        # Own boards for each sender, and the places of offers that are not answered.
+        self._boards: dict[int, list[OwnBoard]] = {}
+        self._places: dict[Key, tuple[OwnBoard, int]] = {}
+        self._pieces: Pieces | None = None
+        # Boards of each receiver, and offers on them that are not answered.
+        self._opened: dict[int, list[PeerBoard]] = {}
+        self._offers: dict[Key, Offer] = {}
+        self._refused: dict[int, str] = {}
+
+    def _correspondent(self) -> Correspondent:
+        owner = self._owner()
+        if owner is None:
+            raise MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
+        return owner
+
+    def key(self, rank: int, tag: int, *, sends: bool) -> Key:
+        """Return the key of a new request. Both ends number their requests alike."""
+        self.contacts.expect(rank)
+        number = self._numbers[sends, rank, tag]
+        self._numbers[sends, rank, tag] += 1
+        return Key(rank, tag, number)
+
+    # The receiver's end
+
+    @mpi_bootstrap.interrupts_deferred()
+    def offer(self, key: Key, head: Envelope, body: bytes) -> None:
+        """Write an offer for the key's rank, unless it is there."""
+        head = head._replace(channel=key.number, channel_place=key.tag)
+        with LOCK:
+            if key in self._places:
+                return
+            boards = self._boards.setdefault(key.rank, [])
+            board = next((each for each in boards if not each.is_full), None) or self._new_board(key.rank, boards)
+            self._places[key] = board, board.offer(head.pack() + body)
+
+    def _new_board(self, rank: int, boards: list[OwnBoard]) -> OwnBoard:
+        """Make a board for a sender, and let the sender know its location."""
+        owner = self._correspondent()
+        postbox = owner.postbox
+        if self._pieces is None:
+            self._pieces = Pieces(postbox.arena)
+            weakref.finalize(self, self._pieces.give_back).atexit = False
+        piece = self._pieces.take(NBYTES, zeroed=True)
+        location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), piece)
+        board = OwnBoard(owner.device, piece.address)
+        if boards:
+            boards[-1].link(location)
+        else:
+            self.contacts.send(rank, LOCATION, location)
+        boards.append(board)
+        return board
+
+    def answer(self, key: Key) -> tuple[int, str] | None:
+        """Return error class and text of the answer; None before it is there."""
+        with LOCK:
+            refused = self.contacts.take(key.rank, REFUSAL)
+            if refused is not None:
+                return 0, _text(refused[1])
+            board, slot = self._places[key]
+            content = board.answer(slot)
+            head = None if content is None else unpack(content, ENVELOPE_NBYTES)
+            return None if content is None or head is None else (head.place, _text(content[ENVELOPE_NBYTES:]))
+
+    def forget(self, key: Key) -> None:
+        """Free the place of an offer whose answer has been read."""
+        with LOCK:
+            if key in self._places:
+                board, slot = self._places.pop(key)
+                board.free(slot)
+
+    # The sender's end
+
+    def take(self, key: Key) -> Offer | None:
+        """Return the offer of the key's rank; None before it is there.
+
+        Raise NotSupported if this rank cannot read it.
+        """
+        with LOCK:
+            if key not in self._offers:
+                self._read(key.rank)
+            return self._offers.get(key)
+
+    def _read(self, rank: int) -> None:
+        """Store the new offers of a rank."""
+        if rank not in self._opened:
+            location = self.contacts.take(rank, LOCATION)
+            if location is not None:
+                self._open(rank, location[0])
+        for board in self._opened.get(rank, [])[:]:
+            # An interrupt may come between any two of these.
+            notes, following = board.look()
+            for note in notes:
+                head = unpack(note.content, ENVELOPE_NBYTES)
+                assert head is not None
+                key = Key(rank, head.channel_place, head.channel)
+                self._offers[key] = Offer(head, note.content[ENVELOPE_NBYTES:], board, note)
+                board.see(note)
+            if following is not None and board is self._opened[rank][-1]:
+                self._open(rank, following)
+
+    @mpi_bootstrap.interrupts_deferred()
+    def _open(self, rank: int, location: Envelope) -> None:
+        """Open a board of a receiver. If that is impossible, refuse its offers."""
+        owner = self._correspondent()
+        postbox, text = owner.postbox, self._refused.get(rank, "")
+        if text:
+            raise NotSupported(text)
+        if location.sender.node != postbox.sender.node:
+            text = f"ranks {owner.rank} and {rank} are on different nodes, between which no kernel sends partitions"
+            text = f"{text}; use Send_init and Recv_init"
+        else:
+            try:
+                address = postbox.opened.data_address(location)
+                weakref.finalize(self, postbox.opened.unused.append, location).atexit = False
+                self._opened.setdefault(rank, []).append(PeerBoard(owner.device, address))
+            except (OSError, RuntimeError) as error:
+                text = f"rank {owner.rank} cannot open the memory of rank {rank} ({error})"
+        if text:
+            head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0)
+            self.contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
+            self._refused[rank] = text
+            raise NotSupported(text)
+
+    @mpi_bootstrap.interrupts_deferred()
+    def reply(self, key: Key, offer: Offer, error_class: int, text: str) -> None:
+        """Answer an offer."""
+        postbox = self._correspondent().postbox
+        head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0, error_class)
+        with LOCK:
+            offer.board.answer(offer.note, head.pack() + text.encode()[:_BODY_NBYTES])
+            self._offers.pop(key, None)
+
+
+def located(envelope: Envelope, piece: Piece) -> Envelope:
+    """Return a copy of an envelope that locates a piece of this process's memory."""
+    memory = piece.memory
+    return envelope.located(Exported(memory.address, memory.nbytes, memory.handle, memory.identity, piece.offset))
+
+
+def _text(body: bytes) -> str:
+    return body.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,277 @@
+"""The sender's end of a partitioned message.
+
+When the receiver's offer has arrived, the next poll opens the receiver's memory, answers, and launches the kernels of
+earlier `Pready` calls. The program or the monitor thread polls, so `Pready` does not wait. Its kernels wait
+for the receiver's start, on a stream of the request's own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from ...errors import MPIError, NotSupported
+from ...requests.open_receives import LOCK
+from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
+from ..memory.sender import address_of
+from ..persistent.batch import BLOCK_NBYTES
+from ..side import Side
+from .arguments import MOST_LISTED, send_arguments
+from .arguments import partitions as pack_partitions
+from .base import FAR, WORD, PartitionedMessage
+from .letters import Key, Offer, refusal
+
+if TYPE_CHECKING:
+    from ..base import MessageBase
+
+
+class _Other(NamedTuple):
+    """The receiver's end: its number of partitions, and addresses in this process.
+
+    `sent` is the address of this end's counters, one for each partition of the receiver.
+    """
+
+    words: int
+    buffer: int
+    partitions: int
+    sent: int
+
+
+class Meeting:
+    """The wait for the receiver's offer; see `requests/open_receives.py`."""
+
+    clock, has_arrived, launched, is_posted, is_awaited, is_held_back = 0, False, False, False, False, False
+    start_event = None
+
+    def __init__(self, end: PartitionedSend, key: Key) -> None:
+        self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
+        self._offer: Offer | None = None
+        self._refusal = ""
+
+    def poll(self) -> bool:
+        if self.has_arrived:
+            return False
+        is_dropped = self._end() is None
+        try:
+            self._offer = None if is_dropped else self._letters.take(self._key)
+        except NotSupported as refused:
+            self._refusal = str(refused)
+        self.has_arrived = is_dropped or self._offer is not None or bool(self._refusal)
+        return self.has_arrived
+
+    def leave_stream(self) -> None:
+        """Do nothing: this receive has no stream."""
+
+    def is_due(self) -> bool:
+        return True
+
+    def launch(self) -> None:
+        end = self._end()
+        try:
+            if end is not None and self._refusal:
+                end.error = refusal(end.name, 0, self._refusal)
+            elif end is not None and self._offer is not None:
+                end.find(self._offer)
+        # The next call of the request raises it.
+        except Exception as error:
+            if end is not None:
+                end.error = error
+        self.launched = True
+
+    def launch_first(self, _: Sequence[Any], first: int) -> int:
+        self.launch()
+        return first + 1
+
+
+class PartitionedSend(PartitionedMessage):
+    """The work of a request of `Psend_init`.
+
+    Its words are the number of rounds begun, and the number of the receiver's partitions sent in all rounds.
+
+    Attributes
+    ----------
+    error : Exception or None
+        Why the two ends cannot exchange addresses.
+    """
+
+    error: Exception | None = None
+    # Address of the words; 0 before they are allocated.
+    _words = 0
+    _other: _Other | None = None
+    _meeting: Meeting | None = None
+    # The stream on which `Pready` has launched kernels in this round.
+    _side: Any = None
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
+        super().__init__(comm, operation, side, partitions, writable=False)
+        # Partitions that the host has sent in this round.
+        self._readied: set[int] = set()
+        # Those whose kernel is launched only when the handshake is complete.
+        self._waiting: list[int] = []
+        # One stream for calls outside of captures (False), one for captures (True).
+        self._streams: dict[bool, Any] = {}
+        self._key: Key | None = None
+        if not self.is_nobodys:
+            self._key = self.endpoint.partitioned.letters.key(self.peer, self.tag, sends=True)
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        return self.endpoint.check_send(self.name, side.rank, side.tag)
+
+    # The handshake
+
+    def prepare(self) -> None:
+        if self._meeting is not None and self._meeting.is_posted:
+            return
+        if not self._words:
+            self._words = self.pieces.take(2 * WORD.size, zeroed=True).address
+        assert self._key is not None
+        self._meeting = self._meeting or Meeting(self, self._key)
+        self.endpoint.postbox.receives.post(self._meeting)
+
+    @property
+    def is_met(self) -> bool:
+        return self._other is not None
+
+    def meet(self) -> None:
+        meeting = self._meeting
+        assert meeting is not None
+        if not meeting.launched:
+            self.wait_until(lambda: meeting.launched)
+        if self.error is not None:
+            raise self.error
+
+    def find(self, offer: Offer) -> None:
+        """Open the receiver's memory, answer, and send the partitions that wait."""
+        assert self._key is not None
+        error_class, text = MPI.ERR_TRUNCATE, self._refusal(offer.head)
+        if not text:
+            try:
+                self._other = self._opened(offer.head, unpack(offer.body, ENVELOPE_NBYTES))
+            except (OSError, RuntimeError, KeyError) as error:
+                error_class = 0
+                text = f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
+        self.endpoint.partitioned.letters.reply(self._key, offer, error_class, text)
+        self.error = refusal(self.name, error_class, text)
+        if self._waiting and self._other is not None:
+            self._send(self._waiting, self._side)
+        self._waiting = []
+
+    def _refusal(self, head: Envelope) -> str:
+        """Return why the two ends do not fit; "" if they do."""
+        if head.nbytes == self.nbytes:
+            return ""
+        text = f"rank {self.endpoint.rank} sends {self.nbytes} bytes with tag {self.tag}"
+        return f"{text}, rank {self.peer} receives {head.nbytes}; all partitions together must be as long"
+
+    def _opened(self, head: Envelope, buffer: Envelope | None) -> _Other:
+        assert buffer is not None
+        words, address = self._address_of(head), self._address_of(buffer)
+        sent = self.pieces.take(8 * head.place, zeroed=True).address
+        return _Other(words, address, head.place, sent)
+
+    def _address_of(self, envelope: Envelope) -> int:
+        """Return the address of memory that is open as long as this end exists."""
+        if envelope.transport == EMPTY:
+            return 0
+        address = address_of(self.endpoint, envelope, self.peer)
+        if envelope.transport != WINDOW:
+            weakref.finalize(self, self.endpoint.postbox.opened.unused.append, envelope).atexit = False
+        return address
+
+    # Rounds
+
+    @property
+    def epoch(self) -> int:
+        return self._words
+
+    def packed(self) -> bytes:
+        assert self._other is not None
+        return pack_partitions(
+            data=self.buffer.address,
+            buffer=self._other.buffer,
+            nbytes=self.nbytes,
+            epoch=self._words,
+            started=self._other.words,
+            arrived=self._other.words + WORD.size,
+            sent=self._other.sent,
+            finished=self._words + WORD.size,
+            sends=self.partitions,
+            receives=self._other.partitions,
+            peer=self.peer,
+            tag=self.tag,
+        )
+
+    def ready(self, method: str, partitions: Iterable[int]) -> None:
+        numbers = self.checked(method, partitions)
+        if not self.active:
+            raise MPIError(MPI.ERR_REQUEST, f"{method}: the request has not been started")
+        twice = self._readied.intersection(numbers)
+        if twice or len(set(numbers)) < len(numbers):
+            raise MPIError(MPI.ERR_ARG, f"{method}: partition {min(twice, default='')} is sent twice in a round")
+        if self.is_nobodys or not numbers:
+            return
+        self.check_errors()
+        stream = self.stream()
+        # All kernels of a capture must be launched now.
+        if self.endpoint.device.is_capturing(stream):
+            self.meet()
+        with LOCK:
+            if self.error is not None:
+                raise self.error
+            self._readied.update(numbers)
+            self._side = self._beside(stream)
+            if self._other is None:
+                self._waiting += numbers
+            else:
+                self._send(numbers, self._side)
+
+    def _beside(self, stream: Any) -> Any:
+        """Return a stream of this request's own that waits for the work of `stream`.
+
+        No other work waits for this stream.
+        """
+        device = self.endpoint.device
+        captured = device.is_capturing(stream)
+        if captured not in self._streams:
+            spare = self.endpoint.partitioned.spare_streams
+            self._streams[captured] = spare.pop() if spare else device.new_stream()
+            weakref.finalize(self, spare.append, self._streams[captured]).atexit = False
+        side = self._streams[captured]
+        if captured:
+            return side if device.fork(stream, side) else stream
+        device.order(stream, side)
+        return side
+
+    def _send(self, numbers: Sequence[int], stream: Any) -> None:
+        most = self.endpoint.device.max_channels
+        chunks = min(max(1, -(-self.buffer.nbytes // BLOCK_NBYTES)), most)
+        for first in range(0, len(numbers), MOST_LISTED):
+            listed = numbers[first : first + MOST_LISTED]
+            arguments = send_arguments(self.packed(), listed, chunks)
+            self.launch("send_partitions", min(len(listed) * chunks, most), arguments, stream)
+
+    def end_round(self, stream: Any) -> None:
+        if self._readied and self._side is not stream:
+            self.endpoint.device.order(self._side, stream)
+        self._readied.clear()
+        super().end_round(stream)
+
+    def is_over(self) -> bool:
+        return self.error is not None or super().is_over()
+
+    def round_is_over(self) -> bool:
+        if self._other is None:
+            return False
+        epoch, finished = self.peek(self._words, 2)
+        return (finished - epoch * self._other.partitions) % (1 << 32) < 2 * FAR
+
+    def let_go(self) -> bool:
+        if self._other is not None:
+            (epoch,) = self.peek(self._words, 1)
+            write = self.endpoint.postbox.rescue.write
+            write(self._other.words, WORD.pack((epoch + FAR) % (1 << 32)))
+            write(self._words + WORD.size, WORD.pack((epoch * self._other.partitions + FAR) % (1 << 32)))
+        return self.active

@@ -1,0 +1,1 @@
+"""Persistent sends and receives, and the channels that graphs use."""

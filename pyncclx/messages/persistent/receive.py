@@ -1,0 +1,64 @@
+"""The work of requests of `Recv_init`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ...backends import Event
+from ...errors import NotSupported
+from ...requests.status import status_of_no_source
+from ..envelope import channel_of
+from ..receive import Incoming
+from ..side import Side
+from ..typed import TypedBuffer
+from .base import PersistentMessage
+from .batch import Message
+from .channels import Inlet, inlet_of, unmatched
+
+if TYPE_CHECKING:
+    from ..base import MessageBase
+
+
+class PersistentReceive(PersistentMessage):
+    """The work of a request of `Recv_init`."""
+
+    make = Incoming
+    status: MPI.Status
+    # The channel of the request that it was matched with last.
+    _inlet: Inlet | None = None
+
+    def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
+        super().__init__(comm, operation, side, receives=True)
+        self.status = status_of_no_source() if self.peer == MPI.PROC_NULL else MPI.Status()
+
+    def _check(self, side: Side) -> tuple[int, int]:
+        return self.endpoint.check_receive(self.name, side.rank, side.tag)
+
+    def met(self, message: Incoming) -> None:
+        """Cache the channel of a received message, for captures."""
+        envelope, self._inlet = message.envelope, None
+        if envelope is not None and envelope.channel and envelope.nbytes <= self.buffer.nbytes:
+            self._inlet = inlet_of(self.endpoint, envelope, message.status.source)
+        self.met_channel = None if envelope is None or self._inlet is None else channel_of(envelope)
+
+    def check_capture(self) -> None:
+        if self.peer == MPI.ANY_SOURCE:
+            raise NotSupported(f"{self.name}: a graph cannot hold MPI.ANY_SOURCE; name the rank")
+        if self._inlet is None:
+            how = "start both once before, and wait for them; messages between nodes cannot be in a graph, "
+            how += "neighbourhood collectives (Ineighbor_alltoallw) with NCCL can"
+            raise unmatched(self.name, f"this one has met none that can: {how}")
+
+    def capture(self, stream: Any, batch: list[Message]) -> None:
+        assert self._inlet is not None
+        if isinstance(self.buffer, TypedBuffer):
+            self.buffer.allocate(self.endpoint.device, stream)
+        # The status stays that of the last matched message.
+        self._inlet.receive(batch, self.buffer.address, self.status.tag)
+
+    def _finish_captured(self, event: Event, stream: Any) -> None:
+        super()._finish_captured(event, stream)
+        if isinstance(self.buffer, TypedBuffer) and self._inlet is not None:
+            self.buffer.unpack(self.endpoint, stream, self._inlet.nbytes)

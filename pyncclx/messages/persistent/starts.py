@@ -1,0 +1,175 @@
+"""Starts of persistent sends and receives.
+
+One launch serves all those that start together on a stream.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from ...team.streams import stream_for
+from ..endpoint import Endpoint
+from .batch import Message, launch
+
+#: `PersistentMessage`, whose module imports this one.
+_Persistent = Any
+
+_BATCH = operator.attrgetter("batch")
+
+
+class Group:
+    """Persistent messages of one endpoint that are started on one stream.
+
+    Attributes
+    ----------
+    launch : callable
+        Launches the messages of `batch`.
+    """
+
+    endpoint: Endpoint
+    stream: Any
+    is_captured: bool
+    batch: list[Message]
+    captured: list[_Persistent]
+    launch: Callable[[], None]
+
+    def launch_captured(self) -> None:
+        """Launch all messages into a capture, and mark each as active."""
+        order = self.endpoint.order
+        stream = order.aside(self.stream)
+        with order.following(stream):
+            launch(self.endpoint, "Startall", self.batch, stream)
+        event = order.mark(stream)
+        for work in self.captured:
+            work.capture_end(event, self.stream)
+
+
+def start_several(works: Sequence[_Persistent]) -> None:
+    """Start messages in their order, with one launch for each communicator and stream.
+
+    After an interrupt all or none have been started.
+    """
+    groups = _groups_of(works)
+    # Producers may share a group.
+    every = dict.fromkeys(groups.values())
+    try:
+        for work in works:
+            group = groups.get(work.producer)
+            if group is not None and group.is_captured:
+                work.capture(group.stream, group.batch)
+                group.captured.append(work)
+                continue
+            if group is not None:
+                if work.needs_channel:
+                    work.make_channel(group.stream)
+                message = work.make()
+                work.messages = (message,)
+                message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+                if work.receives:
+                    work.status = message.status
+                    message.postbox.receives.post(message)
+                elif len(works) == 1:
+                    message.signal_ready()
+                else:
+                    message.signal_ready_by(group.batch)
+                if not (work.receives or message.plan.is_free_at_once):
+                    message.post()
+            work.active = True
+    except BaseException as error:
+        _end_start(works, groups, error)
+        raise
+    # Launch even after an exception: receivers already have the envelopes of messages that have begun.
+    finally:
+        try:
+            for group in filter(_BATCH, every):
+                group.launch()
+        except BaseException as error:
+            _launch_left(every, error)
+            raise
+
+
+def end_lone_start(work: _Persistent, stream: Any, error: BaseException) -> None:
+    """Take back the message of a start that has raised; after an interrupt, start it."""
+    group = Group()
+    group.stream, group.is_captured = stream, False
+    _end_start((work,), {work.producer: group}, error)
+
+
+def _end_start(works: Sequence[_Persistent], groups: dict[Hashable, Group], error: BaseException) -> None:
+    """Take back the message whose start has raised.
+
+    After an interrupt start it, and the later ones. A graph gets no more messages.
+    """
+    for work in works:
+        group = groups.get(work.producer)
+        if work.active or (group is not None and group.is_captured):
+            continue
+        if isinstance(error, Exception):
+            messages, work.messages = work.messages, ()
+            for message in messages:
+                message.leave()
+            continue
+        if group is not None:
+            _start_again(work, group)
+        work.active = True
+
+
+def _start_again(work: _Persistent, group: Group) -> None:
+    """Start a message, which may have begun."""
+    message = work.messages[0] if work.messages else None
+    if message is None or not message.has_begun:
+        if message is not None:
+            message.leave()
+        message = work.make()
+        work.messages = (message,)
+        message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
+    if work.receives:
+        work.status = message.status
+        message.post()
+    else:
+        message.signal_ready()
+        message.keep_lost()
+        message.post()
+
+
+def _launch_left(groups: Iterable[Group], error: BaseException) -> None:
+    """Launch the messages that an interrupted launch has left."""
+    if not isinstance(error, Exception):
+        for group in groups:
+            if group.batch and not group.is_captured:
+                group.launch()
+
+
+def _groups_of(works: Sequence[_Persistent]) -> dict[Hashable, Group]:
+    """Return the group of each producer. Raise if a message cannot start.
+
+    Messages to and from MPI.PROC_NULL have no group.
+    """
+    groups: dict[Hashable, Group] = {}
+    by_stream: dict[Hashable, Group] = {}
+    for work in works:
+        if work.peer != MPI.PROC_NULL:
+            endpoint, caller, device = work.endpoint, work.endpoint.caller, work.endpoint.device
+            if endpoint.loss is not None and not work.receives:
+                endpoint.check_peer(work.name, work.peer)
+            if work.producer not in groups:
+                if work.buffer.stream is None and caller.stream is None and caller.blocking != "host":
+                    stream = device.current_stream()
+                else:
+                    stream = stream_for(device, (work.buffer,), caller, work.of_current)
+                key = endpoint.serial, getattr(stream, "ptr", 0)
+                if key not in by_stream:
+                    group = by_stream[key] = Group()
+                    group.endpoint, group.stream, group.is_captured = endpoint, stream, device.is_capturing(stream)
+                    group.batch, group.captured = [], []
+                    eager = partial(launch, endpoint, "Startall", group.batch, stream)
+                    group.launch = group.launch_captured if group.is_captured else eager
+                groups[work.producer] = by_stream[key]
+            if groups[work.producer].is_captured:
+                work.check_capture()
+    return groups

@@ -1,0 +1,1 @@
+"""Progress of messages: open receives, pending sends, and the monitor thread."""

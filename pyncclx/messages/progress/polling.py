@@ -1,0 +1,236 @@
+"""Progress of open receives: polls for messages, and launches of their kernels.
+
+Receiving kernels are launched in the order of their messages' clocks, see `clock.py`. Those that the monitor thread
+launches wait for nothing, so their order does not matter.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from mpi4py import MPI
+
+from ... import backends
+from ...backends import Device
+from ...requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
+from ...system.process import PerProcess
+from .unsent import Unsent, begin_to_follow
+from .watcher import Watcher
+
+_CLOCK = operator.attrgetter("clock")
+# Seconds to wait for more messages before a launch: the time of a few launches, for senders may wait (not measured).
+GATHER_S = 50e-6
+
+
+class ReceiveProgress:
+    """The progress of this process's open receives: polls, and launches of kernels.
+
+    Attributes
+    ----------
+    device : Device
+    unsent : Unsent
+    watcher : Watcher
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device, self._turn = device, 0
+        self._holds_all = not device.launches_at_once
+        # Receives that are being launched. A request that is dropped meanwhile must not post its receive again.
+        self._leaving: list[OpenReceive] = []
+        self.watcher = Watcher(self)
+        self.unsent = Unsent(self.watcher)
+
+    @property
+    def turn(self) -> int:
+        """Counter that changes when the program begins a request or polls for messages."""
+        return self._turn + self.unsent.begun
+
+    def post(self, receive: OpenReceive) -> None:
+        """Poll for the message of a receive from now on, even while this process waits."""
+        with LOCK:
+            self._turn, receive.is_posted = self._turn + 1, True
+            if receive not in OPEN_RECEIVES and receive not in self._leaving:
+                OPEN_RECEIVES.append(receive)
+            if self.watcher.asleep:
+                self.watcher.wake()
+
+    def claim(self, receive: OpenReceive) -> bool:
+        """Return whether the caller may wait in MPI for the message of a receive.
+
+        It may if no other receive is open; this one is then removed from the open ones. Otherwise the receive is
+        posted, unless another thread has just launched it.
+        """
+        with LOCK:
+            if receive.launched:
+                return False
+            if OPEN_RECEIVES not in ([], [receive]):
+                self.post(receive)
+                return False
+            OPEN_RECEIVES.clear()
+            return True
+
+    def check(self) -> None:
+        """Raise the error that ended the monitor thread, once.
+
+        Every call that sends, receives or waits calls this first.
+        """
+        if self.watcher.failure is not None:
+            with LOCK:
+                self.watcher.raise_failure()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no receive is open."""
+        return not OPEN_RECEIVES
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no receive is open and MPI has no work left for any request."""
+        return not OPEN_RECEIVES and not self.unsent
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether MPI may have work left that belongs to no request."""
+        return self.unsent.may_have_more
+
+    def launch_arrived(self) -> None:
+        """Launch the receives whose messages have arrived, in the order of their clocks.
+
+        A kernel may wait until the sender has written the data. Unless a call waits for the receive, its kernel leaves
+        the program's stream: the stream's next work must not wait for the sender, which may itself wait for that work.
+        An abandoned receive stays on its stream, so it is launched only when its data can be read.
+        """
+        if self.watcher.failure is not None:
+            self.check()
+        with LOCK:
+            self._turn += 1
+            arrived = self._arrived()
+            if arrived:
+                self._launch(arrived)
+
+    def _launch(self, arrived: list[OpenReceive]) -> None:
+        """Launch receives whose messages have arrived, except those that are held back."""
+        for receive in arrived[:]:
+            if (self._holds_all or not receive.is_awaited) and receive.is_held_back:
+                arrived.remove(receive)
+        if not arrived:
+            return
+        before, self._leaving = self._leaving, [*self._leaving, *arrived]
+        try:
+            for receive in arrived:
+                OPEN_RECEIVES.remove(receive)
+                if not receive.is_awaited:
+                    receive.leave_stream()
+            first = 0
+            while first < len(arrived):
+                first = arrived[first].launch_first(arrived, first)
+        except BaseException:
+            _open_again(arrived)
+            raise
+        finally:
+            self._leaving = before
+
+    def launch_all(self, receives: Sequence[OpenReceive]) -> None:
+        """Wait until receives are launched, with one launch if possible.
+
+        Within GATHER_S, launch nothing unless the messages of all have arrived.
+        """
+        deadline, left = time.perf_counter() + GATHER_S, list(receives)
+        for receive in left:
+            receive.is_awaited = True
+        while left:
+            if self.watcher.failure is not None:
+                self.check()
+            with LOCK:
+                self._turn += 1
+                arrived, has_come = self._arrived(), True
+                for receive in left:
+                    has_come = has_come and (receive.has_arrived or receive.launched)
+                if has_come or time.perf_counter() > deadline:
+                    self._launch(arrived)
+            left, before = [], left
+            for receive in before:
+                if not receive.launched:
+                    left.append(receive)
+            if left:
+                os.sched_yield()
+
+    def go_on(self) -> None:
+        """Do the work that peers may wait for and that waits for nothing itself.
+
+        The monitor thread calls this.
+        """
+        self.launch_due()
+        self.unsent.go_on()
+
+    def launch_due(self) -> None:
+        """Launch receives that senders may wait for and whose kernels wait for nothing."""
+        with LOCK:
+            for receive in self._arrived():
+                if receive.is_due():
+                    OPEN_RECEIVES.remove(receive)
+                    before, self._leaving = self._leaving, [*self._leaving, receive]
+                    try:
+                        receive.launch()
+                    except BaseException:
+                        _open_again([receive])
+                        raise
+                    finally:
+                        self._leaving = before
+
+    def _arrived(self) -> list[OpenReceive]:
+        """Poll, and return the receives whose messages have arrived, sorted by clock."""
+        found, arrived = True, []
+        # Poll again: a message that causally precedes the one just received may have arrived meanwhile.
+        while found:
+            found = False
+            for receive in OPEN_RECEIVES:
+                found |= not receive.has_arrived and receive.poll()
+        for receive in OPEN_RECEIVES:
+            if receive.has_arrived:
+                arrived.append(receive)
+        arrived.sort(key=_CLOCK)
+        return arrived
+
+    def wait_until(self, over: Callable[[], bool]) -> None:
+        """Launch arrived receives until `over()` is true."""
+        while not over():
+            self.launch_arrived()
+            os.sched_yield()
+
+    def wait(self, request: MPI.Request, hopeless: Callable[[float], Exception | None]) -> None:
+        """Launch arrived receives until a request of MPI is complete.
+
+        `hopeless` gets the seconds waited, and returns an exception to raise, or None to wait on.
+        """
+        began: float | None = None
+        while not request.Test():
+            now = time.monotonic()
+            began = now if began is None else began
+            reason = hopeless(now - began)
+            if reason is not None:
+                raise reason
+            if not self.idle:
+                self.launch_arrived()
+            os.sched_yield()
+
+
+def _open_again(receives: Sequence[OpenReceive]) -> None:
+    """Post receives whose launch has been interrupted. A later call launches them."""
+    for receive in receives:
+        if not receive.launched and receive not in OPEN_RECEIVES:
+            OPEN_RECEIVES.append(receive)
+
+
+def _of_process() -> ReceiveProgress:
+    progress = ReceiveProgress(backends.select())
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        begin_to_follow(progress.unsent)
+    return progress
+
+
+#: Created before this process waits in a kernel for the first time.
+PROGRESS = PerProcess(_of_process)

@@ -1,0 +1,300 @@
+"""Pending sends, and other work that MPI does only inside its own calls.
+
+MPI buffers a limited number of envelopes, and sends the others inside later calls. There it also moves long messages
+of host memory, and runs later steps of nonblocking collectives. This rank may make no such call, because it waits in a
+kernel or computes. So the monitor thread calls MPI meanwhile. Messages that no call completes are kept here, with the
+memory that MPI, a receiver or a stream still uses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakSet, ref
+
+from mpi4py import MPI
+
+from mpi_bootstrap.waiting import let_go_on
+
+from ...backends import Device, Event
+from ...requests.open_receives import LOCK
+from ...system.process import held
+from .watcher import Watcher
+
+_Begun = TypeVar("_Begun", bound=MPI.Request)
+# New requests that are not counted yet. Many more objects would start the garbage collector.
+MOST_NEW = 64
+# Progress steps of MPI in one poll. Between two, a receiver may take as little as one message (MPICH).
+STEPS = 16
+# Kept messages tested in one poll.
+_AT_A_LOOK = 64
+# Kept messages tested when one is added. More than one, so that the number of ended messages shrinks.
+_FOR_ONE = 2
+# Memory of transfers whose requests are lost. MPI may use it at any time.
+_LOST: list[Any] = held([])
+
+
+class Kept(Protocol):
+    """A message that the library keeps with its memory, because no call completes it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in device memory."""
+
+    def has_ended(self) -> bool:
+        """Return whether its memory is unused. Raise if it can never complete."""
+
+
+class _Sent(NamedTuple):
+    """A kept message that MPI has still to send."""
+
+    request: MPI.Request
+    memory: Any
+    nbytes: int = 0
+
+    def has_ended(self) -> bool:
+        return self.request.Test()
+
+
+class Used(NamedTuple):
+    """Kept memory that a stream uses until the event `end`."""
+
+    end: Event
+    memory: Any
+    nbytes: int = 0
+
+    def has_ended(self) -> bool:
+        return self.end.is_over()
+
+
+class Follows(ref[Any]):
+    """Weak reference to a part of an MPI request that needs progress of its own."""
+
+    __slots__ = ()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the program has still to complete the request.
+
+        Python clears the callback when the part is destroyed.
+        """
+        return self.__callback__ is not None
+
+    def go_on(self) -> None:
+        """Do the work that other ranks may wait for, without waiting."""
+
+
+class Unsent:
+    """Work that MPI may still have to do for this process.
+
+    Attributes
+    ----------
+    new : deque of weak references
+        MPI requests that the program has begun and that are not counted in `begun` yet.
+    begun : int
+        Number of MPI requests that the program has begun.
+    dropped : deque
+        Works of requests that the program has dropped. Destructors append to it at any time.
+    may_have_more : bool
+        Whether MPI may have messages to send that have no request: buffered ones, or those whose requests the program
+        has freed or dropped. MPI does not report when it has sent them.
+    """
+
+    may_have_more = False
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.new: deque[ref[Any]] = deque()
+        self.begun = 0
+        self.dropped: deque[Any] = deque()
+        self._watcher = watcher
+        # MPI requests that the program has still to complete.
+        self._followed: list[ref[Any]] = []
+        # Sends that a call will complete.
+        self._open = WeakSet[Any]()
+        # Messages that no call waits for.
+        self._kept: deque[Kept] = deque()
+
+    def __bool__(self) -> bool:
+        return self._follows() or bool(self._open or self._kept or self.dropped)
+
+    def _follows(self) -> bool:
+        """Return whether the program has MPI requests to complete. Count new ones first.
+
+        Requests that are complete are null. Only the program tests requests with MPI. Call this in each poll.
+        """
+        with LOCK:
+            self._count_new()
+            self._followed = [reference for reference in self._followed if _is_under_way(reference)]
+            return bool(self._followed)
+
+    def note_new(self) -> None:
+        """Wake the monitor thread for new requests. If there are many, count them."""
+        with LOCK:
+            if len(self.new) > MOST_NEW:
+                self._count_new()
+            self._watcher.wake()
+
+    def _count_new(self) -> None:
+        new = [self.new.popleft() for _ in range(len(self.new))]
+        self.begun += len(new)
+        self.may_have_more |= not all(isinstance(reference, Follows) for reference in new)
+        self._followed += [reference for reference in new if _is_under_way(reference)]
+
+    def note_buffered(self) -> None:
+        """Let MPI make progress from now on, because it has a buffered message to send."""
+        with LOCK:
+            if not self.may_have_more:
+                self.may_have_more = True
+                self._watcher.wake()
+
+    def add(self, message: Any) -> None:
+        """Let MPI make progress until the message is discarded."""
+        with LOCK:
+            self._open.add(message)
+            self._watcher.wake()
+
+    def discard(self, message: Any) -> None:
+        """Remove a message that MPI has sent or that a call waits for."""
+        with LOCK:
+            self._open.discard(message)
+
+    def keep(self, request: MPI.Request, memory: Any) -> None:
+        """Keep a message that no call waits for until MPI has sent it.
+
+        MPI has already sent most of these messages.
+        """
+        try:
+            has_ended = request.Test()
+        # Its receiver has failed, and no call waits for the message.
+        except MPI.Exception:
+            has_ended = True
+        if has_ended and not self._kept and not self.dropped:
+            return
+        with LOCK:
+            if not has_ended:
+                self._kept.appendleft(tuple.__new__(_Sent, (request, memory, 0)))
+                if self._watcher.asleep:
+                    self._watcher.wake()
+            if len(self._kept) > _AT_A_LOOK or self.dropped:
+                self.sweep(_FOR_ONE)
+
+    def keep_lost(self, memory: Any) -> None:
+        """Keep the memory of a transfer for ever: an interrupt has lost its request."""
+        _LOST.append(memory)
+        self.note_buffered()
+
+    def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
+        """Keep memory until a stream has done its present work.
+
+        In a capture, do nothing: the graph's owner keeps the memory.
+        """
+        if not device.is_capturing(stream):
+            end = device.event()
+            end.record(stream)
+            self.keep_message(Used(end, memory))
+
+    def keep_message(self, message: Kept) -> None:
+        """Keep a message that no call waits for until its memory is unused."""
+        with LOCK:
+            self._kept.appendleft(message)
+            self.sweep(1 + _FOR_ONE)
+            if self._kept:
+                self._watcher.wake()
+
+    def has_room(self, nbytes: int, most: int) -> bool:
+        """Return whether one more message of `nbytes` may be kept.
+
+        Kept messages may have `most` bytes together; a single one may be longer. Those that have ended are dropped.
+        """
+        with LOCK:
+            for number in (_FOR_ONE, len(self._kept)):
+                self.sweep(number)
+                kept_nbytes = sum(message.nbytes for message in self._kept)
+                if not kept_nbytes or kept_nbytes + nbytes <= most:
+                    return True
+            return False
+
+    def go_on(self) -> None:
+        """Let MPI make progress, and fetch data for host arrays whose senders may wait."""
+        if self or self.may_have_more:
+            with LOCK:
+                for _ in range(STEPS):
+                    let_go_on()
+                self.sweep()
+                for reference in self._followed:
+                    if isinstance(reference, Follows):
+                        reference.go_on()
+
+    def take_dropped(self) -> None:
+        """Abandon the messages of requests that the program has dropped."""
+        with LOCK:
+            while self.dropped:
+                self.dropped.popleft().abandon()
+
+    def give_back(self, message: Any) -> None:
+        """Stop keeping a message that a call completes.
+
+        No other thread may test it during the call.
+        """
+        with LOCK, suppress(ValueError):
+            self._kept.remove(message)
+
+    def sweep(self, most: int = _AT_A_LOOK) -> None:
+        """Test the next `most` kept messages, and drop those that have ended."""
+        if self.dropped:
+            self.take_dropped()
+        with LOCK:
+            for _ in range(min(most, len(self._kept))):
+                try:
+                    has_ended = self._kept[0].has_ended()
+                # Its receiver has failed, so it never completes. No call waits for the message.
+                except Exception:
+                    has_ended = True
+                if has_ended:
+                    self._kept.popleft()
+                else:
+                    self._kept.rotate(-1)
+
+
+#: The pending sends of this process: one item once they exist, if the monitor thread may call MPI.
+OF_PROCESS: list[Unsent] = held([])
+# MPI requests that the program has begun before.
+_before: list[ref[Any]] = held([])
+
+
+def going_on(request: _Begun) -> _Begun:
+    """Return an MPI request, for which the monitor thread now lets MPI make progress."""
+    follow(ref(request))
+    return request
+
+
+def begin_to_follow(unsent: Unsent) -> None:
+    """Follow this process's requests from now on, and those begun before."""
+    OF_PROCESS.append(unsent)
+    before, _before[:] = list(_before), ()
+    for reference in filter(_is_under_way, before):
+        follow(reference)
+
+
+def note_buffered() -> None:
+    """Let MPI make progress from now on, because it has a buffered message to send."""
+    if OF_PROCESS:
+        OF_PROCESS[0].note_buffered()
+
+
+def follow(reference: ref[Any]) -> None:
+    """Let MPI make progress until an MPI request, or a part of one, is complete."""
+    if not OF_PROCESS:
+        _before.append(reference)
+        if not len(_before) % MOST_NEW:
+            _before[:] = filter(_is_under_way, _before)
+    else:
+        new = OF_PROCESS[0].new
+        new.append(reference)
+        if not 1 < len(new) <= MOST_NEW:
+            OF_PROCESS[0].note_new()
+
+
+def _is_under_way(reference: ref[Any]) -> bool:
+    return reference.is_under_way if isinstance(reference, Follows) else bool(reference())
