@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -28,16 +28,24 @@ class HostFetch:
     """A fetch of one message's data, on a stream of the library.
 
     It begins when the sender's data can be read. No stream of the program waits for it: such a stream may wait for a
-    peer that waits for this message. Several threads may call `is_over`.
+    peer that waits for this message. Several threads may call `is_over`. After an exception, the next call goes on.
+
+    Attributes
+    ----------
+    is_inline : bool
+        Whether MPI transfers the data, behind the envelope.
     """
 
     _incoming: Incoming | None = None
-    _end: Event | None = None
+    _copy: Any = None  # device memory that the data is received into
+    _end: Event | None = None  # recorded after the copy to the host; None before
+    _is_beginning = False
 
     def __init__(self, comm: MessageBase, memory: HostMemory, envelope: Envelope) -> None:
         self._endpoint, self._memory, self._envelope = comm.endpoint, memory, envelope
-        brings_data = envelope.transport == INLINE
-        self._message_nbytes = min(inline_nbytes(envelope.nbytes) if brings_data else ENVELOPE_NBYTES, memory.nbytes)
+        self.is_inline = envelope.transport == INLINE
+        length = inline_nbytes(envelope.nbytes) if self.is_inline else ENVELOPE_NBYTES
+        self._message_nbytes = min(length, memory.nbytes)
         self._message = memory.read(self._message_nbytes)
         self._stream = self._endpoint.postbox.host_array_stream
         nbytes = min(envelope.nbytes, memory.nbytes)
@@ -60,31 +68,53 @@ class HostFetch:
     def is_over(self) -> bool:
         """Return whether `finish` would not wait; begin once the data can be read."""
         with LOCK:
-            if self._incoming is None:
-                if self._envelope.transport not in (EMPTY, INLINE) and not can_read(self._endpoint, self._envelope):
+            if self._end is None:
+                # A launch may let other messages go on, and so call this again.
+                if self._is_beginning:
+                    return False
+                if self._incoming is None and not self._can_read():
                     return self._failure() is not None
-                self._begin()
-        return self._end is None or self._end.is_over()
+                self._is_beginning = True
+                try:
+                    self._begin()
+                finally:
+                    self._is_beginning = False
+        return self._end is not None and self._end.is_over()
+
+    def _can_read(self) -> bool:
+        return self._envelope.transport in (EMPTY, INLINE) or can_read(self._endpoint, self._envelope)
 
     def _failure(self) -> Exception | None:
         self._endpoint.check()
         return self._endpoint.failure_of(self._envelope.source, "Recv")
 
     def _begin(self) -> None:
-        device, envelope, nbytes = self._endpoint.device, self._envelope, self._data.nbytes
-        copy = device.allocate_temporary(max(nbytes, 1), self._stream)
-        buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
-        status = MPI.Status()
-        status.Set_source(envelope.source)
-        status.Set_elements(MPI.BYTE, self._message_nbytes)
-        plan = self._endpoint.plan("Recv", buffer, envelope.source, MPI.ANY_TAG)
-        self._incoming = Incoming()
-        self._incoming.begin(None, self._endpoint, plan, None, self._stream)
-        self._incoming.accept(self._message, status)
+        """Enqueue the receive and the copy to the host, or what is left of them."""
+        device, nbytes = self._endpoint.device, self._data.nbytes
+        if self._incoming is None:
+            self._prepare()
+        assert self._incoming is not None
+        if not self._incoming.has_arrived:
+            status = MPI.Status()
+            status.Set_source(self._envelope.source)
+            status.Set_elements(MPI.BYTE, self._message_nbytes)
+            self._incoming.accept(self._message, status)
+        elif not self._incoming.launched:
+            self._incoming.launch()
         if nbytes and self._has_room:
-            device.copy(MPI.Get_address(self._data), copy.address, nbytes, self._stream)
-        self._end = device.event()
-        self._end.record(self._stream)
+            device.copy(MPI.Get_address(self._data), self._copy.address, nbytes, self._stream)
+        end = device.event()
+        end.record(self._stream)
+        self._end = end
+
+    def _prepare(self) -> None:
+        """Make the receive into device memory."""
+        endpoint, source, nbytes = self._endpoint, self._envelope.source, self._data.nbytes
+        copy = endpoint.device.allocate_temporary(max(nbytes, 1), self._stream)
+        buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
+        incoming = Incoming()
+        incoming.begin(None, endpoint, endpoint.plan("Recv", buffer, source, MPI.ANY_TAG), None, self._stream)
+        self._copy, self._incoming = copy, incoming
 
     def finish(self, status: MPI.Status | None) -> None:
         """Wait for the data, copy it into the array, and set a status to its length."""
@@ -108,13 +138,11 @@ class HostFetch:
             if time.monotonic() > deadline:
                 raise noted(self._timeout())
             os.sched_yield()
-        incoming, failure = self._incoming, None if self._incoming is not None else self._failure()
-        if failure is not None:
-            raise noted(failure)
-        if incoming is not None:
-            # This raises errors of the stream.
-            self._endpoint.device.synchronize(self._stream)
-            incoming.finish(self._stream)
+        if self._incoming is None:
+            raise noted(self._failure() or self._timeout())
+        # This raises errors of the stream.
+        self._endpoint.device.synchronize(self._stream)
+        self._incoming.finish(self._stream)
 
     def fill(self, status: MPI.Status | None) -> None:
         """Set a status to the length of the message's data."""

@@ -64,3 +64,25 @@ def test_the_next_receive_is_right(comm, monkeypatch, name, count, point):
     comm.synchronize()
     assert_everywhere(comm, np.array_equal(np.frombuffer(found, "i8", count), data_of(left, 1, 1, count)))
     assert_all_read(comm)
+
+
+def test_a_fetch_that_fails_before_its_call(comm, monkeypatch):
+    """The monitor thread has begun it. The call then goes on, and takes nothing else for the data."""
+    map_peers(comm)
+    (right, left), found, device = ring(comm), bytearray(8 * LARGE + ROOM), comm.endpoint.device
+    own, failed = device.copy, threading.Event()
+
+    def fail_once(*arguments):
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("once")
+        return own(*arguments)
+
+    monkeypatch.setattr(device, "copy", fail_once)
+    receiving = comm.Irecv([found, MPI.BYTE], left, 1)
+    sending = comm.Issend(put(data_of(comm.rank, 1, 0, LARGE)), right, 1)
+    assert_everywhere(comm, failed.wait(20))
+    receiving.Wait()
+    sending.Wait()
+    assert_everywhere(comm, np.array_equal(np.frombuffer(found, "i8", LARGE), data_of(left, 1, 0, LARGE)))
+    assert_all_read(comm)
