@@ -7,16 +7,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.places import on_host
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
-from ..memory.parameters import ReduceArgs
 from ..numba_kernels import calls as numba
-from ..operators import ops
 from ..team.base import IntraBase as Intracomm
 from .algorithms import BESIDE_WINDOWS_NBYTES, FEW_THREADS_NBYTES, choose_from, chunks, half_of_lines, lines, packets
-from .arguments import resolve_pair
+from .lowering import lowered_by
+from .reduction import Reduction, reduction_call, reduction_of
 
 # Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times. Two shots send it about
 # twice, with one more trip. Since 2026-11-21; no measurement is kept, and a measured table (tuning/) takes precedence.
@@ -41,24 +39,15 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return choose_from((one_shot, two_shot_lines, chunks("allreduce_two_shot")), "allreduce", layout, nbytes, algorithm)
 
 
+def _lower(comm: Intracomm, given: Reduction) -> Call:
+    if numba.wanted(given.algorithm):
+        return numba.allreduce(comm, given.send, given.recv, given.op)
+    return reduction_call(given, choose)
+
+
+@lowered_by(_lower)
 def allreduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-) -> Call | None:
+) -> Reduction | None:
     """See `Intracomm.Allreduce`."""
-    if on_host(sendbuf, recvbuf):
-        return None
-    send, recv = resolve_pair("Allreduce", sendbuf, recvbuf)
-    reduction = ops.of(op, "Allreduce")
-    if numba.wanted(algorithm):
-        return numba.allreduce(comm, send, recv, reduction)
-    template = ops.template("Allreduce", reduction, recv)
-    nbytes = recv.nbytes
-    return Call(
-        operation="Allreduce",
-        choose=choose,
-        sized=(nbytes, algorithm),
-        template=template,
-        arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=nbytes).pack(),
-        buffers=(send, recv),
-        signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
-    )
+    return reduction_of("Allreduce", sendbuf, recvbuf, op, algorithm)

@@ -11,12 +11,13 @@ from ..arrays.datatypes import Datatype
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
-from ..memory.parameters import ReduceArgs
 from ..operators import bound_op, ops
 from ..operators.linked import HALVES
 from ..team.base import IntraBase as Intracomm
 from .algorithms import BESIDE_WINDOWS_NBYTES, Algorithm, chain, chain_of_lines, choose_from, chunks, lines, packets
 from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
+from .lowering import lowered_by
+from .reduction import Reduction, reduction_call
 
 # Bytes that reach root up to which one shot is chosen: root receives the vector size - 1 times, which saves a trip.
 # Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence.
@@ -61,9 +62,16 @@ def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...
     return root in (0, 1, size - 1) and whole and datatype.name not in HALVES
 
 
+def _lower(comm: Intracomm, given: Reduction) -> Call:
+    assert given.root is not None
+    chained = can_chain(comm.size, given.root, given.send.datatype, given.template)
+    return reduction_call(given, choose, also_sized=(chained,))
+
+
+@lowered_by(_lower)
 def reduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
-) -> Call | None:
+) -> Reduction | None:
     """See `Intracomm.Reduce`."""
     if rooted_on_host(sendbuf, recvbuf):
         return None
@@ -73,15 +81,4 @@ def reduce(
     else:
         check_not_in_place(comm, "Reduce", "sendbuf", sendbuf)
         send = recv = resolve_sendbuf("Reduce", sendbuf)
-    reduction = ops.of(op, "Reduce")
-    template = ops.template("Reduce", reduction, send)
-    return Call(
-        operation="Reduce",
-        choose=choose,
-        sized=(send.nbytes, algorithm, can_chain(comm.size, root, send.datatype, template)),
-        template=template,
-        arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes, root=root).pack(),
-        buffers=(send, recv),
-        signature=(send.count, send.datatype.name, reduction.name, f"root {root}", algorithm),
-        root=root,
-    )
+    return Reduction("Reduce", send, recv, ops.of(op, "Reduce"), algorithm, root)

@@ -23,7 +23,9 @@ from ..team.plans import Plan
 from ..team.team import Team
 from .algorithms import ONE_SHOT_NBYTES, choose_from, chunks, packets
 from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
-from .blocks import Blocks, blocks_of, pack_blocks, unit_of
+from .blocks import Blocks, blocks_of, pack_blocks
+from .lowering import lowered_by
+from .reduction import Reduction, reduction_call
 
 
 @lru_cache
@@ -33,6 +35,25 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return choose_from((one_shot, chunks("reduce_scatter_two_shot")), "reduce_scatter", layout, nbytes, algorithm)
 
 
+def _lower(comm: Intracomm, given: Reduction) -> Call:
+    send, recv, blocks = given.send, given.recv, given.blocks
+    assert blocks is not None
+    # In place, writing the result to the beginning at once would overwrite data that is still to be sent.
+    nbytes = blocks.nbytes[comm.rank]
+    moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0
+    result = replace(recv, address=comm.team.scratch.address(nbytes)) if moved else recv
+    arguments = pack_blocks(blocks, send=send.address, recv=result.address, nbytes=0)
+    call = reduction_call(given._replace(recv=result), choose, arguments)
+    if moved:
+        call.after = partial(_move, result.address, recv.address, nbytes)
+    return call
+
+
+def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any) -> None:
+    team.device.copy(to, source, nbytes, stream)
+
+
+@lowered_by(_lower)
 def reduce_scatter(
     comm: Intracomm,
     sendbuf: Any,
@@ -41,38 +62,17 @@ def reduce_scatter(
     op: Any = MPI.SUM,
     *,
     algorithm: str | None = None,
-) -> Call | None:
+) -> Reduction | None:
     """See `Intracomm.Reduce_scatter`."""
     if on_host(sendbuf, recvbuf):
         return None
-    blocks, recv = resolve_reduce_scatter(comm, sendbuf, recvbuf, recvcounts)
-    send, datatype, longest = blocks.buffer, blocks.buffer.datatype, max(blocks.nbytes)
-    reduction = ops.of(op, "Reduce_scatter")
-    # The unit that divides all blocks must consist of whole records.
-    template = ops.template("Reduce_scatter", reduction, unit_of(send, blocks.nbytes))
-    # In place, writing the result to the beginning at once would overwrite data that is still to be sent.
-    nbytes = blocks.nbytes[comm.rank]
-    moved = send is recv and blocks.begins[comm.rank] > 0 and nbytes > 0
-    result = replace(recv, address=comm.team.scratch.address(nbytes)) if moved else recv
-    return Call(
-        operation="Reduce_scatter",
-        choose=choose,
-        sized=(longest, algorithm),
-        template=template,
-        arguments=pack_blocks(blocks, send=send.address, recv=result.address, nbytes=0),
-        buffers=(send, result),
-        signature=(datatype.name, reduction.name, algorithm, f"{blocks.nbytes} bytes"),
-        after=partial(_move, result.address, recv.address, nbytes) if moved else None,
+    blocks, recv = _resolve(comm, sendbuf, recvbuf, recvcounts)
+    return Reduction(
+        "Reduce_scatter", blocks.buffer, recv, ops.of(op, "Reduce_scatter"), algorithm, blocks=blocks
     )
 
 
-def _move(source: int, to: int, nbytes: int, team: Team, plan: Plan, stream: Any) -> None:
-    team.device.copy(to, source, nbytes, stream)
-
-
-def resolve_reduce_scatter(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any
-) -> tuple[Blocks, Buffer]:
+def _resolve(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:
     """Return the send buffer's blocks and the receive buffer; in place they are one."""
     name = "Reduce_scatter"
     recv = resolve_recvbuf(name, recvbuf)

@@ -12,11 +12,12 @@ from ..arrays.places import on_host
 from ..launch.call import Call, is_in_place
 from ..launch.choice import Choice
 from ..memory.layout import PACK_NBYTES, Layout
-from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
 from .algorithms import FEW_THREADS_NBYTES, ONE_SHOT_NBYTES, choose_from, chunks, lines, packets
 from .arguments import check_same_type, resolve_recvbuf, resolve_sendbuf
+from .lowering import lowered_by
+from .reduction import Reduction, reduction_call
 
 # Longest block that goes as packets where ranks have lines, and as lines. Longer blocks go as chunks, or straight from
 # windows. Since 2026-11-22; no measurement is kept.
@@ -40,27 +41,22 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return choose_from((one_shot, one_shot_lines, two_shot), "reduce_scatter_block", layout, nbytes, algorithm)
 
 
+def _lower(comm: Intracomm, given: Reduction) -> Call:
+    return reduction_call(given, choose)
+
+
+@lowered_by(_lower)
 def reduce_scatter_block(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-) -> Call | None:
+) -> Reduction | None:
     """See `Intracomm.Reduce_scatter_block`."""
     if on_host(sendbuf, recvbuf):
         return None
-    send, recv = resolve_reduce_scatter_block(comm, sendbuf, recvbuf)
-    reduction = ops.of(op, "Reduce_scatter_block")
-    template = ops.template("Reduce_scatter_block", reduction, send)
-    return Call(
-        operation="Reduce_scatter_block",
-        choose=choose,
-        sized=(send.nbytes, algorithm),
-        template=template,
-        arguments=ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes).pack(),
-        buffers=(send, recv),
-        signature=(send.count, send.datatype.name, reduction.name, algorithm),
-    )
+    send, recv = _resolve(comm, sendbuf, recvbuf)
+    return Reduction("Reduce_scatter_block", send, recv, ops.of(op, "Reduce_scatter_block"), algorithm)
 
 
-def resolve_reduce_scatter_block(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
+def _resolve(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
     """Return the send buffer, whose count is one block's, and the receive buffer."""
     name = "Reduce_scatter_block"
     if is_in_place(sendbuf):

@@ -8,16 +8,15 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..arrays.places import on_host
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.cstruct import I32
 from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
-from ..operators import ops
 from ..team.base import IntraBase as Intracomm
 from .algorithms import choose_from, chunks, packets
-from .arguments import resolve_pair
+from .lowering import lowered_by
+from .reduction import Reduction, reduction_call, reduction_of
 
 # Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times from rank 0, two shots
 # about twice. Limits of Allreduce, not measured for Scan; a measured table (tuning/) takes precedence.
@@ -40,33 +39,23 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return choose_from(algorithms, "scan", layout, nbytes, algorithm)
 
 
+def _lower(comm: Intracomm, given: Reduction) -> Call:
+    send, recv, exclusive = given.send, given.recv, given.operation == "Exscan"
+    arguments = ScanArgs(send=send.address, recv=recv.address, nbytes=recv.nbytes, exclusive=exclusive)
+    return reduction_call(given, choose, arguments.pack())
+
+
+@lowered_by(_lower)
 def scan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-) -> Call | None:
+) -> Reduction | None:
     """See `Intracomm.Scan`."""
-    return _prefix_call("Scan", sendbuf, recvbuf, op, algorithm)
+    return reduction_of("Scan", sendbuf, recvbuf, op, algorithm)
 
 
+@lowered_by(_lower)
 def exscan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-) -> Call | None:
+) -> Reduction | None:
     """See `Intracomm.Exscan`."""
-    return _prefix_call("Exscan", sendbuf, recvbuf, op, algorithm)
-
-
-def _prefix_call(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Call | None:
-    if on_host(sendbuf, recvbuf):
-        return None
-    send, recv = resolve_pair(operation, sendbuf, recvbuf)
-    reduction = ops.of(op, operation)
-    return Call(
-        operation=operation,
-        choose=choose,
-        sized=(recv.nbytes, algorithm),
-        template=ops.template(operation, reduction, recv),
-        arguments=ScanArgs(
-            send=send.address, recv=recv.address, nbytes=recv.nbytes, exclusive=operation == "Exscan"
-        ).pack(),
-        buffers=(send, recv),
-        signature=(recv.count, recv.datatype.name, reduction.name, algorithm),
-    )
+    return reduction_of("Exscan", sendbuf, recvbuf, op, algorithm)

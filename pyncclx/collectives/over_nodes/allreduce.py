@@ -9,25 +9,19 @@ get all pieces. Several segments of the vector are under way, in different steps
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from mpi4py import MPI
-
-from ...arrays.places import on_host
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.nccl_reductions import NcclReduction
 from ...nodes.places import Places
-from ...operators import ops
 from ...team.base import IntraBase as Intracomm
-from ..arguments import resolve_pair
+from ..reduction import Reduction
 from .allgather import gather_all
-from .folding import Folding, fold_from_all, fold_shared, order_of, whole_of_node
+from .folding import Folding, fold_from_all, fold_shared, reduction_call, whole_of_node
 from .inside import allgatherv_call, bcast_call
 from .movement import exchange
-from .options import check_no_choice
 from .pieces import Span, aligned
 from .rail_fold import RailFold
 
@@ -40,23 +34,9 @@ SEGMENT_NBYTES = 1 << 20  # segment of one rank's piece; not measured
 ALONE_SEGMENT_NBYTES = 32 << 20
 
 
-def allreduce(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-) -> SpanningCall | None:
-    """See `Intracomm.Allreduce`."""
-    if on_host(sendbuf, recvbuf):
-        return None
-    check_no_choice("Allreduce", algorithm)
-    send, recv = resolve_pair("Allreduce", sendbuf, recvbuf)
-    reduction = ops.of(op, "Allreduce")
-    folding = Folding.of(comm, ops.template("Allreduce", reduction, recv), recv.datatype.itemsize)
-    return SpanningCall(
-        operation="Allreduce",
-        compose=partial(compose, folding=folding, send=send.address, recv=recv.address, nbytes=recv.nbytes),
-        buffers=(send, recv),
-        signature=(recv.count, recv.datatype.name, reduction.name, *order_of(comm)),
-        empty=recv.nbytes == 0,
-    )
+def allreduce(comm: Intracomm, given: Reduction) -> SpanningCall:
+    """Lower Allreduce."""
+    return reduction_call(comm, given, compose, nbytes=given.nbytes)
 
 
 def explain(places: Places, nbytes: int) -> str:

@@ -8,8 +8,11 @@ order of ranks. If the nodes are not contiguous in that order, each rank folds i
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
+from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_reductions import NcclReduction, nccl_reduction
@@ -17,6 +20,7 @@ from ...nodes.places import Places
 from ...nodes.short_exchange import STRIDE_NBYTES
 from ...operators import bound_op
 from ...team.base import IntraBase as Intracomm
+from ..reduction import Reduction
 from .inside import allreduce_call, reduce_scatter_call
 from .movement import exchange
 from .pieces import Span, aligned, unit_of
@@ -30,10 +34,11 @@ class Folding(NamedTuple):
     nccl: NcclReduction | None  # NCCL's operator if NCCL can do the whole reduction
 
     @classmethod
-    def of(cls, comm: Intracomm, template: tuple[str, ...], itemsize: int) -> Folding:
-        """Return the folding of a kernel's template arguments."""
+    def of(cls, comm: Intracomm, given: Reduction) -> Folding:
+        """Return the folding of a reduction."""
+        template = given.template
         nccl = nccl_reduction(template, comm.size, deterministic=comm.deterministic)
-        return cls(template, unit_of(template, itemsize), nccl)
+        return cls(template, unit_of(template, given.send.datatype.itemsize), nccl)
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -52,9 +57,20 @@ class Folding(NamedTuple):
         return places.in_rank_order or bound_op.named(self.template) is None
 
 
-def order_of(comm: Intracomm) -> tuple[str, ...]:
-    """Return a mark for the call's signature if the order of ranks need not be kept."""
-    return () if comm.deterministic else ("not deterministic",)
+def reduction_call(comm: Intracomm, given: Reduction, compose: Callable[..., None], **sizes: Any) -> SpanningCall:
+    """Return the call of a reduction.
+
+    `compose` gets the composition, `folding`, the addresses `send` and `recv`, and `sizes`.
+    """
+    folding, send, recv = Folding.of(comm, given), given.send, given.recv
+    order = () if comm.deterministic else ("not deterministic",)
+    return SpanningCall(
+        operation=given.operation,
+        compose=partial(compose, folding=folding, send=send.address, recv=recv.address, **sizes),
+        buffers=(send, recv),
+        signature=(*given.signature, *order),
+        empty=given.nbytes == 0,
+    )
 
 
 class OfNode(NamedTuple):

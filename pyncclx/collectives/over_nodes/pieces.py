@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...memory.layout import PACK_NBYTES
 from ...operators import bound_op
+from ..blocks import Blocks
 
 ALIGNMENT = 256  # bytes between starts of vectors that a rank folds
 
@@ -28,6 +29,11 @@ class Span(NamedTuple):
 def blocks(nbytes: int, count: int) -> list[Span]:
     """Return `count` contiguous spans of one length."""
     return [Span(number * nbytes, nbytes) for number in range(count)]
+
+
+def spans_of(blocks: Blocks) -> list[Span]:
+    """Return the spans of the ranks' blocks."""
+    return [Span(begin, nbytes) for begin, nbytes in zip(blocks.begins, blocks.nbytes, strict=True)]
 
 
 def aligned(nbytes: int) -> int:

@@ -6,9 +6,6 @@ Each node folds its vectors in pieces. The pieces go to root's node, which folds
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-
-from mpi4py import MPI
 
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
@@ -16,39 +13,18 @@ from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.nccl_reductions import NcclReduction
 from ...nodes.places import Places
-from ...operators import ops
 from ...team.base import IntraBase as Intracomm
-from ..arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
+from ..reduction import Reduction
 from .bcast import broadcast_all
-from .folding import Folding, fold_from_all, fold_shared, order_of, part_of_node, whole_of_node
+from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call, whole_of_node
 from .inside import gatherv_call
 from .movement import exchange
-from .options import check_no_choice
 from .pieces import Span, aligned
 
 
-def reduce(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
-) -> SpanningCall | None:
-    """See `Intracomm.Reduce`."""
-    if rooted_on_host(sendbuf, recvbuf):
-        return None
-    check_no_choice("Reduce", algorithm)
-    root = check_root(comm, "Reduce", root)
-    if comm.rank == root:
-        send, recv = resolve_pair("Reduce", sendbuf, recvbuf)
-    else:
-        check_not_in_place(comm, "Reduce", "sendbuf", sendbuf)
-        send = recv = resolve_sendbuf("Reduce", sendbuf)
-    reduction = ops.of(op, "Reduce")
-    folding = Folding.of(comm, ops.template("Reduce", reduction, send), send.datatype.itemsize)
-    return SpanningCall(
-        operation="Reduce",
-        compose=partial(_compose, folding=folding, send=send.address, recv=recv.address, nbytes=send.nbytes, root=root),
-        buffers=(send, recv),
-        signature=(send.count, send.datatype.name, reduction.name, root, *order_of(comm)),
-        empty=send.nbytes == 0,
-    )
+def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
+    """Lower Reduce."""
+    return reduction_call(comm, given, _compose, nbytes=given.nbytes, root=given.root)
 
 
 def explain(places: Places, nbytes: int) -> str:

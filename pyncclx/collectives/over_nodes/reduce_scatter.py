@@ -8,27 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from mpi4py import MPI
-
-from ...arrays.buffers import Buffer
-from ...arrays.places import on_host
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.nccl_reductions import NcclReduction
 from ...nodes.places import Places
-from ...operators import ops
 from ...team.base import IntraBase as Intracomm
-from ..blocks import unit_of
-from ..reduce_scatter import resolve_reduce_scatter
-from ..reduce_scatter_block import resolve_reduce_scatter_block
+from ..reduction import Reduction
 from .allgather import gather_all
-from .folding import Folding, fold_from_all, fold_shared, order_of, part_of_node
-from .options import check_no_choice
-from .pieces import Span, aligned
+from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call
+from .pieces import Span, aligned, blocks, spans_of
 
 GATHERED_NBYTES = 4 << 10  # longest vector that NCCL's allgather moves whole
 # Longest vector for NCCL's reduce-scatter instead of sends, receives and a fold. The former took 0.70 times as long as
@@ -36,34 +27,15 @@ GATHERED_NBYTES = 4 << 10  # longest vector that NCCL's allgather moves whole
 WHOLE_NBYTES = 16 << 10
 
 
-def reduce_scatter(
-    comm: Intracomm,
-    sendbuf: Any,
-    recvbuf: Any,
-    recvcounts: Any = None,
-    op: Any = MPI.SUM,
-    *,
-    algorithm: str | None = None,
-) -> SpanningCall | None:
-    """See `Intracomm.Reduce_scatter`."""
-    if on_host(sendbuf, recvbuf):
-        return None
-    check_no_choice("Reduce_scatter", algorithm)
-    blocks, recv = resolve_reduce_scatter(comm, sendbuf, recvbuf, recvcounts)
-    spans = [Span(begin, nbytes) for begin, nbytes in zip(blocks.begins, blocks.nbytes, strict=True)]
-    return _call(comm, "Reduce_scatter", blocks.buffer, recv, spans, op)
+def reduce_scatter(comm: Intracomm, given: Reduction) -> SpanningCall:
+    """Lower Reduce_scatter."""
+    assert given.blocks is not None
+    return reduction_call(comm, given, _compose, spans=spans_of(given.blocks))
 
 
-def reduce_scatter_block(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
-) -> SpanningCall | None:
-    """See `Intracomm.Reduce_scatter_block`."""
-    if on_host(sendbuf, recvbuf):
-        return None
-    check_no_choice("Reduce_scatter_block", algorithm)
-    send, recv = resolve_reduce_scatter_block(comm, sendbuf, recvbuf)
-    spans = [Span(rank * send.nbytes, send.nbytes) for rank in range(comm.size)]
-    return _call(comm, "Reduce_scatter_block", send, recv, spans, op)
+def reduce_scatter_block(comm: Intracomm, given: Reduction) -> SpanningCall:
+    """Lower Reduce_scatter_block."""
+    return reduction_call(comm, given, _compose, spans=blocks(given.nbytes, comm.size))
 
 
 def explain(places: Places, nbytes: int) -> str:
@@ -82,20 +54,6 @@ def is_gathered(places: Places, nbytes: int) -> bool:
 def is_of_nccl(places: Places, nbytes: int) -> bool:
     """Return whether NCCL does a call with blocks of `nbytes`, if it can."""
     return nbytes * places.size <= WHOLE_NBYTES
-
-
-def _call(comm: Intracomm, operation: str, send: Buffer, recv: Buffer, spans: list[Span], op: Any) -> SpanningCall:
-    reduction = ops.of(op, operation)
-    # The unit that divides all blocks must consist of whole records.
-    unit = unit_of(send, [span.nbytes for span in spans])
-    folding = Folding.of(comm, ops.template(operation, reduction, unit), send.datatype.itemsize)
-    return SpanningCall(
-        operation=operation,
-        compose=partial(_compose, folding=folding, send=send.address, recv=recv.address, spans=spans),
-        buffers=(send, recv),
-        signature=(*(span.nbytes for span in spans), send.datatype.name, reduction.name, *order_of(comm)),
-        empty=not any(span.nbytes for span in spans),
-    )
 
 
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, spans: list[Span]) -> None:

@@ -49,7 +49,7 @@ PYTHON = {
         "ranks/collectives/test_neighbors.py",
     ),
     "Allreduce of arrays on the device by MPI": Mutant(
-        "pyncclx/collectives/allreduce.py",
+        "pyncclx/collectives/reduction.py",
         "if on_host(sendbuf, recvbuf):",
         "if True:",
         "ranks/collectives/test_allreduce.py",

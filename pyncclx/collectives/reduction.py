@@ -1,0 +1,85 @@
+"""The description of a reduction, and its call inside a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..arrays.buffers import Buffer
+from ..arrays.places import on_host
+from ..launch.call import Call
+from ..launch.choice import Choice
+from ..memory.parameters import ReduceArgs
+from ..operators import ops
+from ..operators.ops import BuiltinOp
+from ..operators.user_op import Op as UserOp
+from .arguments import resolve_pair
+from .blocks import Blocks, unit_of
+
+
+class Reduction(NamedTuple):
+    """The checked arguments of a reduction. In place both buffers are one."""
+
+    operation: str
+    send: Buffer  # its count is one block's if each rank gets a block of the result
+    recv: Buffer  # the send buffer on ranks without a result
+    op: BuiltinOp | UserOp
+    algorithm: str | None
+    root: int | None = None
+    blocks: Blocks | None = None  # of the send buffer, if the ranks' blocks have lengths of their own
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the vector, or of the longest block."""
+        return self.send.nbytes if self.blocks is None else max(self.blocks.nbytes)
+
+    @property
+    def template(self) -> tuple[str, ...]:
+        """Template arguments of the kernel: element type and operator."""
+        # The unit that divides all blocks must consist of whole records.
+        unit = self.send if self.blocks is None else unit_of(self.send, self.blocks.nbytes)
+        return ops.template(self.operation, self.op, unit)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Values that must be equal on all ranks."""
+        size = self.send.count if self.blocks is None else f"{self.blocks.nbytes} bytes"
+        root = () if self.root is None else (f"root {self.root}",)
+        return size, self.send.datatype.name, self.op.name, *root
+
+
+def reduction_of(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Reduction | None:
+    """Describe a reduction of vectors with a result on every rank; None for host arrays."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    send, recv = resolve_pair(operation, sendbuf, recvbuf)
+    return Reduction(operation, send, recv, ops.of(op, operation), algorithm)
+
+
+def reduction_call(
+    given: Reduction, choose: Callable[..., Choice], arguments: bytes | None = None, *, also_sized: tuple[Any, ...] = ()
+) -> Call:
+    """Return the call inside a node.
+
+    Parameters
+    ----------
+    given : Reduction
+    choose : callable
+        Chooses a kernel by the layout, the bytes, the algorithm and `also_sized`.
+    arguments : bytes, optional
+        The packed arguments of a kernel that does not take `ReduceArgs`.
+    also_sized : tuple
+    """
+    send, recv, root = given.send, given.recv, given.root
+    if arguments is None:
+        arguments = ReduceArgs(send=send.address, recv=recv.address, nbytes=send.nbytes, root=root or 0).pack()
+    return Call(
+        operation=given.operation,
+        choose=choose,
+        sized=(given.nbytes, given.algorithm, *also_sized),
+        template=given.template,
+        arguments=arguments,
+        buffers=(send, recv),
+        signature=(*given.signature, given.algorithm),
+        root=root,
+    )
