@@ -2,51 +2,76 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
-from ..derived.calls import BLOCKS, ONE, takes_derived
+from ..derived.calls import BLOCKS, ONE
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
-from .arguments import check_algorithm, check_fits, resolve_recvbuf, resolve_sendbuf
+from .arguments import check_algorithm, check_fits, resolve_sendbuf
+from .blocks import Blocks, resolve_equal
 from .calls import move_call
 from .copy_engine import COPY_ENGINE, Copy, Rounds, copy_engine_call, peers_of
-from .transformed import transformed
+from .lowering import lowered_by
+from .transformed import Arguments, arguments_of, transformed_call
 from .transports import choose_spans
 
 choose = choose_spans("allgather")
 
 
-@takes_derived("Allgather", ONE, BLOCKS)
-def allgather(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
-) -> Call | None:
-    """See `Intracomm.Allgather`."""
-    if transform is not None:
-        return transformed(comm, "Allgather", sendbuf, recvbuf, transform, algorithm)
-    if on_host(sendbuf, recvbuf):
-        return None
-    check_algorithm("Allgather", algorithm, COPY_ENGINE, numba.NAME)
-    recv = resolve_recvbuf("Allgather", recvbuf, comm.size)
-    if is_in_place(sendbuf):
-        send, address = recv, recv.address + comm.rank * recv.nbytes
-    else:
-        send = resolve_sendbuf("Allgather", sendbuf)
+class Gathering(NamedTuple):
+    """The checked arguments of Allgather or Allgatherv."""
+
+    operation: str
+    send: Buffer  # in place it is the receive buffer
+    address: int  # address of this rank's data
+    blocks: Blocks  # of the receive buffer
+    algorithm: str | None = None
+
+
+def gathering_of(
+    comm: Intracomm, operation: str, sendbuf: Any, blocks: Blocks, algorithm: str | None = None
+) -> Gathering:
+    """Check this rank's data; return the description of the call."""
+    send, address = blocks.buffer, blocks.address(comm.rank)
+    if not is_in_place(sendbuf):
+        send = resolve_sendbuf(operation, sendbuf)
         address = send.address
-    check_fits("Allgather", send.nbytes, recv.nbytes)
-    nbytes = recv.nbytes
+        check_fits(operation, send.nbytes, blocks.nbytes[comm.rank])
+    return Gathering(operation, send, address, blocks, algorithm)
+
+
+def _lower(comm: Intracomm, given: Gathering | Arguments) -> Call:
+    if isinstance(given, Arguments):
+        return transformed_call(given)
+    _, send, address, (recv, *_), algorithm = given
+    check_algorithm("Allgather", algorithm, COPY_ENGINE, numba.NAME)
+    nbytes, buffers = recv.nbytes, (send, recv)
     if numba.wanted(algorithm):
-        return numba.move(comm, "Allgather", address, nbytes, (send, recv))
+        return numba.move(comm, "Allgather", address, nbytes, buffers)
 
     def rounds_of(bases: list[int]) -> Rounds:
         copies = [Copy(bases[rank] + comm.rank * nbytes, address, nbytes) for rank in peers_of(comm)]
-        if not is_in_place(sendbuf):
+        if send is not recv:
             copies.append(Copy(recv.address + comm.rank * nbytes, address, nbytes))
         return [copies]
 
-    buffers = send, recv
     copied = copy_engine_call(comm, "Allgather", algorithm, nbytes=nbytes, buffers=buffers, rounds_of=rounds_of)
     args = MoveArgs(send=address, recv=recv.address, nbytes=nbytes)
     return copied or move_call("Allgather", choose, args, buffers)
+
+
+@lowered_by(_lower, ONE, BLOCKS)
+def allgather(
+    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
+) -> Gathering | Arguments | None:
+    """See `Intracomm.Allgather`."""
+    if transform is not None:
+        return arguments_of(comm, "Allgather", sendbuf, recvbuf, transform, algorithm)
+    if on_host(sendbuf, recvbuf):
+        return None
+    blocks = resolve_equal(comm, recvbuf, "Allgather", "recvbuf")
+    return gathering_of(comm, "Allgather", sendbuf, blocks, algorithm)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpi4py import MPI
 
@@ -13,18 +13,25 @@ from .. import backends
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_device, on_host
 from ..arrays.vector_buffers import resolve_vector
-from ..derived.calls import VECTOR, takes_derived
+from ..derived.calls import VECTOR
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
-from .alltoallv_dynamic import dynamic
-from .alltoallv_exchange import choose, exchange_call, fixed_arguments
+from .alltoallv_dynamic import DynamicCall, dynamic_call, resolve_call
+from .alltoallv_exchange import FixedCounts, choose, exchange_call
 from .alltoallv_options import DynamicOptions
+from .lowering import lowered_by
 
-__all__ = ["StaticArguments", "alltoallv", "choose", "counts_on_device", "resolve_static"]
+__all__ = ["alltoallv", "choose"]
 
 
-@takes_derived("Alltoallv", VECTOR, VECTOR)
+def _lower(comm: Intracomm, given: FixedCounts | DynamicCall) -> Call:
+    if isinstance(given, DynamicCall):
+        return dynamic_call(comm, given)
+    return exchange_call(given.pack(), (given.send, given.recv), ("counts on the host",))
+
+
+@lowered_by(_lower, VECTOR, VECTOR)
 def alltoallv(
     comm: Intracomm,
     sendbuf: Any,
@@ -37,16 +44,14 @@ def alltoallv(
     overflow: str | None = None,
     segments: Any = None,
     algorithm: str | None = None,
-) -> Call | None:
+) -> FixedCounts | DynamicCall | None:
     """See `Intracomm.Alltoallv`."""
     options = DynamicOptions(layout, capacity, total, status, overflow, segments, algorithm)
     if counts_on_device(sendbuf) or options.given:
-        call = dynamic(comm, sendbuf, recvbuf, options)
-        call.of_mpi = False
-        return call
+        return resolve_call(comm, sendbuf, recvbuf, options)
     if algorithm is not None:
         raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
-    return None if on_host(sendbuf, recvbuf) else _static(comm, sendbuf, recvbuf)
+    return None if on_host(sendbuf, recvbuf) else _fixed(comm, sendbuf, recvbuf)
 
 
 def counts_on_device(spec: Any) -> bool:
@@ -56,27 +61,8 @@ def counts_on_device(spec: Any) -> bool:
     return on_device(spec[1][0] if isinstance(spec[1], tuple) and spec[1] else spec[1])
 
 
-class StaticArguments(NamedTuple):
-    """The arguments of MPI's form, with counts and displacements in bytes."""
-
-    send: Buffer
-    recv: Buffer
-    send_counts: list[int]
-    send_displs: list[int]
-    recv_counts: list[int]
-    recv_displs: list[int]
-
-
-def _static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Call:
-    """Return the call of MPI's form."""
-    send, recv, *fixed = resolve_static(comm, sendbuf, recvbuf)
-    names = "send_counts", "send_displs", "recv_counts", "recv_displs"
-    arguments = fixed_arguments(send, recv, **dict(zip(names, fixed, strict=True)))
-    return exchange_call(arguments, (send, recv), ("counts on the host",))
-
-
-def resolve_static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> StaticArguments:
-    """Check and return the arguments of MPI's form; in place both buffers are one."""
+def _fixed(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> FixedCounts:
+    """Check and return the arguments of MPI's form."""
     device, size = backends.select(), comm.size
     recv, recv_counts, recv_displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
     send, send_counts, send_displs = recv, recv_counts, recv_displs
@@ -84,7 +70,7 @@ def resolve_static(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> StaticArgumen
         send, send_counts, send_displs = resolve_vector(
             sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device
         )
-    return StaticArguments(
+    return FixedCounts(
         send,
         recv,
         _in_bytes(send_counts, send),

@@ -49,18 +49,22 @@ class DynamicCall(NamedTuple):
     segments: Segments | None
     buffers: tuple[Buffer, ...]
     signature: tuple[Any, ...]
+    algorithm: str | None
 
 
-def dynamic(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> Call:
-    """Return the call of the dynamic form."""
-    arguments, _, segments, buffers, signature = resolve_call(comm, sendbuf, recvbuf, options)
+def dynamic_call(comm: Intracomm, given: DynamicCall) -> Call:
+    """Return the call inside a node."""
+    arguments, _, segments, buffers, signature, algorithm = given
     if segments is not None:
-        if options.algorithm is not None:
+        if algorithm is not None:
             raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
-        return segments_call(comm, arguments, buffers, segments, signature)
-    if numba.wanted(options.algorithm):
-        return numba.alltoallv(comm, arguments, buffers, signature)
-    return exchange_call(arguments.pack(), buffers, signature)
+        call = segments_call(comm, arguments, buffers, segments, signature)
+    elif numba.wanted(algorithm):
+        call = numba.alltoallv(comm, arguments, buffers, signature)
+    else:
+        call = exchange_call(arguments.pack(), buffers, signature)
+    call.of_mpi = False
+    return call
 
 
 def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> DynamicCall:
@@ -88,7 +92,7 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
     # Ranks may place their rows differently, except with "sender".
     signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
-    return DynamicCall(arguments, arrays, segments, buffers, signature)
+    return DynamicCall(arguments, arrays, segments, buffers, signature, options.algorithm)
 
 
 def _resolve(

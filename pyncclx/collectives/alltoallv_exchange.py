@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..arrays.buffers import Buffer
 from ..launch.call import Call
@@ -14,32 +14,34 @@ from .transports import choose_announced
 choose = choose_announced("alltoallv")
 
 
+class FixedCounts(NamedTuple):
+    """Buffers with counts and displacements on the host, in bytes.
+
+    The ranks' datatypes may differ. In place both buffers are one.
+    """
+
+    send: Buffer
+    recv: Buffer
+    send_counts: list[int]
+    send_displs: list[int]
+    recv_counts: list[int]
+    recv_displs: list[int]
+
+    def pack(self) -> bytes:
+        """Pack the kernel's arguments."""
+        return AlltoallvArgs(
+            send=self.send.address,
+            recv=self.recv.address,
+            row_nbytes=1,
+            send_rows=self.send.nbytes,
+            placement=FIXED,
+            fixed_send_counts=self.send_counts,
+            fixed_send_displs=self.send_displs,
+            fixed_recv_counts=self.recv_counts,
+            fixed_recv_displs=self.recv_displs,
+        ).pack()
+
+
 def exchange_call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
     """Return the call of an exchange; `arguments` is a packed `AlltoallvArgs`."""
     return announced_call("Alltoallv", choose, arguments, buffers, signature)
-
-
-def fixed_arguments(
-    send: Buffer,
-    recv: Buffer,
-    *,
-    send_counts: list[int],
-    send_displs: list[int],
-    recv_counts: list[int],
-    recv_displs: list[int],
-) -> bytes:
-    """Return the kernel's arguments from counts on the host.
-
-    Counts and displacements are in bytes, since the ranks' datatypes may differ.
-    """
-    return AlltoallvArgs(
-        send=send.address,
-        recv=recv.address,
-        row_nbytes=1,
-        send_rows=send.nbytes,
-        placement=FIXED,
-        fixed_send_counts=send_counts,
-        fixed_send_displs=send_displs,
-        fixed_recv_counts=recv_counts,
-        fixed_recv_displs=recv_displs,
-    ).pack()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..launch.call import Call
 from ..launch.choice import Choice
@@ -10,6 +11,7 @@ from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_algorithm
+from .lowering import lowered_by
 
 
 @lru_cache
@@ -18,11 +20,20 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("barrier", 1, 32, "one signal to every peer")
 
 
-def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> Call | None:
+class Signals(NamedTuple):
+    """The checked arguments of a Barrier on the device."""
+
+    algorithm: str | None
+
+
+def _lower(comm: Intracomm, given: Signals) -> Call:
+    if numba.wanted(given.algorithm):
+        return numba.barrier(comm)
+    return Call(operation="Barrier", choose=choose, sized=(0,), arguments=b"", buffers=(), signature=())
+
+
+@lowered_by(_lower)
+def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> Signals | None:
     """See `Intracomm.Barrier`."""
     check_algorithm("Barrier", algorithm, numba.NAME)
-    if device and numba.wanted(algorithm):
-        return numba.barrier(comm)
-    if not device:
-        return None
-    return Call(operation="Barrier", choose=choose, sized=(0,), arguments=b"", buffers=(), signature=())
+    return Signals(algorithm) if device else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import backends
-from ..arrays.buffers import resolve
+from ..arrays.buffers import Buffer, resolve
 from ..arrays.places import on_host
-from ..derived.calls import ONE, takes_derived
+from ..derived.calls import ONE
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
@@ -17,6 +17,7 @@ from ..team.base import IntraBase as Intracomm
 from .algorithms import chain, choose_from, lines, packets
 from .arguments import check_root
 from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
+from .lowering import lowered_by
 from .transports import as_chunks
 
 # Bytes that leave root up to which it sends directly: root sends the message size - 1 times, which saves a trip.
@@ -39,13 +40,16 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     return choose_from((direct, two_shot_lines, chain("bcast_chain")), "bcast", layout, nbytes, algorithm)
 
 
-@takes_derived("Bcast", ONE)
-def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> Call | None:
-    """See `Intracomm.Bcast`."""
-    if on_host(buf):
-        return None
-    root = check_root(comm, "Bcast", root)
-    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=backends.select())
+class Broadcast(NamedTuple):
+    """The checked arguments of Bcast."""
+
+    buffer: Buffer
+    root: int
+    algorithm: str | None
+
+
+def _lower(comm: Intracomm, given: Broadcast) -> Call:
+    buffer, root, algorithm = given
     nbytes = buffer.nbytes
 
     def rounds_of(bases: list[int]) -> Rounds:
@@ -71,3 +75,13 @@ def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = N
         signature=(f"{nbytes} bytes", f"root {root}", algorithm),
         root=root,
     )
+
+
+@lowered_by(_lower, ONE)
+def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> Broadcast | None:
+    """See `Intracomm.Bcast`."""
+    if on_host(buf):
+        return None
+    root = check_root(comm, "Bcast", root)
+    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=backends.select())
+    return Broadcast(buffer, root, algorithm)

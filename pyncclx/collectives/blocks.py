@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from .. import backends
-from ..arrays.buffers import Buffer
+from ..arrays.buffers import Buffer, resolve
 from ..arrays.vector_buffers import resolve_vector
 from ..errors import MPIError, NotSupported
 from ..memory.parameters import EachRankU64, ReduceArgs
@@ -60,6 +60,16 @@ def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:
 def unit_of(buffer: Buffer, lengths: Sequence[int]) -> Buffer:
     """Return the largest unit of a buffer that divides all blocks, of `lengths` bytes."""
     return replace(buffer, count=math.gcd(*lengths) // buffer.datatype.itemsize)
+
+
+def resolve_equal(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Blocks:
+    """Resolve an argument that has a block for each rank, all of one length.
+
+    `argument` is "sendbuf" or "recvbuf".
+    """
+    name, writable, size = f"{operation}: {argument}", argument == "recvbuf", comm.size
+    buffer = resolve(spec, name, writable=writable, device=backends.select(), blocks=size)
+    return Blocks(buffer, [buffer.nbytes] * size, [rank * buffer.nbytes for rank in range(size)])
 
 
 def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> Blocks:

@@ -42,7 +42,7 @@ class _Describing(NamedTuple):
 
 
 # By the function that makes the operation's calls inside a node.
-DESCRIBING: dict[Callable[..., Any], _Describing] = {}
+_DESCRIBING: dict[Callable[..., Any], _Describing] = {}
 
 
 def lowered_by(
@@ -63,7 +63,7 @@ def lowered_by(
     def decorate(describe: Callable[_P, _Given | None]) -> Callable[_P, _Call | None]:
         describing = _Describing(describe, kinds, at_root)
         make = describing.lowered(lower)
-        DESCRIBING[make] = describing
+        _DESCRIBING[make] = describing
         return make
 
     return decorate
@@ -76,7 +76,7 @@ def over_nodes(
 
     `make` makes the calls inside a node.
     """
-    describing = DESCRIBING[make]
+    describing = _DESCRIBING[make]
 
     @functools.wraps(describing.describe)
     def describe(comm: Any, *args: Any, **options: Any) -> Any:

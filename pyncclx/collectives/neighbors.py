@@ -13,17 +13,16 @@ from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call
 from ..team.base import IntraBase as Intracomm
 from .edges import edges_of
-from .typed_exchange import arrange, choose, exchange
+from .lowering import lowered_by
+from .typed_exchange import Sides, arrange, choose, exchange
 
 __all__ = [
-    "RESOLVERS",
     "choose",
     "neighbor_allgather",
     "neighbor_allgatherv",
     "neighbor_alltoall",
     "neighbor_alltoallv",
     "neighbor_alltoallw",
-    "operation",
 ]
 
 _Resolve = Callable[..., Typed]
@@ -47,12 +46,10 @@ def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, dev
     return replace(typed, parts=parts)
 
 
-def operation(
-    name: str, resolve_send: _Resolve, resolve_recv: _Resolve, exchange: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return the function that makes the call of an operation with `exchange`."""
+def _operation(name: str, resolve_send: _Resolve, resolve_recv: _Resolve) -> Callable[..., Call | None]:
+    """Return the function that makes the calls of an operation."""
 
-    def make(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Any:
+    def describe(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Sides | None:
         edges = edges_of(comm)
         if edges is None or on_host(sendbuf, recvbuf):
             return None
@@ -61,29 +58,15 @@ def operation(
         recv = resolve_recv(recvbuf, f"{name}: recvbuf", len(sources), writable=True, device=device)
         sent = [(destinations[edge], send.parts[edge]) for edge in edges.order]
         received = zip(sources, recv.parts, strict=True)
-        return exchange(comm, name, arrange(send, sent, comm.size), arrange(recv, received, comm.size))
+        return Sides(name, arrange(send, sent, comm.size), arrange(recv, received, comm.size))
 
-    make.__name__ = name.lower()
-    make.__doc__ = f"See `Topocomm.{name}`."
-    return make
-
-
-# Resolvers of sendbuf and recvbuf.
-RESOLVERS: dict[str, tuple[_Resolve, _Resolve]] = {
-    "Neighbor_allgather": (_same_for_each, _block_for_each),
-    "Neighbor_allgatherv": (_same_for_each, resolve_blocks),
-    "Neighbor_alltoall": (_block_for_each, _block_for_each),
-    "Neighbor_alltoallv": (resolve_blocks, resolve_blocks),
-    "Neighbor_alltoallw": (resolve_each, resolve_each),
-}
+    describe.__name__ = name.lower()
+    describe.__doc__ = f"See `Topocomm.{name}`."
+    return lowered_by(exchange)(describe)
 
 
-def _in_node(name: str) -> Callable[..., Call | None]:
-    return operation(name, *RESOLVERS[name], exchange)
-
-
-neighbor_allgather = _in_node("Neighbor_allgather")
-neighbor_allgatherv = _in_node("Neighbor_allgatherv")
-neighbor_alltoall = _in_node("Neighbor_alltoall")
-neighbor_alltoallv = _in_node("Neighbor_alltoallv")
-neighbor_alltoallw = _in_node("Neighbor_alltoallw")
+neighbor_allgather = _operation("Neighbor_allgather", _same_for_each, _block_for_each)
+neighbor_allgatherv = _operation("Neighbor_allgatherv", _same_for_each, resolve_blocks)
+neighbor_alltoall = _operation("Neighbor_alltoall", _block_for_each, _block_for_each)
+neighbor_alltoallv = _operation("Neighbor_alltoallv", resolve_blocks, resolve_blocks)
+neighbor_alltoallw = _operation("Neighbor_alltoallw", resolve_each, resolve_each)

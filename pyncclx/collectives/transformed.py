@@ -29,6 +29,7 @@ def choose(layout: Layout, nbytes: int, kernel: str) -> Choice:
 class Arguments(NamedTuple):
     """The checked arguments of Allgather or Alltoall with a transform."""
 
+    operation: str
     send: Buffer
     recv: Buffer
     applied: row_transform.Applied
@@ -76,22 +77,16 @@ def arguments_of(
     types = send.datatype.cxx, recv.datatype.cxx
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
     # A vector is one row.
-    return Arguments(send, recv, applied, math.prod(send.shape[1:] or send.shape))
+    return Arguments(operation, send, recv, applied, math.prod(send.shape[1:] or send.shape))
 
 
-def transformed(
-    comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, transform: Any, algorithm: str | None
-) -> Call:
-    """Return the call of Allgather or Alltoall with a transform.
-
-    Raises what `arguments_of` raises.
-    """
-    given = arguments_of(comm, operation, sendbuf, recvbuf, transform, algorithm)
+def transformed_call(given: Arguments) -> Call:
+    """Return the call inside a node."""
     recv = given.recv
     return Call(
-        operation=operation,
+        operation=given.operation,
         choose=choose,
-        sized=(recv.nbytes, f"{operation.lower()}_transformed"),
+        sized=(recv.nbytes, f"{given.operation.lower()}_transformed"),
         template=given.applied.template,
         arguments=given.rows(recv.address, recv.nbytes).pack(),
         buffers=given.buffers,

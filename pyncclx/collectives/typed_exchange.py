@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..derived.batches import Part
-from ..derived.calls import Packed, reserve, with_copies
+from ..derived.calls import AnyCall, Packed, reserve, with_copies
 from ..derived.typed import Typed, aligned
 from ..launch.call import Call
 from ..launch.choice import Choice
 from ..memory.layout import Layout
 from ..team.base import IntraBase as Intracomm
+from .alltoallv_exchange import FixedCounts
 from .alltoallv_exchange import choose as choose_exchange
-from .alltoallv_exchange import fixed_arguments
 from .calls import announced_call
 
 
@@ -63,32 +63,34 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
     return Side(replace(typed, parts=tuple(placed), nbytes=end), True, counts, displs)
 
 
-def _in_node(operation: str, sent: Buffer, received: Buffer, source: Side, recv: Side) -> Call:
+class Sides(NamedTuple):
+    """The checked arguments of an exchange of blocks with datatypes."""
+
+    operation: str
+    send: Side | None  # None: in place
+    recv: Side
+
+
+def _in_node(operation: str, given: FixedCounts) -> Call:
     """Return the call inside one node."""
-    arguments = fixed_arguments(
-        sent,
-        received,
-        send_counts=source.counts,
-        send_displs=source.displs,
-        recv_counts=recv.counts,
-        recv_displs=recv.displs,
-    )
-    return announced_call(operation, choose, arguments, (sent, received), ())
+    return announced_call(operation, choose, given.pack(), (given.send, given.recv), ())
 
 
-def exchange(
-    comm: Intracomm, operation: str, send: Side | None, recv: Side, make: Callable[..., Any] = _in_node
-) -> Any:
-    """Return the call, made by `make`, in which every rank sends blocks to every rank.
+def exchange(comm: Intracomm, given: Sides) -> Call:
+    """Return the call inside one node in which every rank sends blocks to every rank."""
+    return with_packed(comm, given, _in_node)
 
-    In place if `send` is None.
-    """
+
+def with_packed(comm: Intracomm, given: Sides, make: Callable[[str, FixedCounts], AnyCall]) -> AnyCall:
+    """Return the call that `make` makes of contiguous bytes, with copies from and to packed memory."""
+    operation, send, recv = given
     sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
     packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})
     received = _buffer(recv, packed.get("recvbuf"))
     sent = received if send is None else _buffer(send, packed.get("sendbuf"))
     source = recv if send is None else send
-    call = make(operation, sent, received, source, recv)
+    fixed = FixedCounts(sent, received, source.counts, source.displs, recv.counts, recv.displs)
+    call = make(operation, fixed)
     read = packed.get("recvbuf" if send is None else "sendbuf")
     written = packed.get("recvbuf")
     return with_copies(call, [read] if read else [], [written] if written else [])

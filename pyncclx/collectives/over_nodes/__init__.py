@@ -11,22 +11,15 @@ from ...nodes.places import Places
 from ...nodes.spanning import Spanning
 from ...operations import COLLECTIVES
 from .. import FUNCTIONS, lowering
-from . import allgather, allreduce, barrier, bcast, exchanges, reduce, reduce_scatter, scan
+from . import allgather, allreduce, alltoall, barrier, bcast, exchanges, reduce, reduce_scatter, rooted, scan
 
-_FILES = allgather, allreduce, barrier, bcast, exchanges, reduce, reduce_scatter, scan
-# The file with each operation's lowering, which has the name of the module inside a node or of the method.
-_NAME = {name: row.module if row.module == "scan" else name.lower() for name, row in COLLECTIVES.items()}
-_FILE = {name: next(file for file in _FILES if hasattr(file, _NAME[name])) for name in COLLECTIVES}
-
-
-def _over_nodes(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
-    lower: Callable[..., Any] = getattr(_FILE[name], _NAME[name])
-    return lowering.over_nodes(make, lower) if make in lowering.DESCRIBING else lower
-
-
+_FILES = allgather, allreduce, alltoall, barrier, bcast, exchanges, reduce, reduce_scatter, rooted, scan
+# The file with each operation's lowering, a function with the name of the operation's module inside a node.
+_FILE = {name: next(file for file in _FILES if hasattr(file, row.module)) for name, row in COLLECTIVES.items()}
 #: The function that makes the call over nodes, by the one inside a node.
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
-    make: _over_nodes(name, make) for name, make in FUNCTIONS.items()
+    make: lowering.over_nodes(make, getattr(_FILE[name], COLLECTIVES[name].module))
+    for name, make in FUNCTIONS.items()
 }
 #: The functions of neighbourhood collectives inside a node.
 NEIGHBORS = {FUNCTIONS[name] for name, row in COLLECTIVES.items() if row.is_of_neighbors}

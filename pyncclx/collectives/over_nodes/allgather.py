@@ -8,12 +8,7 @@ node, NCCL's allgather moves blocks of one length.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from ...arrays.buffers import Buffer
-from ...arrays.places import on_host
-from ...derived.calls import BLOCKS, ONE, VECTOR, takes_derived
-from ...launch.call import is_in_place
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
@@ -21,57 +16,32 @@ from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
-from ..arguments import check_fits, resolve_recvbuf, resolve_sendbuf
-from ..blocks import resolve_blocks
-from ..transformed import Arguments, arguments_of
+from ..allgather import Gathering
+from ..transformed import Arguments
 from .inside import allgatherv_call
-from .options import check_no_choice
-from .pieces import Span, blocks
+from .pieces import Span, blocks, spans_of
 
 
-@takes_derived("Allgather", ONE, BLOCKS)
-def allgather(
-    comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
-) -> SpanningCall | None:
-    """See `Intracomm.Allgather`."""
-    if transform is not None:
-        return _transformed(comm.size, arguments_of(comm, "Allgather", sendbuf, recvbuf, transform, algorithm))
-    if on_host(sendbuf, recvbuf):
-        return None
-    check_no_choice("Allgather", algorithm)
-    recv = resolve_recvbuf("Allgather", recvbuf, comm.size)
-    return _call(comm, "Allgather", sendbuf, recv, blocks(recv.nbytes, comm.size))
+def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
+    """Lower Allgather and Allgatherv."""
+    if isinstance(given, Arguments):
+        return _transformed(comm.size, given)
+    recv, lengths, _ = given.blocks
+    return SpanningCall(
+        operation=given.operation,
+        compose=partial(compose, own=given.address, recv=recv.address, spans=spans_of(given.blocks)),
+        buffers=(given.send, recv),
+        signature=tuple(lengths),
+        empty=not any(lengths),
+    )
 
 
-@takes_derived("Allgatherv", ONE, VECTOR)
-def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> SpanningCall | None:
-    """See `Intracomm.Allgatherv`."""
-    if on_host(sendbuf, recvbuf):
-        return None
-    blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")
-    spans = [Span(begin, nbytes) for begin, nbytes in zip(blocks.begins, blocks.nbytes, strict=True)]
-    return _call(comm, "Allgatherv", sendbuf, blocks.buffer, spans)
+allgatherv = allgather
 
 
 def explain(places: Places, nbytes: int) -> str:
     """Describe how an allgather runs, for `Comm.explain`."""
     return "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
-
-
-def _call(comm: Intracomm, operation: str, sendbuf: Any, recv: Buffer, spans: list[Span]) -> SpanningCall:
-    mine = spans[comm.rank]
-    send, address = recv, recv.address + mine.begin
-    if not is_in_place(sendbuf):
-        send = resolve_sendbuf(operation, sendbuf)
-        check_fits(operation, send.nbytes, mine.nbytes)
-        address = send.address
-    return SpanningCall(
-        operation=operation,
-        compose=partial(compose, own=address, recv=recv.address, spans=spans),
-        buffers=(send, recv),
-        signature=tuple(span.nbytes for span in spans),
-        empty=not any(span.nbytes for span in spans),
-    )
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:

@@ -16,14 +16,11 @@ from ...memory.parameters import AlltoallvArgs
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...team.base import IntraBase as Intracomm
 from ...team.kernel_errors import BAD_COUNTS
-from ..alltoallv_dynamic import resolve_call
-from ..alltoallv_options import DynamicOptions
+from ..alltoallv_dynamic import DynamicCall
 from .alltoallv_segments import compose_segments
 from .device_numbers import WORD_NBYTES, exchange_numbers, place, read, write, write_outputs
 from .movement import exchange
-from .options import check_no_choice
 
 HOW = (
     "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they name, "
@@ -33,10 +30,9 @@ HOW = (
 _PAIR_NBYTES = 2 * WORD_NBYTES  # number of a rank's rows, and where they begin in sendbuf
 
 
-def alltoallv_counts(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> SpanningCall:
+def alltoallv_counts(given: DynamicCall) -> SpanningCall:
     """Return the call of the dynamic form."""
-    arguments, _, segments, buffers, signature = resolve_call(comm, sendbuf, recvbuf, options)
-    check_no_choice("Alltoallv", options.algorithm)
+    arguments, _, segments, buffers, signature, _ = given
     compose = partial(_compose, arguments=arguments)
     if segments is not None:
         arrays = segments.lengths, segments.ids, segments.all_lengths

@@ -10,15 +10,12 @@ from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
+from ..barrier import Signals
 from .inside import barrier_call
-from .options import check_no_choice
 
 
-def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> SpanningCall | None:
-    """See `Intracomm.Barrier`."""
-    check_no_choice("Barrier", algorithm)
-    if not device:
-        return None
+def barrier(comm: Intracomm, given: Signals) -> SpanningCall:
+    """Lower Barrier."""
     return SpanningCall(operation="Barrier", compose=_compose, buffers=(), signature=())
 
 

@@ -9,35 +9,24 @@ piece from root's node, and the nodes exchange the parts. So root's links carry 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from ... import backends
-from ...arrays.buffers import resolve
-from ...arrays.places import on_host
-from ...derived.calls import ONE, takes_derived
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
-from ..arguments import check_root
+from ..bcast import Broadcast
 from .inside import allgatherv_call, bcast_call, scatterv_call
-from .options import check_no_choice
 from .pieces import Span
 
 SHORT_NBYTES = 64 << 10  # longest short message; not measured
 _UNIT = 16
 
 
-@takes_derived("Bcast", ONE)
-def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> SpanningCall | None:
-    """See `Intracomm.Bcast`."""
-    if on_host(buf):
-        return None
-    check_no_choice("Bcast", algorithm)
-    root = check_root(comm, "Bcast", root)
-    buffer = resolve(buf, "Bcast: buf", writable=comm.rank != root, device=backends.select())
+def bcast(comm: Intracomm, given: Broadcast) -> SpanningCall:
+    """Lower Bcast."""
+    buffer, root, _ = given
     nbytes = buffer.nbytes
     return SpanningCall(
         operation="Bcast",

@@ -17,6 +17,18 @@ def blocks_at(address: int, nbytes: int, size: int) -> list[Transfer]:
     return [Transfer(rank, address + rank * nbytes, nbytes) for rank in range(size)]
 
 
+def apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
+    """Return the address to send from, and the steps to wait for.
+
+    In place, it is a copy of the bytes from `begin` to `end`.
+    """
+    if send != recv or begin == end:
+        return send, ()
+    (copy,) = composition.memory(end - begin)
+    copied = composition.copy(copy, send + begin, end - begin)
+    return copy - begin, (copied,)
+
+
 def exchange(
     composition: Composition,
     name: str,

@@ -25,24 +25,29 @@ __global__ void __launch_bounds__(kMaxThreads, 1) shift(const __grid_constant__ 
 FUNCTION = """from ..memory.parameters import MoveArgs
 from .arguments import resolve_pair
 from .calls import move_call
+from .lowering import lowered_by
 from .transports import choose_spans
 
 choose = choose_spans("shift")
 
 
-def shift(comm, sendbuf, recvbuf):
-    send, recv = resolve_pair("Shift", sendbuf, recvbuf)
+def _lower(comm, given):
+    send, recv = given
     args = MoveArgs(send=send.address, recv=recv.address, nbytes=recv.nbytes, root=0)
     return move_call("Shift", choose, args, (send, recv))
+
+
+@lowered_by(_lower)
+def shift(comm, sendbuf, recvbuf):
+    return resolve_pair("Shift", sendbuf, recvbuf)
 """
 OVER_NODES = """
 
-def shift(comm, sendbuf, recvbuf):
-    send, recv = resolve_sendbuf("Shift", sendbuf), resolve_recvbuf("Shift", recvbuf)
-    blocks = lambda peer, nbytes: [nbytes if rank == peer % comm.size else 0 for rank in range(comm.size)]
+def shift(comm, given):
+    send, recv = given
+    blocks = lambda peer: [send.nbytes if rank == peer % comm.size else 0 for rank in range(comm.size)]
     zeros = [0] * comm.size
-    sent, received = blocks(comm.rank + 1, send.nbytes), blocks(comm.rank - 1, recv.nbytes)
-    return _to_each("Shift", send, recv, sent, zeros, received, zeros, ())
+    return to_each("Shift", FixedCounts(send, recv, blocks(comm.rank + 1), zeros, blocks(comm.rank - 1), zeros))
 """
 METHOD = """    def Shift(self, sendbuf, recvbuf):
         from ..collectives.shift import shift

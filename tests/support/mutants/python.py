@@ -22,9 +22,9 @@ PYTHON = {
         "ranks/communicator/test_bad_input.py",
     ),
     "Gather in place: the block of rank 0": Mutant(
-        "pyncclx/collectives/gather.py",
-        "recv.address + root * recv.nbytes",
-        "recv.address",
+        "pyncclx/collectives/rooted.py",
+        "blocks.address(root), block,",
+        "blocks.address(0), block,",
         "ranks/collectives/test_gather.py",
     ),
     "displacements in bytes": Mutant(
@@ -414,7 +414,7 @@ PYTHON = {
         "pyncclx/operators/ops.py", '"Min", "integer float"', '"Min", "integer"', "host/operators/test_ops.py"
     ),
     "over nodes, in place: what is sent before it is copied": Mutant(
-        "pyncclx/collectives/over_nodes/exchanges.py",
+        "pyncclx/collectives/over_nodes/movement.py",
         "return copy - begin, (copied,)",
         "return copy - begin, ()",
         "ranks/nodes/test_late_steps.py",
@@ -435,7 +435,7 @@ PYTHON = {
         ranks=3,
     ),
     "over nodes: a transform of the send buffer for one block": Mutant(
-        "pyncclx/collectives/over_nodes/exchanges.py",
+        "pyncclx/collectives/over_nodes/alltoall.py",
         "given.rows(made, size * nbytes)",
         "given.rows(made, nbytes)",
         "ranks/nodes/test_late_steps.py",
@@ -497,7 +497,7 @@ PYTHON = {
         "ranks/nodes/test_short.py",
     ),
     "over nodes: short blocks for another rank": Mutant(
-        "pyncclx/collectives/over_nodes/exchanges.py",
+        "pyncclx/collectives/over_nodes/alltoall.py",
         "Block(each, rank * nbytes, nbytes)",
         "Block(each, each * nbytes, nbytes)",
         "ranks/nodes/test_short.py",
