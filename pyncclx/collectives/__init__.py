@@ -1,4 +1,7 @@
-"""One file per operation: check arguments, choose an algorithm, make the call."""
+"""One file per operation: describe the arguments, choose an algorithm, make the call.
+
+`over_nodes` has the calls over several nodes, which it makes from the same descriptions (`lowering.py`).
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -11,7 +14,7 @@ from ..operations import COLLECTIVES
 MODULES: dict[str, ModuleType] = {
     row.name: import_module(f".{row.module}", __name__) for row in COLLECTIVES.values()
 }
-#: The functions that make calls among the ranks of a node.
+#: The functions that check arguments and make calls among the ranks of a node.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: getattr(module, name.lower()) for name, module in MODULES.items()
 }

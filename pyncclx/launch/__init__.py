@@ -5,9 +5,10 @@
 1. `communicator/reductions.py`, `Allreduce`: passes the arguments to `run.by_kernel`, with `collectives.allreduce`.
 2. `run.by_kernel`: makes the keys of the arguments (`keys.py`) and looks for a cached launch in `Team.remembered`.
    From the second equal call on there is one, with kernel and parameters: it continues at step 6.
-3. `collectives/allreduce.py`, `allreduce`: checks the arguments and returns a `Call` (`call.py`): the arrays as
-   `Buffer` (`arrays/buffers.py`), the template arguments of the kernel (`operators/ops.py`), and its `ReduceArgs`
-   (`memory/parameters.py`). For host arrays it returns None, and mpi4py's `Allreduce` runs.
+3. `collectives/allreduce.py`, `allreduce`: checks the arguments and describes them (`collectives/reduction.py`), with
+   the arrays as `Buffer` (`arrays/buffers.py`). Its lowering makes a `Call` (`call.py`) from the description, with the
+   template arguments of the kernel (`operators/ops.py`) and its `ReduceArgs` (`memory/parameters.py`). For host arrays
+   it returns None, and mpi4py's `Allreduce` runs.
 4. `plan.plan_of`: asks the operation's `choose` for a kernel and a grid (`choice.py`; `collectives/algorithms.py` and
    the limits of `tuning`), finds the kernel's file in `sources.FILES`, and gets the kernel from `kernels.get`: one rank
    compiles it, all ranks load it. Calls of the same kind share a plan.

@@ -21,7 +21,8 @@ How ``comm.Allreduce(x, y)`` runs:
 1. `launch/run.py`, `by_kernel`: there is no Team, so it calls `Base.by_nodes_again`, which `communicator/over_nodes.py`
    implements. If the `Program` of an equal call is cached (`Spanning.known`), continue at step 5.
 2. Otherwise `Base.by_nodes` does the call.
-3. `collectives/over_nodes/allreduce.py` checks the arguments and makes a `SpanningCall` (`call.py`).
+3. `collectives/allreduce.py` checks the arguments and describes them, as inside one node.
+   `collectives/over_nodes/allreduce.py` makes a `SpanningCall` (`call.py`) from the description.
 4. Its `compose` adds steps to a `Composition` (`composition.py`): kernels among the ranks of the node, made from a
    `launch.Call` as inside one node (`collectives/over_nodes/inside.py`), exchanges, folds of received data, copies
    (`steps.py`). `Composition.memory` provides scratch memory. Where lengths are on the device, `on_host` adds a

@@ -1,7 +1,9 @@
-"""Collectives over several nodes: one function for each function inside a node.
+"""Collectives over several nodes: lowerings of the descriptions that the files of `collectives` make.
 
-Each makes a `SpanningCall` (`nodes/call.py`), whose `compose` adds steps to a `Composition`: kernels among the ranks of
-the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any.
+A lowering makes a `SpanningCall` (`nodes/call.py`), whose `compose` adds steps to a `Composition`: kernels among the
+ranks of the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any. A file's
+`explain` describes the steps, and its `ON_HOST`, if it has one, the host exchange of messages that `Spanning.is_short`
+accepts.
 """
 
 from collections.abc import Callable
@@ -11,9 +13,21 @@ from ...nodes.places import Places
 from ...nodes.spanning import Spanning
 from ...operations import COLLECTIVES
 from .. import FUNCTIONS, lowering
-from . import allgather, allreduce, alltoall, barrier, bcast, exchanges, reduce, reduce_scatter, rooted, scan
+from . import (
+    allgather,
+    allreduce,
+    alltoall,
+    alltoallv,
+    barrier,
+    bcast,
+    exchanges,
+    reduce,
+    reduce_scatter,
+    rooted,
+    scan,
+)
 
-_FILES = allgather, allreduce, alltoall, barrier, bcast, exchanges, reduce, reduce_scatter, rooted, scan
+_FILES = allgather, allreduce, alltoall, alltoallv, barrier, bcast, exchanges, reduce, reduce_scatter, rooted, scan
 # The file with each operation's lowering, a function with the name of the operation's module inside a node.
 _FILE = {name: next(file for file in _FILES if hasattr(file, row.module)) for name, row in COLLECTIVES.items()}
 #: The function that makes the call over nodes, by the one inside a node.
@@ -23,27 +37,15 @@ OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 #: The functions of neighbourhood collectives inside a node.
 NEIGHBORS = {FUNCTIONS[name] for name, row in COLLECTIVES.items() if row.is_of_neighbors}
-_VECTORS_ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
-#: Descriptions of the host exchange, used for messages that `Spanning.is_short` accepts.
-_ON_HOST = {
-    "Barrier": "a message of each rank to all others",
-    "Bcast": "root sends to all ranks",
-    "Allgather": "each rank's block goes to all others",
-    "Allgatherv": "each rank's block goes to all others",
-    "Reduce": "each rank's vector goes to root, which folds those of each node, and then of the nodes",
-    "Allreduce": _VECTORS_ON_HOST,
-    "Reduce_scatter": _VECTORS_ON_HOST,
-    "Reduce_scatter_block": _VECTORS_ON_HOST,
-    "Alltoall": "all of each rank's blocks go to all others",
-}
 
 
 def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     """Describe how a collective operation runs, for `Comm.explain`."""
     places = spanning.places
     blocks = places.size if "sendbuf" in COLLECTIVES[operation].blocks else 1
-    if operation in _ON_HOST and spanning.is_short(nbytes * blocks):
-        return f"{_ON_HOST[operation]}, through pinned memory of the host"
+    on_host = getattr(_FILE[operation], "ON_HOST", None)
+    if on_host is not None and spanning.is_short(nbytes * blocks):
+        return f"{on_host}, through pinned memory of the host"
     if spanning.rails.has_collectives:
         if operation in ("Bcast", "Allgather", "Alltoall"):
             return "a collective of NCCL's: each rank is alone on its node"
@@ -55,8 +57,6 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
 
 
 def _explain(operation: str, places: Places, nbytes: int) -> str:
-    if operation == "Alltoallv":
-        return exchanges.explain_alltoallv(places, nbytes)
     return str(_FILE[operation].explain(places, nbytes))
 
 

@@ -21,6 +21,8 @@ from ..transformed import Arguments
 from .inside import allgatherv_call
 from .pieces import Span, blocks, spans_of
 
+ON_HOST = "each rank's block goes to all others"
+
 
 def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
     """Lower Allgather and Allgatherv."""

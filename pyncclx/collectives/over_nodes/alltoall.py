@@ -17,6 +17,8 @@ from ..alltoall import Exchange
 from ..transformed import Arguments
 from .movement import HOW, apart, blocks_at, exchange
 
+ON_HOST = "all of each rank's blocks go to all others"
+
 
 def alltoall(comm: Intracomm, given: Exchange | Arguments) -> SpanningCall:
     """Lower Alltoall."""

@@ -13,6 +13,8 @@ from ...team.base import IntraBase as Intracomm
 from ..barrier import Signals
 from .inside import barrier_call
 
+ON_HOST = "a message of each rank to all others"
+
 
 def barrier(comm: Intracomm, given: Signals) -> SpanningCall:
     """Lower Barrier."""

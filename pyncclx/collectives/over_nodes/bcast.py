@@ -20,6 +20,7 @@ from ..bcast import Broadcast
 from .inside import allgatherv_call, bcast_call, scatterv_call
 from .pieces import Span
 
+ON_HOST = "root sends to all ranks"
 SHORT_NBYTES = 64 << 10  # longest short message; not measured
 _UNIT = 16
 

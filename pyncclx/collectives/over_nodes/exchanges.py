@@ -1,4 +1,4 @@
-"""Alltoallv, Alltoallw and neighbourhood collectives over nodes."""
+"""Exchanges in which every rank sends bytes to every rank, over nodes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
-from ..alltoallv_dynamic import DynamicCall
 from ..alltoallv_exchange import FixedCounts
 from ..typed_exchange import Sides, with_packed
-from .alltoallv_counts import HOW as BY_COUNTS
-from .alltoallv_counts import alltoallv_counts
 from .movement import HOW, apart, exchange
-
-
-def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall:
-    """Lower Alltoallv."""
-    return alltoallv_counts(given) if isinstance(given, DynamicCall) else to_each("Alltoallv", given)
 
 
 def alltoallw(comm: Intracomm, given: Sides) -> SpanningCall:
@@ -33,11 +25,6 @@ neighbors = alltoallw
 def explain(places: Places, nbytes: int) -> str:
     """Describe how these operations run, for `Comm.explain`."""
     return HOW
-
-
-def explain_alltoallv(places: Places, nbytes: int) -> str:
-    """Describe how Alltoallv runs, for `Comm.explain`."""
-    return f"{HOW}; {BY_COUNTS}"
 
 
 def to_each(operation: str, given: FixedCounts) -> SpanningCall:

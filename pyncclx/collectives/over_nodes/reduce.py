@@ -21,6 +21,8 @@ from .inside import gatherv_call
 from .movement import exchange
 from .pieces import Span, aligned
 
+ON_HOST = "each rank's vector goes to root, which folds those of each node, and then of the nodes"
+
 
 def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
     """Lower Reduce."""

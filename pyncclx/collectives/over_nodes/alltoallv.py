@@ -1,8 +1,8 @@
-"""Alltoallv over nodes with counts on the device.
+"""Alltoallv over nodes, with counts on the host or on the device.
 
-The host reads this rank's counts, and sends each rank the number of its rows and where they begin in sendbuf. From the
-numbers it receives it computes the rows' places, and so all that the exchange has to move. No row that stays travels
-twice, and none is padded. `cuda/exchange/rows.cuh` has the same rules for one node.
+The host reads this rank's counts on the device, and sends each rank the number of its rows and where they begin in
+sendbuf. From the numbers it receives it computes the rows' places, and so all that the exchange has to move. No row
+that stays travels twice, and none is padded. `cuda/exchange/rows.cuh` has the same rules for one node.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from ...memory.parameters import AlltoallvArgs
 from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.places import Places
+from ...team.base import IntraBase as Intracomm
 from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import DynamicCall
+from ..alltoallv_exchange import FixedCounts
 from .alltoallv_segments import compose_segments
 from .device_numbers import WORD_NBYTES, exchange_numbers, place, read, write, write_outputs
-from .movement import exchange
-
-HOW = (
-    "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they name, "
-    "whatever the size: no number that all ranks have bounds what two of them move"
-)
+from .exchanges import to_each
+from .movement import HOW, exchange
 
 _PAIR_NBYTES = 2 * WORD_NBYTES  # number of a rank's rows, and where they begin in sendbuf
 
 
-def alltoallv_counts(given: DynamicCall) -> SpanningCall:
-    """Return the call of the dynamic form."""
+def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall:
+    """Lower Alltoallv."""
+    if isinstance(given, FixedCounts):
+        return to_each("Alltoallv", given)
     arguments, _, segments, buffers, signature, _ = given
     compose = partial(_compose, arguments=arguments)
     if segments is not None:
@@ -40,6 +41,15 @@ def alltoallv_counts(given: DynamicCall) -> SpanningCall:
         signature = *signature, f"{segments.number} segments"
         compose = partial(compose_segments, arguments=arguments, segments=segments)
     return SpanningCall(operation="Alltoallv", compose=compose, buffers=buffers, signature=signature)
+
+
+def explain(places: Places, nbytes: int) -> str:
+    """Describe how Alltoallv runs, for `Comm.explain`."""
+    by_counts = (
+        "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they "
+        "name, whatever the size: no number that all ranks have bounds what two of them move"
+    )
+    return f"{HOW}; {by_counts}"
 
 
 def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
