@@ -27,14 +27,18 @@ class FixedCounts(NamedTuple):
     recv_counts: list[int]
     recv_displs: list[int]
 
-    def pack(self) -> bytes:
-        """Pack the kernel's arguments."""
+    def pack(self, *, drops: bool = False) -> bytes:
+        """Pack the kernel's arguments.
+
+        Receiving more than the counts is an error, unless the call `drops` the rest.
+        """
         return AlltoallvArgs(
             send=self.send.address,
             recv=self.recv.address,
             row_nbytes=1,
             send_rows=self.send.nbytes,
             placement=FIXED,
+            drop=drops,
             fixed_send_counts=self.send_counts,
             fixed_send_displs=self.send_displs,
             fixed_recv_counts=self.recv_counts,

@@ -162,7 +162,6 @@ def _spread(
     for first in range(0, len(ranks), size):
         held = [spans[rank] for rank in ranks[first : first + size]]
         held += [Span(0, 0)] * (size - len(held))
-        begins, lengths = [span.begin for span in held], [span.nbytes for span in held]
-        address = recv + begins[places.local_rank] if own is None else own
-        if any(lengths):
-            composition.kernel(allgatherv_call(address, recv, begins, lengths, places.local_rank), after=after)
+        address = recv + held[places.local_rank].begin if own is None else own
+        if any(span.nbytes for span in held):
+            composition.kernel(allgatherv_call(address, recv, held, places.local_rank), after=after)

@@ -150,8 +150,7 @@ def _end(composition: Composition, fold: RailFold, spans: list[Span], recv: int,
     mine = spans[places.local_rank]
     folded = fold.end(mine, recv + mine.begin, segment)
     if places.local_size > 1:
-        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
-        call = allgatherv_call(recv + mine.begin, recv, begins, lengths, places.local_rank)
+        call = allgatherv_call(recv + mine.begin, recv, spans, places.local_rank)
         composition.kernel(call, after=(folded,))
 
 

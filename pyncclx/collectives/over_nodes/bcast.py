@@ -17,7 +17,7 @@ from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
 from ..bcast import Broadcast
-from .inside import allgatherv_call, bcast_call, scatterv_call
+from .inside import allgatherv_call, bcast_call, blocks_from, scatterv_call
 from .pieces import Span
 
 ON_HOST = "root sends to all ranks"
@@ -90,15 +90,14 @@ def _long(composition: Composition, address: int, nbytes: int, root: int) -> Non
     places = composition.places
     home = places.node_of(root)
     spans = Span(0, nbytes).cut(places.lanes, _UNIT) + [Span(nbytes, 0)] * (places.local_size - places.lanes)
-    begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
     mine = spans[places.local_rank]
     own = address + mine.begin
     if places.node == home and places.local_size > 1:
-        is_root, local_root = places.rank == root, places.local_of(root)
-        composition.kernel(scatterv_call(address, begins, lengths, own, mine.nbytes, local_root, is_root=is_root))
+        blocks = blocks_from(address, spans) if places.rank == root else None
+        composition.kernel(scatterv_call(blocks, own, mine.nbytes, places.local_of(root)))
     _over_the_rails(composition, own, mine, home)
     if places.local_size > 1:
-        composition.kernel(allgatherv_call(own, address, begins, lengths, places.local_rank))
+        composition.kernel(allgatherv_call(own, address, spans, places.local_rank))
 
 
 def _over_the_rails(composition: Composition, own: int, mine: Span, home: int) -> None:

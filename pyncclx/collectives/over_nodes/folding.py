@@ -109,8 +109,7 @@ def part_of_node(
     mine = spans[places.local_rank]
     if places.local_size == 1:
         return OfNode(send + mine.begin, after)
-    begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
-    call = reduce_scatter_call(send, begins, lengths, slot, mine.nbytes, folding.inside)
+    call = reduce_scatter_call(send, spans, slot, mine.nbytes, folding.inside)
     return OfNode(slot, (composition.kernel(call),))
 
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from ...arrays.buffers import Buffer
 from ...arrays.datatypes import TABLE
 from ...launch.call import Call
-from ...memory.parameters import FIXED, AlltoallvArgs, MoveArgs, ReduceArgs
+from ...memory.parameters import MoveArgs, ReduceArgs
 from .. import allgatherv, allreduce, alltoallv_exchange, barrier, bcast, gatherv, reduce_scatter, scatterv
+from ..alltoallv_exchange import FixedCounts
 from ..blocks import Blocks, pack_blocks
 from ..calls import announced_call
+from .pieces import Span
 
 _BYTE = TABLE["uint8"]
 
@@ -18,6 +20,12 @@ _BYTE = TABLE["uint8"]
 def memory(address: int, nbytes: int) -> Buffer:
     """Return device memory as a buffer, so that kernels can find its window."""
     return Buffer(address, nbytes, _BYTE, (nbytes,), False, None, None)
+
+
+def blocks_from(address: int, spans: Sequence[Span]) -> Blocks:
+    """Return the ranks' spans of device memory as blocks. They may begin anywhere."""
+    end = max(span.begin + span.nbytes for span in spans)
+    return Blocks(memory(address, end), [span.nbytes for span in spans], [span.begin for span in spans])
 
 
 def barrier_call() -> Call:
@@ -51,100 +59,59 @@ def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...])
 
 
 def reduce_scatter_call(
-    send: int, begins: Sequence[int], lengths: Sequence[int], recv: int, mine: int, template: tuple[str, ...]
+    send: int, spans: Sequence[Span], recv: int, nbytes: int, template: tuple[str, ...]
 ) -> Call:
-    """Return a reduction in which rank r gets the fold of the ranks' blocks r.
-
-    Blocks may begin anywhere; `mine` is the length of this rank's, in bytes.
-    """
-    end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
-    blocks = Blocks(memory(send, end), list(lengths), list(begins))
+    """Return a reduction in which rank r gets the fold of the ranks' spans r, this rank `nbytes`."""
+    blocks = blocks_from(send, spans)
     return Call(
         operation="Reduce_scatter",
         choose=reduce_scatter.choose,
-        sized=(max(lengths), None),
+        sized=(max(blocks.nbytes), None),
         template=template,
         arguments=pack_blocks(blocks, send=send, recv=recv, nbytes=0),
-        buffers=(blocks.buffer, memory(recv, mine)),
+        buffers=(blocks.buffer, memory(recv, nbytes)),
         signature=(),
     )
 
 
-def allgatherv_call(own: int, recv: int, begins: Sequence[int], lengths: Sequence[int], rank: int) -> Call:
-    """Return a call in which rank r's bytes at `own` become block r on all ranks.
+def allgatherv_call(own: int, recv: int, spans: Sequence[Span], rank: int) -> Call:
+    """Return a call in which rank r's bytes at `own` become span r of `recv` on all ranks.
 
-    In place if `own` is that block's address.
+    In place if `own` is that span's address.
     """
-    end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
-    blocks = Blocks(memory(recv, end), list(lengths), list(begins))
+    blocks, nbytes = blocks_from(recv, spans), spans[rank].nbytes
     return Call(
         operation="Allgatherv",
         choose=allgatherv.choose,
-        sized=(max(lengths),),
-        arguments=pack_blocks(blocks, send=own, recv=recv, nbytes=lengths[rank]),
-        buffers=(memory(own, lengths[rank]), blocks.buffer),
+        sized=(max(blocks.nbytes),),
+        arguments=pack_blocks(blocks, send=own, recv=recv, nbytes=nbytes),
+        buffers=(memory(own, nbytes), blocks.buffer),
         signature=(),
     )
 
 
-def gatherv_call(
-    own: int, nbytes: int, recv: int, begins: Sequence[int], lengths: Sequence[int], root: int, *, is_root: bool
-) -> Call:
-    """Return a call in which rank r's bytes at `own` become block r at root."""
-    send = memory(own, nbytes)
-    if not is_root:
-        arguments = pack_blocks(None, send=own, recv=own, nbytes=nbytes, root=root)
-        return announced_call("Gatherv", gatherv.choose, arguments, (send,), ())
-    end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
-    blocks = Blocks(memory(recv, end), list(lengths), list(begins))
-    arguments = pack_blocks(blocks, send=own, recv=recv, nbytes=nbytes, root=root)
-    return announced_call("Gatherv", gatherv.choose, arguments, (send, blocks.buffer), ())
+def gatherv_call(own: int, nbytes: int, recv: Blocks | None, root: int) -> Call:
+    """Return a call in which rank r's bytes at `own` become block r of root's `recv`."""
+    send, to = memory(own, nbytes), own if recv is None else recv.buffer.address
+    arguments = pack_blocks(recv, send=own, recv=to, nbytes=nbytes, root=root)
+    return announced_call("Gatherv", gatherv.choose, arguments, (send, recv.buffer) if recv else (send,), ())
 
 
-def scatterv_call(
-    send: int, begins: Sequence[int], lengths: Sequence[int], own: int, nbytes: int, root: int, *, is_root: bool
-) -> Call:
-    """Return a call in which root's block r goes to rank r, to `own`.
+def scatterv_call(send: Blocks | None, own: int, nbytes: int, root: int) -> Call:
+    """Return a call in which block r of root's `send` goes to rank r, to `own`.
 
     In place at root if `own` is the address of its block.
     """
-    recv = memory(own, nbytes)
-    if not is_root:
-        arguments = pack_blocks(None, send=own, recv=own, nbytes=nbytes, root=root)
-        return announced_call("Scatterv", scatterv.choose, arguments, (recv,), ())
-    end = max(begin + length for begin, length in zip(begins, lengths, strict=True))
-    blocks = Blocks(memory(send, end), list(lengths), list(begins))
-    arguments = pack_blocks(blocks, send=send, recv=own, nbytes=nbytes, root=root)
-    return announced_call("Scatterv", scatterv.choose, arguments, (blocks.buffer, recv), ())
+    source, recv = own if send is None else send.buffer.address, memory(own, nbytes)
+    arguments = pack_blocks(send, send=source, recv=own, nbytes=nbytes, root=root)
+    return announced_call("Scatterv", scatterv.choose, arguments, (send.buffer, recv) if send else (recv,), ())
 
 
-def alltoallv_call(
-    send: int,
-    send_begins: Sequence[int],
-    sent: Sequence[int],
-    recv: int,
-    begins: Sequence[int],
-    got: Sequence[int],
-    *,
-    drops: bool = False,
-) -> Call:
+def alltoallv_call(send: Blocks, recv: Blocks, *, drops: bool = False) -> Call:
     """Return a call in which every rank sends bytes to every rank, not in place.
 
-    Receiving more than `got` is an error, unless the call `drops` the rest.
+    Receiving more than a block of `recv` is an error, unless the call `drops` the rest.
     """
-    send_end = max(begin + length for begin, length in zip(send_begins, sent, strict=True))
-    recv_end = max(begin + length for begin, length in zip(begins, got, strict=True))
-    arguments = AlltoallvArgs(
-        send=send,
-        recv=recv,
-        row_nbytes=1,
-        send_rows=send_end,
-        placement=FIXED,
-        drop=drops,
-        fixed_send_counts=sent,
-        fixed_send_displs=send_begins,
-        fixed_recv_counts=got,
-        fixed_recv_displs=begins,
-    ).pack()
-    buffers = memory(send, send_end), memory(recv, recv_end)
-    return announced_call("Alltoallv", alltoallv_exchange.choose, arguments, buffers, ())
+    fixed = FixedCounts(send.buffer, recv.buffer, send.nbytes, send.begins, recv.nbytes, recv.begins)
+    arguments = fixed.pack(drops=drops)
+    return announced_call("Alltoallv", alltoallv_exchange.choose, arguments, (send.buffer, recv.buffer), ())

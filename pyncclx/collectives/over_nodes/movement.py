@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
-from .inside import alltoallv_call
+from ..blocks import Blocks
+from .inside import alltoallv_call, blocks_from
+from .pieces import Span
 
 HOW = "each rank sends what goes to other nodes to its receiver, while a kernel moves what stays in the node"
 
@@ -72,16 +74,15 @@ def _move_inside(
             fitting = min(sends[0].nbytes, receives[0].nbytes) if drops else sends[0].nbytes
             composition.copy(receives[0].address, sends[0].address, fitting)
         return
-    send, send_begins, sent = _arguments(sends, places.local_size)
-    recv, begins, got = _arguments(receives, places.local_size)
-    composition.kernel(alltoallv_call(send, send_begins, sent, recv, begins, got, drops=drops))
+    send, recv = (_blocks(side, places.local_size) for side in (sends, receives))
+    composition.kernel(alltoallv_call(send, recv, drops=drops))
 
 
-def _arguments(transfers: dict[int, Transfer], size: int) -> tuple[int, Sequence[int], Sequence[int]]:
-    """Return the lowest address, and each rank's offset from it and length in bytes."""
+def _blocks(transfers: dict[int, Transfer], size: int) -> Blocks:
+    """Return what goes to or comes from each rank of the node, from the lowest address on."""
     base = min((each.address for each in transfers.values() if each.nbytes), default=0)
-    begins, lengths = [0] * size, [0] * size
+    spans = [Span(0, 0)] * size
     for index, each in transfers.items():
         if each.nbytes:
-            begins[index], lengths[index] = each.address - base, each.nbytes
-    return base, begins, lengths
+            spans[index] = Span(each.address - base, each.nbytes)
+    return blocks_from(base, spans)

@@ -17,7 +17,7 @@ from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .bcast import broadcast_all
 from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call, whole_of_node
-from .inside import gatherv_call
+from .inside import blocks_from, gatherv_call
 from .movement import exchange
 from .pieces import Span, aligned
 
@@ -122,9 +122,8 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
         own=(places.node, own),
     )
     if places.local_size > 1:
-        begins, lengths = [span.begin for span in spans], [span.nbytes for span in spans]
-        local_root = places.local_of(root)
-        composition.kernel(gatherv_call(result, mine.nbytes, recv, begins, lengths, local_root, is_root=is_root))
+        blocks = blocks_from(recv, spans) if is_root else None
+        composition.kernel(gatherv_call(result, mine.nbytes, blocks, places.local_of(root)))
 
 
 def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
