@@ -1,4 +1,4 @@
-"""One file per operation: describe the arguments, choose an algorithm, make the call.
+"""One file per operation: describe arguments, choose an algorithm, make the call.
 
 `over_nodes` has the calls over several nodes, which it makes from the same descriptions (`lowering.py`).
 """

@@ -28,7 +28,7 @@ class Gathering(NamedTuple):
     operation: str
     send: Buffer  # in place it is the receive buffer
     address: int  # address of this rank's data
-    blocks: Blocks  # of the receive buffer
+    blocks: Blocks  # blocks of the receive buffer
     algorithm: str | None = None
 
 

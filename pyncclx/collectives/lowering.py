@@ -1,7 +1,7 @@
-"""From arguments to calls: an operation describes its arguments, and a lowering makes the call.
+"""From arguments to a description, and from that to a call.
 
-The function of an operation checks its arguments and returns their description. `lowered_by` makes it return the call
-inside a node. `over_nodes` makes the function for ranks on several nodes from the same description.
+An operation's function checks its arguments and returns their description. `lowered_by` makes it return the call inside
+a node. `over_nodes` makes the function for ranks on several nodes from the same description.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Reduction(NamedTuple):
     op: BuiltinOp | UserOp
     algorithm: str | None
     root: int | None = None
-    blocks: Blocks | None = None  # of the send buffer, if the ranks' blocks have lengths of their own
+    blocks: Blocks | None = None  # blocks of the send buffer if each has its own length
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ class Reduction(NamedTuple):
 
 
 def reduction_of(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Reduction | None:
-    """Describe a reduction of vectors with a result on every rank; None for host arrays."""
+    """Describe a reduction with a result on every rank; return None for host arrays."""
     if on_host(sendbuf, recvbuf):
         return None
     send, recv = resolve_pair(operation, sendbuf, recvbuf)

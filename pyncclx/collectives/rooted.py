@@ -31,7 +31,7 @@ class Rooted(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """Address of root's buffer; elsewhere that of this rank's data, which kernels ignore."""
+        """Address of root's buffer. Kernels of other ranks ignore it."""
         return self.address if self.blocks is None else self.blocks.buffer.address
 
 

@@ -82,7 +82,10 @@ def exchange(comm: Intracomm, given: Sides) -> Call:
 
 
 def with_packed(comm: Intracomm, given: Sides, make: Callable[[str, FixedCounts], AnyCall]) -> AnyCall:
-    """Return the call that `make` makes of contiguous bytes, with copies from and to packed memory."""
+    """Return the call that `make` returns for contiguous bytes.
+
+    It packs blocks that have gaps before, and unpacks them after.
+    """
     operation, send, recv = given
     sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
     packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})

@@ -1,4 +1,4 @@
-"""Collectives over several nodes: lowerings of the descriptions that the files of `collectives` make.
+"""Collectives over several nodes: lowerings of the descriptions of `collectives`.
 
 A lowering makes a `SpanningCall` (`nodes/call.py`), whose `compose` adds steps to a `Composition`: kernels among the
 ranks of the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any. A file's

@@ -64,7 +64,7 @@ def _on_host(composition: Composition, send: int, recv: int, nbytes: int) -> Non
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:
-    """Return the call with a transform: each rank transforms all of its blocks and sends them."""
+    """Return the call with a transform: ranks transform their blocks and send them."""
     recv, nbytes = given.recv.address, given.recv.nbytes
 
     def compose(composition: Composition) -> None:

@@ -61,7 +61,9 @@ def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...])
 def reduce_scatter_call(
     send: int, spans: Sequence[Span], recv: int, nbytes: int, template: tuple[str, ...]
 ) -> Call:
-    """Return a reduction in which rank r gets the fold of the ranks' spans r, this rank `nbytes`."""
+    """Return a reduction in which rank r gets the fold of the ranks' spans r.
+
+    This rank's span has `nbytes`."""
     blocks = blocks_from(send, spans)
     return Call(
         operation="Reduce_scatter",
@@ -75,7 +77,7 @@ def reduce_scatter_call(
 
 
 def allgatherv_call(own: int, recv: int, spans: Sequence[Span], rank: int) -> Call:
-    """Return a call in which rank r's bytes at `own` become span r of `recv` on all ranks.
+    """Return a call that puts each rank's bytes at `own` into its span of each `recv`.
 
     In place if `own` is that span's address.
     """

@@ -79,7 +79,7 @@ def _move_inside(
 
 
 def _blocks(transfers: dict[int, Transfer], size: int) -> Blocks:
-    """Return what goes to or comes from each rank of the node, from the lowest address on."""
+    """Return transfers with the node's ranks as blocks from the lowest address on."""
     base = min((each.address for each in transfers.values() if each.nbytes), default=0)
     spans = [Span(0, 0)] * size
     for index, each in transfers.items():

@@ -1,4 +1,4 @@
-"""Gather, Gatherv, Scatter and Scatterv over nodes: root exchanges blocks with all ranks."""
+"""Gather, Gatherv, Scatter and Scatterv over nodes."""
 
 from __future__ import annotations
 
