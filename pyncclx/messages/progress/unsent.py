@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet, ref
 
@@ -233,10 +234,7 @@ class Unsent:
                 self.dropped.popleft().abandon()
 
     def give_back(self, message: Any) -> None:
-        """Stop keeping a message that a call completes.
-
-        No other thread may test it during the call.
-        """
+        """Stop keeping a message, which no other thread tests during the call."""
         with LOCK, suppress(ValueError):
             self._kept.remove(message)
 
@@ -245,15 +243,16 @@ class Unsent:
         if self.dropped:
             self.take_dropped()
         with LOCK:
-            for _ in range(min(most, len(self._kept))):
+            for message in list(islice(self._kept, most)):
+                # This may keep other messages, and so sweep.
                 try:
-                    has_ended = self._kept[0].has_ended()
+                    has_ended = message.has_ended()
                 # Its receiver has failed, so it never completes. No call waits for the message.
                 except Exception:
                     has_ended = True
                 if has_ended:
-                    self._kept.popleft()
-                else:
+                    self.give_back(message)
+                elif self._kept and self._kept[0] is message:
                     self._kept.rotate(-1)
 
 

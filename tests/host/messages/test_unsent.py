@@ -139,3 +139,37 @@ def test_nothing_is_followed_before_a_kernel_may_wait(comm, early):
     request = comm.irecv(None, 0)
     comm.send(3, 0)
     assert request.wait() == 3
+
+
+class Keeping:
+    """A kept message whose end keeps another one, as the fetch of a host array keeps its scratch memory."""
+
+    nbytes = 0
+
+    def __init__(self, own, other):
+        self.own, self.other = own, other
+
+    def has_ended(self):
+        if self.other is not None:
+            other, self.other = self.other, None
+            self.own.keep_message(other)
+        return True
+
+
+class Open:
+    """A kept message that does not end."""
+
+    nbytes = 1
+
+    def has_ended(self):
+        return False
+
+
+def test_a_message_whose_end_keeps_another(own):
+    """Of three, the two that have not ended stay."""
+    first, other = Open(), Open()
+    own.keep_message(first)
+    own.keep_message(Keeping(own, other))
+    for _ in range(3):
+        own.sweep()
+    assert {first, other} == set(own._kept)
