@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .begun import BEGUN
@@ -40,6 +40,9 @@ def start(name: str, function: Callable[..., object], *arguments: Any) -> thread
 class Worker:
     """A thread that runs tasks in order; without it, callers that wait run them.
 
+    Its locks are C's: an exception of a signal handler, which Python may run in every method of `threading.Condition`,
+    must not leave them locked.
+
     Attributes
     ----------
     given : int
@@ -49,7 +52,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.given = 0
         self._done = 0
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._waiters: list[tuple[int, threading.Lock]] = []  # with the numbers of tasks; each lock is locked
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = start(name, _serve, self._queue)
         _workers.add(self)
@@ -78,9 +82,11 @@ class Worker:
             return number
 
     def _count(self, number: int) -> None:
-        """Record that the first `number` tasks are done."""
-        with self._locked():
-            self._done = number
+        """Record that the first `number` tasks are done, and wake those who wait for them."""
+        self._done = number
+        for waiter in [each for each in self._waiters if each[0] <= number]:
+            self._waiters.remove(waiter)
+            waiter[1].release()
 
     def has_done(self, number: int) -> bool:
         """Return whether the first `number` tasks are done."""
@@ -101,26 +107,24 @@ class Worker:
 
     def rest(self, number: int, seconds: float | None) -> None:
         """Wait for the thread to finish the first `number` tasks, for at most `seconds`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._done >= number, seconds)
+        woken = threading.Lock()
+        woken.acquire()
+        self._waiters.append((number, woken))
+        # Test this after the append: `_count` sets the number before it looks for waiters.
+        if self._done < number:
+            woken.acquire(timeout=-1 if seconds is None else seconds)
 
     @property
     def is_alone(self) -> bool:
         """Whether the thread does not run: it was not started, or the interpreter ends."""
         return self._thread is None or sys.is_finalizing()
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock to change what waits depend on, and notify them.
+    def _locked(self) -> AbstractContextManager[object]:
+        """Return the lock of what threads give and take.
 
         While the interpreter ends no lock is taken: no other thread runs, and a stopped one may hold it for ever.
         """
-        if sys.is_finalizing():
-            yield
-            return
-        with self._changed:
-            yield
-            self._changed.notify_all()
+        return nullcontext() if sys.is_finalizing() else self._lock
 
     def _work(self, number: int) -> None:
         """Run the remaining tasks in this thread; raise if another thread was running one."""

@@ -1,8 +1,10 @@
 """Workers: in a thread, or without one, when whoever waits does the work."""
 
+import contextlib
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyncclx.system import threads
+from support.interruption import Interruption
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -94,6 +97,31 @@ def _wait(worker, number):
     else:
         worker.rest(number, 5.0)
     assert worker.has_done(number)
+
+
+@pytest.mark.parametrize("method", ["give", "wait", "rest"])
+def test_an_interrupt_leaves_no_lock(worker, method):
+    """Wherever Python runs a signal handler, in the library of Python too."""
+    calls = {
+        "give": lambda: worker.give(bool),
+        "wait": lambda: worker.wait(worker.give(partial(time.sleep, 1e-3))),
+        "rest": lambda: worker.rest(worker.given, 1e-3),
+    }
+    files, done, point, is_past = [threads.__file__, threading.__file__, contextlib.__file__], [], 0, False
+    while not is_past:
+        point += 1
+        interruption = Interruption(point, *files)
+        interruption.end(calls[method])
+        is_past = interruption.is_past
+        other = threading.Thread(target=_do, args=(worker, partial(done.append, point)), daemon=True)
+        other.start()
+        other.join(5.0)
+        assert done[-1:] == [point], interruption.place
+    assert point > 3
+
+
+def _do(worker, work):
+    worker.wait(worker.give(work))
 
 
 def test_too_many_threads_is_an_error(monkeypatch):
