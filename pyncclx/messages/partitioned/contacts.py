@@ -9,6 +9,7 @@ number of these messages is limited, so that it need not post others later.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
@@ -114,8 +115,8 @@ class Contacts:
             for request, room in self._open.get(rank, ()):
                 # The receives of a rank that has failed end with errors.
                 with suppress(MPI.Exception):
-                    # A complete request is null, and a null one is complete.
-                    if (rank, kind) not in self._come and request.Test():
+                    # A null request is complete. MPI calls no error handler for it, because it is not tested.
+                    if (rank, kind) not in self._come and (not request or request.Test()):
                         self._store(rank, bytes(room))
             return self._come.get((rank, kind))
 
@@ -132,7 +133,8 @@ class Contacts:
             self._come.clear()
             while self._open:
                 _, posted = self._open.popitem()
-                for request, _ in posted:
+                # MPI calls an error handler, which may end the program, for the Cancel of a null request.
+                for request, _ in filter(operator.itemgetter(0), posted):
                     with suppress(MPI.Exception):
                         request.Cancel()
                         request.Wait()

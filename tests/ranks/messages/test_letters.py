@@ -300,3 +300,17 @@ def test_a_predefined_communicator_is_used_after_it_has_been_released(comm):
         is_right = is_right and received(world, room, status)
         world.free()
         assert_everywhere(comm, is_right)
+
+
+def test_no_error_handler_is_called_at_the_end(comm):
+    """It would end the program where errors are fatal."""
+    world, own, called = MPI.COMM_WORLD, comm.Dup(), []
+    before, handler = world.Get_errhandler(), MPI.Comm.Create_errhandler(lambda comm, code: called.append(code))
+    world.Set_errhandler(handler)
+    MPI.Comm.Set_errhandler(own, handler)
+    own.Iprobe()
+    is_right = partitions(own)
+    own.Free()
+    world.Set_errhandler(before)
+    handler.Free()
+    assert_everywhere(comm, is_right and not called)
