@@ -70,12 +70,18 @@ class _Attachment(Attachment):
 
     def close(self) -> None:
         """Release the endpoint. It lasts until its messages in flight have ended."""
+        # Messages that are under way need the communicator until both ends have met.
+        if self._made is not None:
+            self._made.partitioned.meet()
+        self._release()
+        if self.contacts is not None:
+            self.contacts.close()
+
+    def _release(self) -> None:
         made, self.endpoint, self.prepared = self._made, None, None
         if made is not None:
             made.forget_comm()
             made.postbox.bounce.headers.reclaim()
-        if self.contacts is not None:
-            self.contacts.close()
 
     def abandon(self) -> None:
         """Release the endpoint without a call of MPI.
@@ -85,7 +91,7 @@ class _Attachment(Attachment):
         contacts, self.contacts = self.contacts, None
         if contacts is not None:
             contacts.leave()
-        self.close()
+        self._release()
 
 
 class MessageBase(Base):

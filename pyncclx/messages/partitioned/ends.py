@@ -6,6 +6,7 @@ import weakref
 from typing import Any, Protocol
 
 from ... import backends
+from ...errors import PeerTimeout
 from ...launch import kernels
 from ...system.process import PerProcess
 from .letters import Correspondent, Letters
@@ -27,6 +28,13 @@ class End(Protocol):
 
     peer: int
     active: bool
+
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether the other end is MPI.PROC_NULL."""
+
+    def meet(self) -> None:
+        """Wait until both ends have each other's addresses, or raise."""
 
     def let_go(self) -> bool:
         """Release kernels that wait for the peer, which has failed.
@@ -58,6 +66,20 @@ class PartitionedEnds:
     def are_active(self) -> bool:
         """Return whether any end has begun a round that is not over."""
         return any(end.active for end in list(self._ends))
+
+    def meet(self) -> None:
+        """Wait until the ends of active messages have each other's addresses.
+
+        The calls that wait for the messages raise errors.
+        """
+        for end in list(self._ends):
+            try:
+                if end.active and not end.is_nobodys:
+                    end.meet()
+            except PeerTimeout:
+                return
+            except Exception:
+                continue
 
     def let_go(self, rank: int) -> bool:
         """Release kernels that wait for a rank that has failed.

@@ -1,5 +1,6 @@
 """Receives and probes of any tag beside partitioned requests, whose ends meet meanwhile."""
 
+import time
 from contextlib import suppress
 
 import numpy as np
@@ -314,3 +315,19 @@ def test_no_error_handler_is_called_at_the_end(comm):
     world.Set_errhandler(before)
     handler.Free()
     assert_everywhere(comm, is_right and not called)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_communicator_is_freed_while_partitions_are_under_way(comm, late):
+    """One end is started after the other rank has called Free."""
+    own, (right, left) = comm.Dup(), ring(comm)
+    y = xp.zeros(8)
+    receive, send = own.Precv_init(y, 2, left, 0), own.Psend_init(put(np.arange(8.0) + own.rank), 2, right, 0)
+    if comm.rank % 2 == late:
+        time.sleep(0.3)
+    Prequest.Startall([receive, send])
+    send.Pready_range(0, 1)
+    own.Free()
+    Request.Waitall([receive, send])
+    synchronize()
+    assert_everywhere(comm, y.tolist() == (np.arange(8.0) + left).tolist())
