@@ -212,12 +212,17 @@ class Letters:
 
     @mpi_bootstrap.interrupts_deferred()
     def reply(self, key: Key, offer: Offer, error_class: int, text: str) -> None:
-        """Answer an offer."""
+        """Answer an offer, unless it has been answered.
+
+        The receiver uses the place of an answered one again.
+        """
         postbox = self._correspondent().postbox
         head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0, error_class)
         with LOCK:
+            if key not in self._offers:
+                return
             offer.board.answer(offer.note, head.pack() + text.encode()[:_BODY_NBYTES])
-            self._offers.pop(key, None)
+            del self._offers[key]
 
 
 def located(envelope: Envelope, piece: Piece) -> Envelope:

@@ -82,7 +82,9 @@ class PartitionedReceive(PartitionedMessage):
         allocation = self.endpoint.device.allocation(address)
         if allocation is not None and allocation.handle:
             return self._envelope(OFFERED).located(allocation)
-        self._landing = self.pieces.take(self.nbytes)
+        # An interrupted start is begun again, but the offer is not.
+        if self._landing is None:
+            self._landing = self.pieces.take(self.nbytes)
         return located(self._envelope(OFFERED), self._landing)
 
     @property

@@ -101,6 +101,8 @@ class PartitionedSend(PartitionedMessage):
     # Address of the words; 0 before they are allocated.
     _words = 0
     _other: _Other | None = None
+    # Error class and text of the answer to the receiver.
+    _answer: tuple[int, str] | None = None
     _meeting: Meeting | None = None
     # The stream on which `Pready` has launched kernels in this round.
     _side: Any = None
@@ -144,20 +146,29 @@ class PartitionedSend(PartitionedMessage):
             raise self.error
 
     def find(self, offer: Offer) -> None:
-        """Open the receiver's memory, answer, and send the partitions that wait."""
+        """Open the receiver's memory, answer, and send the partitions that wait.
+
+        An interrupted poll calls this again.
+        """
         assert self._key is not None
-        error_class, text = MPI.ERR_TRUNCATE, self._refusal(offer.head)
-        if not text:
-            try:
-                self._other = self._opened(offer.head, unpack(offer.body, ENVELOPE_NBYTES))
-            except (OSError, RuntimeError, KeyError) as error:
-                error_class = 0
-                text = f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
-        self.endpoint.partitioned.letters.reply(self._key, offer, error_class, text)
-        self.error = refusal(self.name, error_class, text)
-        if self._waiting and self._other is not None:
-            self._send(self._waiting, self._side)
-        self._waiting = []
+        if self._answer is None:
+            self._answer = self._answer_to(offer)
+        self.endpoint.partitioned.letters.reply(self._key, offer, *self._answer)
+        self.error = refusal(self.name, *self._answer)
+        numbers, self._waiting = self._waiting, []
+        if numbers and self._other is not None:
+            self._send(numbers, self._side)
+
+    def _answer_to(self, offer: Offer) -> tuple[int, str]:
+        """Open the receiver's memory; return error class and text of the answer."""
+        text = self._refusal(offer.head)
+        if text:
+            return MPI.ERR_TRUNCATE, text
+        try:
+            self._other = self._opened(offer.head, unpack(offer.body, ENVELOPE_NBYTES))
+        except (OSError, RuntimeError, KeyError) as error:
+            return 0, f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
+        return 0, ""
 
     def _refusal(self, head: Envelope) -> str:
         """Return why the two ends do not fit; "" if they do."""

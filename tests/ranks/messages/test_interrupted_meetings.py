@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.messages.partitioned.board import OwnBoard, PeerBoard
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
 from support.interruption import Interruption, meet
@@ -88,4 +90,81 @@ def test_the_partitioned_request_goes_on(comm, name):
     own.synchronize()
     if partner < comm.size:
         ends.Free()
+    own.Free()
+
+
+@pytest.fixture
+def interrupting(monkeypatch):
+    """Returns what lets Ctrl-C come in the next call of a function."""
+
+    def interrupt(owner, name):
+        original = getattr(owner, name)
+
+        def call(*args):
+            monkeypatch.setattr(owner, name, original)
+            os.kill(os.getpid(), signal.SIGINT)
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, call)
+
+    return interrupt
+
+
+def test_ctrl_c_while_the_sender_answers(comm, interrupting):
+    """It answers once: the receiver writes the next offer in the same place."""
+    own, source, dest = comm.Dup(), 0, comm.size - 1
+    xs, ys, was_interrupted = [put(np.full(8, 1.0 + i)) for i in range(2)], [xp.zeros(8) for _ in range(2)], False
+    sends = [own.Psend_init(x, 1, dest, TAG + i) for i, x in enumerate(xs)] if comm.rank == source else []
+    receives = [own.Precv_init(y, 1, source, TAG + i) for i, y in enumerate(ys)] if comm.rank == dest else []
+    if receives:
+        receives[0].Start()
+    MPI.Comm.Barrier(comm)
+    if sends:
+        interrupting(PeerBoard, "answer")
+        try:
+            sends[0].Start()
+            while not was_interrupted:
+                sends[0].Test()
+        except KeyboardInterrupt:
+            was_interrupted = True
+    MPI.Comm.Barrier(comm)
+    if receives:
+        receives[0].Test()
+        receives[1].Start()
+    MPI.Comm.Barrier(comm)
+    for i in range(2):
+        if sends:
+            if i:
+                sends[i].Start()
+            sends[i].Pready(0)
+            sends[i].Wait()
+        if receives:
+            receives[i].Wait()
+    own.synchronize()
+    is_right = comm.rank != dest or [y.tolist() for y in ys] == [[1.0] * 8, [2.0] * 8]
+    assert_everywhere(comm, is_right and was_interrupted == bool(sends))
+    own.Free()
+
+
+def test_ctrl_c_in_the_start_of_a_receive(comm, interrupting):
+    """The next start uses the memory that the first has offered."""
+    own, source, dest = comm.Dup(), 0, comm.size - 1
+    y, was_interrupted = xp.zeros(8), False
+    if comm.rank == source:
+        send = own.Psend_init(put(np.ones(8)), 1, dest, TAG)
+        send.Start()
+        send.Pready(0)
+    if comm.rank == dest:
+        receive = own.Precv_init(y, 1, source, TAG)
+        interrupting(OwnBoard, "offer")
+        try:
+            receive.Start()
+        except KeyboardInterrupt:
+            was_interrupted = True
+        receive.Start()
+        receive.Wait()
+    if comm.rank == source:
+        send.Wait()
+    own.synchronize()
+    assert_everywhere(comm, comm.rank != dest or (was_interrupted and y.tolist() == [1.0] * 8))
     own.Free()
