@@ -1,7 +1,6 @@
 """CONTRIBUTING.md says where an operation is added. Here Shift is, in a copy of the sources, and it runs."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -98,15 +97,8 @@ def tree(tmp_path_factory):
 
 @pytest.mark.parametrize("nodes", ["", "a,a,b"])
 def test_it_runs(tree, nodes):
-    done = subprocess.run(
-        launch.mpiexec(3, "-c", PROGRAM, nodes),
-        cwd=tree,
-        env=launch.environment("host") | {"PYTHONPATH": str(tree), "PYNCCLX_HEAP": "4M"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    settings = {"PYTHONPATH": str(tree), "PYNCCLX_HEAP": "4M"}
+    done = launch.job(3, "-c", PROGRAM, nodes, cwd=tree, seconds=150, **settings)
     assert done.stdout.count("shifted native") == 3, done.stdout + done.stderr
 
 
