@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator  # noqa: F401
 from collections.abc import Callable
 from typing import Any
 
@@ -124,8 +125,11 @@ _RECEIVES = {
 RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
 _ANY_TAG = (*RECEIVES, "Recv_init")  # receives that may be of any tag
 #: MPI must not give these the library's own messages: see `messages/partitioned/contacts.py`.
-_GUARD = """if {tag} == ANY_TAG and source not in getattr(self, "guarded", ()):
-            guard(self, source)
+_GUARD = """try:
+            if {tag} == ANY_TAG and source not in getattr(self, "guarded", ()):
+                guard(self, source)
+        except TypeError:  # an array of one element, say
+            guard(self, operator.index(source))
         """
 
 

@@ -12,6 +12,7 @@ import mpi_bootstrap
 from .. import backends
 from ..backends import Device
 from ..launch import kernels
+from ..requests.open_receives import LOCK
 from ..team.base import Base
 from ..team.state import Attachment, state_of
 from ..team.team import Team
@@ -117,9 +118,10 @@ class MessageBase(Base):
     def contacts(self) -> Contacts:
         """First messages of partitioned requests. Not collective."""
         own = self._messages
-        if own.contacts is None:
-            own.contacts = Contacts(self)
-        return own.contacts
+        with LOCK:
+            if own.contacts is None:
+                own.contacts = Contacts(self)
+            return own.contacts
 
     def guard(self, source: int) -> None:
         """Let later receives and probes of any tag match no message of the library.

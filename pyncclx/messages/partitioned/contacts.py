@@ -87,14 +87,20 @@ class Contacts:
                 # A rank's messages to itself are not transferred.
                 is_other = self._is_inter or rank != self._rank
                 if self._comm is not None and is_other and 0 <= rank < self._size and rank not in self._open:
-                    rooms = [bytearray(_NBYTES) for _ in range(_MOST)]
-                    self._open[rank] = [(self._receive(room, rank), room) for room in rooms]
+                    self._open[rank] = self._receives(rank)
             if self._open:
                 _FINALIZED.get().add(self)
 
-    def _receive(self, room: bytearray, rank: int) -> MPI.Request:
+    def _receives(self, rank: int) -> list[tuple[MPI.Request, bytearray]]:
         assert self._comm is not None
-        return MPI.Comm.Irecv(self._comm, [room, MPI.BYTE], rank, contact_tag())
+        begun: list[tuple[MPI.Request, bytearray]] = []
+        try:
+            for room in (bytearray(_NBYTES) for _ in range(_MOST)):
+                begun.append((MPI.Comm.Irecv(self._comm, [room, MPI.BYTE], rank, contact_tag()), room))
+        except MPI.Exception:
+            _LOST.append(begun)
+            raise
+        return begun
 
     @mpi_bootstrap.interrupts_deferred()
     def send(self, rank: int, kind: int, head: Envelope, body: bytes = b"") -> None:

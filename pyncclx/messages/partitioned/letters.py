@@ -105,8 +105,9 @@ class Letters:
     def key(self, rank: int, tag: int, *, sends: bool) -> Key:
         """Return the key of a new request. Both ends number their requests alike."""
         self.contacts.expect(rank)
-        number = self._numbers[sends, rank, tag]
-        self._numbers[sends, rank, tag] += 1
+        with LOCK:
+            number = self._numbers[sends, rank, tag]
+            self._numbers[sends, rank, tag] += 1
         return Key(rank, tag, number)
 
     # The receiver's end
@@ -142,14 +143,15 @@ class Letters:
     def answer(self, key: Key) -> tuple[int, str] | None:
         """Return error class and text of the answer; None before it is there."""
         with LOCK:
-            refused = self.contacts.take(key.rank, REFUSAL)
-            if refused is not None:
-                return 0, _text(refused[1])
             board, slot = self._places[key]
             content = board.answer(slot)
             head = None if content is None else unpack(content, ENVELOPE_NBYTES)
-            return None if content is None or head is None else (head.place, _text(content[ENVELOPE_NBYTES:]))
+            if content is not None and head is not None:
+                return head.place, _text(content[ENVELOPE_NBYTES:])
+            refused = self.contacts.take(key.rank, REFUSAL)
+            return None if refused is None else (0, _text(refused[1]))
 
+    @mpi_bootstrap.interrupts_deferred()
     def forget(self, key: Key) -> None:
         """Free the place of an offer whose answer has been read."""
         with LOCK:
@@ -165,8 +167,13 @@ class Letters:
         Raise NotSupported if this rank cannot read it.
         """
         with LOCK:
-            if key not in self._offers:
-                self._read(key.rank)
+            try:
+                if key not in self._offers:
+                    self._read(key.rank)
+            except NotSupported:
+                # Another board may have the offer.
+                if key not in self._offers:
+                    raise
             return self._offers.get(key)
 
     def _read(self, rank: int) -> None:
@@ -206,8 +213,8 @@ class Letters:
                 text = f"rank {owner.rank} cannot open the memory of rank {rank} ({error})"
         if text:
             head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0)
-            self.contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
             self._refused[rank] = text
+            self.contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
             raise NotSupported(text)
 
     @mpi_bootstrap.interrupts_deferred()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ...errors import MPIError, NotSupported
 from ...requests.status import fill_empty
 from ...team.streams import current_stream
@@ -102,13 +104,17 @@ class PartitionedReceive(PartitionedMessage):
         if self._met:
             return True
         assert self._key is not None
-        letters = self.endpoint.partitioned.letters
-        answer = letters.answer(self._key)
+        answer = self.endpoint.partitioned.letters.answer(self._key)
         if answer is None:
             return False
-        self._met, self._error = True, refusal(self.name, *answer)
-        letters.forget(self._key)
+        self._take(*answer)
         return self._has_met()
+
+    @mpi_bootstrap.interrupts_deferred()
+    def _take(self, error_class: int, text: str) -> None:
+        assert self._key is not None
+        self._met, self._error = True, refusal(self.name, error_class, text)
+        self.endpoint.partitioned.letters.forget(self._key)
 
     # Rounds
 

@@ -49,7 +49,7 @@ class Meeting:
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
         self._offer: Offer | None = None
-        self._refusal = ""
+        self._error: Exception | None = None
 
     def poll(self) -> bool:
         if self.has_arrived:
@@ -57,9 +57,9 @@ class Meeting:
         is_dropped = self._end() is None
         try:
             self._offer = None if is_dropped else self._letters.take(self._key)
-        except NotSupported as refused:
-            self._refusal = str(refused)
-        self.has_arrived = is_dropped or self._offer is not None or bool(self._refusal)
+        except Exception as error:
+            self._error = error
+        self.has_arrived = is_dropped or self._offer is not None or self._error is not None
         return self.has_arrived
 
     def leave_stream(self) -> None:
@@ -71,8 +71,9 @@ class Meeting:
     def launch(self) -> None:
         end = self._end()
         try:
-            if end is not None and self._refusal:
-                end.error = refusal(end.name, 0, self._refusal)
+            if end is not None and self._error is not None:
+                is_refused = isinstance(self._error, NotSupported)
+                end.error = refusal(end.name, 0, str(self._error)) if is_refused else self._error
             elif end is not None and self._offer is not None:
                 end.find(self._offer)
         # The next call of the request raises it.

@@ -1,6 +1,8 @@
 """Receives and probes of any tag beside partitioned requests, whose ends meet meanwhile."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -331,3 +333,29 @@ def test_a_communicator_is_freed_while_partitions_are_under_way(comm, late):
     Request.Waitall([receive, send])
     synchronize()
     assert_everywhere(comm, y.tolist() == (np.arange(8.0) + left).tolist())
+
+
+@pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="threads call MPI")
+def test_threads_make_the_first_receives_of_any_tag(comm):
+    """Both threads use the same receives of the library's."""
+    for _ in range(20):
+        own, begin = comm.Dup(), threading.Barrier(2)
+
+        def receive(own=own, begin=begin):
+            begin.wait()
+            return own.Iprobe(), own.contacts
+
+        with ThreadPoolExecutor(2) as threads:
+            (_, first), (_, second) = [each.result() for each in [threads.submit(receive) for _ in range(2)]]
+        is_right = first is second and partitions(own)
+        assert_everywhere(comm, is_right)
+        own.Free()
+
+
+@pytest.mark.parametrize("source", [np.array, np.int64])
+def test_a_source_that_is_no_int(own, source):
+    (right, left), room, status = ring(own), bytearray(ROOM), MPI.Status()
+    sending = own.Isend(data_of(own.rank, TAG, 0, COUNT).view("u1"), left, TAG)
+    own.Recv([room, MPI.BYTE], source(right), MPI.ANY_TAG, status)
+    sending.Wait()
+    assert_everywhere(own, received(own, room, status))
