@@ -43,9 +43,11 @@ class Reduction(NamedTuple):
     @property
     def signature(self) -> tuple[Any, ...]:
         """Values that must be equal on all ranks."""
-        size = self.send.count if self.blocks is None else f"{self.blocks.nbytes} bytes"
+        named = self.send.datatype.name, self.op.name
+        if self.blocks is not None:  # The list is long, and what is shown of a signature is cut.
+            return *named, f"{self.blocks.nbytes} bytes"
         root = () if self.root is None else (f"root {self.root}",)
-        return size, self.send.datatype.name, self.op.name, *root
+        return self.send.count, *named, *root
 
 
 def reduction_of(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm: str | None) -> Reduction | None:
