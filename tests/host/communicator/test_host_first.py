@@ -15,7 +15,7 @@ from pyncclx.communicator import host_first
 from pyncclx.communicator.host_first import is_plain
 from pyncclx.messages.progress import unsent
 from pyncclx.messages.progress.unsent import Unsent
-from pyncclx.staging import operations
+from pyncclx.staging import arguments
 from pyncclx.team.state import STAGES_BY_DEFAULT
 
 
@@ -73,7 +73,7 @@ def nothing_asked(monkeypatch):
     monkeypatch.setattr(places, "host_arrays", lambda: False)
     monkeypatch.setattr(host_first, "looks_closely", lambda: False)
     monkeypatch.setattr(places, "where", refuse)
-    monkeypatch.setattr(operations, "where", refuse)
+    monkeypatch.setattr(arguments, "where", refuse)
     monkeypatch.setattr(backends, "select", refuse)
 
 
