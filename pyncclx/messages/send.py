@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from threading import get_ident
 from typing import Any
@@ -144,15 +145,15 @@ class Outgoing(Departure):
         """Make `stream` wait until the buffer can be reused.
 
         A receive that is launched later on `stream` would wait, too, and the peer may wait for that receive first. So
-        the host waits until no receive is open, or the message is over. If a kernel copies the message on its own
-        stream, `stream` waits for that stream.
+        the host waits until no receive is open, or the message is over, but not longer than PYNCCLX_TIMEOUT. If a
+        kernel copies the message on its own stream, `stream` waits for that stream.
         """
         if self.is_copied and stream is not self.stream:
             self.endpoint.device.order(self.stream, stream)
         if self.plan.is_free_at_once:
             return
-        receives = self.postbox.receives
-        while not (self._offered is None or receives.idle or self.is_over()):
+        receives, end_s = self.postbox.receives, time.monotonic() + self.endpoint.timeout_s
+        while not (self._offered is None or receives.idle or self.is_over() or time.monotonic() > end_s):
             receives.launch_arrived()
             os.sched_yield()
         # MPI first: see `signal_ready`.

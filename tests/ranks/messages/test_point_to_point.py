@@ -311,17 +311,20 @@ def test_bad_arguments(comm):
 
 @pytest.mark.ranks(2)
 @pytest.mark.one_node
-@pytest.mark.parametrize("kind", ["send", "receive"])
+@pytest.mark.parametrize("kind", ["send", "receive", "beside an open receive"])
 def test_a_persistent_request_starts_no_more_after_a_wait_in_vain(monkeypatch, kind):
-    """Otherwise the data of all its later messages would be wrong, and no call would say so."""
+    """Otherwise the data of all its later messages would be wrong, and no call would say so.
+
+    While a receive is open, the host waits first, and no longer than the timeout.
+    """
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.5")
     comm = pyncclx.Communicator().Dup()
     map_peers(comm)
     dest = comm.size - 1
     x, y = xp.zeros(LARGE, "i8"), xp.zeros(9, "i8")
     if comm.rank == 0:
-        kinds = {"send": lambda: comm.Send_init(y, dest, 12), "receive": lambda: comm.Recv_init(y, dest, 12)}
-        request = kinds[kind]()
+        request = comm.Send_init(y, dest, 12) if kind == "send" else comm.Recv_init(y, dest, 12)
+        _ = comm.Irecv(xp.zeros(9, "i8"), dest, 13) if kind.startswith("beside") else None
         comm.Send(x, dest, 11)
         synchronize()
         for start in (request.Start, lambda: pyncclx.Prequest.Startall([request])):
