@@ -324,7 +324,7 @@ def test_a_persistent_request_starts_no_more_after_a_wait_in_vain(monkeypatch, k
     x, y = xp.zeros(LARGE, "i8"), xp.zeros(9, "i8")
     if comm.rank == 0:
         request = comm.Send_init(y, dest, 12) if kind == "send" else comm.Recv_init(y, dest, 12)
-        _ = comm.Irecv(xp.zeros(9, "i8"), dest, 13) if kind.startswith("beside") else None
+        opened = comm.Irecv(xp.zeros(9, "i8"), dest, 13) if kind.startswith("beside") else MPI.REQUEST_NULL
         comm.Send(x, dest, 11)
         synchronize()
         for start in (request.Start, lambda: pyncclx.Prequest.Startall([request])):
@@ -332,6 +332,10 @@ def test_a_persistent_request_starts_no_more_after_a_wait_in_vain(monkeypatch, k
                 start()
         assert not request.is_active
         request.Free()
+        if opened:
+            opened.Cancel()
+            opened.Wait()
+        assert comm.endpoint.postbox.receives.idle
     MPI.Comm.Barrier(comm)
     if comm.rank == dest:
         MPI.Comm.Recv(comm, bytearray(inline_nbytes(LARGE * 8)), 0, 11)  # nothing is left behind
