@@ -65,6 +65,8 @@ def shell(script, name, **variables):
 
 @pytest.mark.skipif(MPI.get_vendor()[0] != "Open MPI", reason="another launcher has no such files")
 def test_files_of_another_launcher(tmp_path, monkeypatch):
+    for variable in launch.folder_of(""):  # of the job that these tests are
+        monkeypatch.delenv(variable, raising=False)
     done = shell(STALE, "sh", TMPDIR=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "began\n"), done.stderr
     monkeypatch.setattr(launch, "folder_of", lambda path: {})
