@@ -1,8 +1,9 @@
 """A rank's offers to one sender of partitioned messages.
 
-They are in memory that the sender opens. The receiver writes an offer into a free slot, and the sender its answer over
-it. So neither needs a message of MPI, nor a call of the other rank in time. For each slot, a word has the number
-of its last offer, and another one the number of the offer that was answered. Each is written after the slot's bytes.
+They are in memory that the sender opens. The receiver writes an offer into a free slot, and the sender overwrites it
+with an answer. Neither sends a message of MPI for that, or waits for a call of the other rank. Each slot has two words:
+the receiver writes the number of its last offer, the sender the number of the offer that it has answered. Each word is
+written after the slot's bytes.
 """
 
 from __future__ import annotations

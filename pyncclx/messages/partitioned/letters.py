@@ -124,7 +124,7 @@ class Letters:
             self._places[key] = board, board.offer(head.pack() + body)
 
     def _new_board(self, rank: int, boards: list[OwnBoard]) -> OwnBoard:
-        """Make a board for a sender, and let the sender know its location."""
+        """Allocate a board for a sender, and send its location to the sender."""
         owner = self._correspondent()
         postbox = owner.postbox
         if self._pieces is None:
