@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -18,6 +18,7 @@ from ..team.state import Attachment, state_of
 from ..team.team import Team
 from .endpoint import Endpoint
 from .partitioned.contacts import Contacts
+from .partitioned.letters import Letters
 from .probe import ProbedMessages
 from .progress.polling import PROGRESS
 
@@ -36,6 +37,8 @@ class _Attachment(Attachment):
     probed : ProbedMessages
     contacts : Contacts or None
         None before the first partitioned request or receive of any tag.
+    letters : Letters or None
+        None before the first endpoint.
     """
 
     is_of_messages = True
@@ -45,6 +48,7 @@ class _Attachment(Attachment):
         self.prepared: Endpoint | None = None
         self.probed = ProbedMessages()
         self.contacts: Contacts | None = None
+        self.letters: Letters | None = None
 
     @property
     def _made(self) -> Endpoint | None:
@@ -75,8 +79,13 @@ class _Attachment(Attachment):
         if self._made is not None:
             self._made.partitioned.meet()
         self._release()
-        if self.contacts is not None:
-            self.contacts.close()
+        self._end_handshakes(Contacts.close)
+
+    def _end_handshakes(self, end: Callable[[Contacts], None]) -> None:
+        contacts = self.contacts
+        if contacts is not None and not contacts.is_predefined:
+            self.contacts = self.letters = None
+            end(contacts)
 
     def _release(self) -> None:
         made, self.endpoint, self.prepared = self._made, None, None
@@ -89,9 +98,7 @@ class _Attachment(Attachment):
 
         MPI may be deleting the communicator.
         """
-        contacts, self.contacts = self.contacts, None
-        if contacts is not None:
-            contacts.leave()
+        self._end_handshakes(Contacts.leave)
         self._release()
 
 
@@ -146,9 +153,11 @@ class MessageBase(Base):
         mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
         state = state_of(self)
         topology = (lambda: None) if self.is_inter else (lambda: state.topology)
-        endpoint = Endpoint(self, backends.select(), state.calls(self), topology)
+        endpoint, own = Endpoint(self, backends.select(), state.calls(self), topology), self._messages
         endpoint.team, endpoint.caller = state.team, state
-        endpoint.partitioned.letters.contacts = self.contacts
+        with LOCK:
+            own.letters = own.letters or Letters(self.contacts, endpoint.postbox, endpoint.device, self.rank)
+            endpoint.partitioned.letters = own.letters
         return endpoint
 
     def prepare_messages(self) -> None:

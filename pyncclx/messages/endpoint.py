@@ -119,7 +119,7 @@ class Endpoint:
         self._streams = UsedStreams(device)  # used by all threads since the last `drain`
         self.plans: BoundedCache[Hashable, Plan] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
-        self.partitioned = PartitionedEnds(self)
+        self.partitioned = PartitionedEnds()
         self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}  # rank to sender whose data kernels here have fetched
         self.broken: set[tuple[int, int]] = set()

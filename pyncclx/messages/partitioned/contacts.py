@@ -36,6 +36,11 @@ _NBYTES = ENVELOPE_NBYTES + 512  # length of a message, at most
 _LOST: list[object] = []
 
 
+def freed() -> MPIError:
+    """Return the error of a handshake after its communicator has been freed."""
+    return MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
+
+
 @functools.cache
 def highest_tag() -> int:
     """Return the largest tag that MPI accepts."""
@@ -56,10 +61,13 @@ class Contacts:
     ----------
     guarded : set of int
         Sources from which receives of any tag match messages of the program only.
+    is_predefined : bool
+        Whether the communicator can be used after `free`.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm: MPI.Comm | None = MPI.Comm(comm)
+        self.is_predefined = comm in (MPI.COMM_WORLD, MPI.COMM_SELF)
         self._is_inter, self._rank = comm.is_inter, comm.rank
         self._size = cast(MPI.Intercomm, comm).remote_size if comm.is_inter else comm.size
         self.guarded: set[int] = set()
@@ -67,6 +75,11 @@ class Contacts:
         self._open: dict[int, list[tuple[MPI.Request, bytearray]]] = {}
         # Messages that have arrived, by rank and kind.
         self._come: dict[tuple[int, int], tuple[Envelope, bytes]] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no message of the communicator can arrive any more."""
+        return self._comm is None
 
     def guard(self, source: int) -> None:
         """Post receives, so that later ones of any tag match no message of the library."""
@@ -106,7 +119,7 @@ class Contacts:
     def send(self, rank: int, kind: int, head: Envelope, body: bytes = b"") -> None:
         """Send a message of a kind to a rank. Call this once for each rank and kind."""
         if self._comm is None:
-            raise MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
+            raise freed()
         message = head._replace(answer=kind).pack() + body
         if rank == self._rank and not self._is_inter:
             self._store(rank, message)
@@ -135,6 +148,7 @@ class Contacts:
     def close(self) -> None:
         """Cancel the receives. All messages have been received."""
         with LOCK:
+            self._comm = None
             self.guarded.clear()
             self._come.clear()
             while self._open:

@@ -9,7 +9,7 @@ from ... import backends
 from ...errors import PeerTimeout
 from ...launch import kernels
 from ...system.process import PerProcess
-from .letters import Correspondent, Letters
+from .letters import Letters
 
 #: The kernels of cuda/messages/partitioned.cu.
 FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/partitioned.cu"))
@@ -54,8 +54,9 @@ class PartitionedEnds:
         Streams of sending ends that have been freed, to be used again.
     """
 
-    def __init__(self, owner: Correspondent) -> None:
-        self.letters = Letters(owner)
+    letters: Letters
+
+    def __init__(self) -> None:
         self.spare_streams: list[Any] = []
         self._ends: weakref.WeakSet[End] = weakref.WeakSet()
 

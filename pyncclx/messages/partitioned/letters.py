@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from mpi4py import MPI
+from typing import TYPE_CHECKING, NamedTuple
 
 import mpi_bootstrap
 
@@ -22,7 +20,7 @@ from ..envelope import EMPTY, ENVELOPE_NBYTES, Envelope, unpack
 from ..memory.arena import Piece, Pieces
 from ..postbox import Postbox
 from .board import CONTENT_NBYTES, NBYTES, Note, OwnBoard, PeerBoard
-from .contacts import LOCATION, REFUSAL, Contacts
+from .contacts import LOCATION, REFUSAL, Contacts, freed
 
 if TYPE_CHECKING:
     from ...backends import Device
@@ -65,27 +63,22 @@ def refusal(operation: str, error_class: int, text: str) -> Exception | None:
     return MPIError(error_class, f"{operation}: {text}") if error_class else NotSupported(f"{operation}: {text}")
 
 
-class Correspondent(Protocol):
-    """The owner of handshakes: a communicator's endpoint."""
-
-    device: Device
-    rank: int
-    postbox: Postbox
-
-
 class Letters:
     """The handshakes of a communicator's partitioned messages.
 
-    Attributes
+    Those of a predefined communicator outlast its `free`: another rank may not have called it yet.
+
+    Parameters
     ----------
     contacts : Contacts
+    postbox : Postbox
+    device : Device
+    rank : int
+        This process's rank.
     """
 
-    contacts: Contacts
-
-    def __init__(self, owner: Correspondent) -> None:
-        # The owner refers to this object, too.
-        self._owner = weakref.ref(owner)
+    def __init__(self, contacts: Contacts, postbox: Postbox, device: Device, rank: int) -> None:
+        self._contacts, self._postbox, self._device, self._rank = contacts, postbox, device, rank
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
         # Own boards for each sender, and the places of offers that are not answered.
         self._boards: dict[int, list[OwnBoard]] = {}
@@ -96,15 +89,9 @@ class Letters:
         self._offers: dict[Key, Offer] = {}
         self._refused: dict[int, str] = {}
 
-    def _correspondent(self) -> Correspondent:
-        owner = self._owner()
-        if owner is None:
-            raise MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
-        return owner
-
     def key(self, rank: int, tag: int, *, sends: bool) -> Key:
         """Return the key of a new request. Both ends number their requests alike."""
-        self.contacts.expect(rank)
+        self._contacts.expect(rank)
         with LOCK:
             number = self._numbers[sends, rank, tag]
             self._numbers[sends, rank, tag] += 1
@@ -125,18 +112,17 @@ class Letters:
 
     def _new_board(self, rank: int, boards: list[OwnBoard]) -> OwnBoard:
         """Allocate a board for a sender, and send its location to the sender."""
-        owner = self._correspondent()
-        postbox = owner.postbox
+        postbox = self._postbox
         if self._pieces is None:
             self._pieces = Pieces(postbox.arena)
             weakref.finalize(self, self._pieces.give_back).atexit = False
         piece = self._pieces.take(NBYTES, zeroed=True)
         location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), piece)
-        board = OwnBoard(owner.device, piece.address)
+        board = OwnBoard(self._device, piece.address)
         if boards:
             boards[-1].link(location)
         else:
-            self.contacts.send(rank, LOCATION, location)
+            self._contacts.send(rank, LOCATION, location)
         boards.append(board)
         return board
 
@@ -148,7 +134,7 @@ class Letters:
             head = None if content is None else unpack(content, ENVELOPE_NBYTES)
             if content is not None and head is not None:
                 return head.place, _text(content[ENVELOPE_NBYTES:])
-            refused = self.contacts.take(key.rank, REFUSAL)
+            refused = self._contacts.take(key.rank, REFUSAL)
             return None if refused is None else (0, _text(refused[1]))
 
     @mpi_bootstrap.interrupts_deferred()
@@ -164,7 +150,7 @@ class Letters:
     def take(self, key: Key) -> Offer | None:
         """Return the offer of the key's rank; None before it is there.
 
-        Raise NotSupported if this rank cannot read it.
+        Raise NotSupported if this rank cannot read it, and MPI.ERR_COMM if it cannot arrive any more.
         """
         with LOCK:
             try:
@@ -174,12 +160,14 @@ class Letters:
                 # Another board may have the offer.
                 if key not in self._offers:
                     raise
+            if key not in self._offers and self._contacts.is_closed:
+                raise freed()
             return self._offers.get(key)
 
     def _read(self, rank: int) -> None:
         """Store the new offers of a rank."""
         if rank not in self._opened:
-            location = self.contacts.take(rank, LOCATION)
+            location = self._contacts.take(rank, LOCATION)
             if location is not None:
                 self._open(rank, location[0])
         for board in self._opened.get(rank, [])[:]:
@@ -197,24 +185,23 @@ class Letters:
     @mpi_bootstrap.interrupts_deferred()
     def _open(self, rank: int, location: Envelope) -> None:
         """Open a board of a receiver. If that is impossible, refuse its offers."""
-        owner = self._correspondent()
-        postbox, text = owner.postbox, self._refused.get(rank, "")
+        postbox, text = self._postbox, self._refused.get(rank, "")
         if text:
             raise NotSupported(text)
         if location.sender.node != postbox.sender.node:
-            text = f"ranks {owner.rank} and {rank} are on different nodes, between which no kernel sends partitions"
+            text = f"ranks {self._rank} and {rank} are on different nodes, between which no kernel sends partitions"
             text = f"{text}; use Send_init and Recv_init"
         else:
             try:
                 address = postbox.opened.data_address(location)
                 weakref.finalize(self, postbox.opened.unused.append, location).atexit = False
-                self._opened.setdefault(rank, []).append(PeerBoard(owner.device, address))
+                self._opened.setdefault(rank, []).append(PeerBoard(self._device, address))
             except (OSError, RuntimeError) as error:
-                text = f"rank {owner.rank} cannot open the memory of rank {rank} ({error})"
+                text = f"rank {self._rank} cannot open the memory of rank {rank} ({error})"
         if text:
             head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0)
             self._refused[rank] = text
-            self.contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
+            self._contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
             raise NotSupported(text)
 
     @mpi_bootstrap.interrupts_deferred()
@@ -223,7 +210,7 @@ class Letters:
 
         The receiver uses the place of an answered one again.
         """
-        postbox = self._correspondent().postbox
+        postbox = self._postbox
         head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0, error_class)
         with LOCK:
             if key not in self._offers:

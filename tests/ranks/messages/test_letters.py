@@ -305,6 +305,17 @@ def test_a_predefined_communicator_is_used_after_it_has_been_released(comm):
         assert_everywhere(comm, is_right)
 
 
+def test_a_predefined_communicator_is_released_by_one_rank_after_the_other(comm):
+    """One rank begins the next handshakes, while the other has not released the communicator yet."""
+    world, are_right = Communicator(), []
+    for number in range(4):
+        are_right.append(partitions(world, number + 1))
+        if comm.rank % 2 == number % 2:
+            time.sleep(0.1)
+        world.free()
+    assert_everywhere(comm, all(are_right))
+
+
 def test_no_error_handler_is_called_at_the_end(comm):
     """It would end the program where errors are fatal."""
     world, own, called = MPI.COMM_WORLD, comm.Dup(), []

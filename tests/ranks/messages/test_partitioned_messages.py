@@ -532,6 +532,9 @@ def test_an_end_that_does_not_come(comm, monkeypatch):
     with raises_everywhere(own, pyncclx.PeerTimeout, match="Psend_init with tag 7"):
         send.Wait()
     own.Free()
+    receives = comm.endpoint.postbox.receives
+    receives.launch_arrived()
+    assert_everywhere(comm, receives.idle, "no end waits for the handshake of a freed communicator")
     own = comm.Dup()
     with monkeypatch.context() as patch:
         patch.setenv("PYNCCLX_TIMEOUT", "0.5")
