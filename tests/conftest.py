@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from support import crashes, sample
+from support import crashes, open_receives, sample
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -188,6 +188,13 @@ def heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
         peer.close()
     MPI.COMM_WORLD.Barrier()
     own.memory.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    """What a test leaves open would be the next test's."""
+    yield
+    open_receives.assert_none()
 
 
 # ---- no test hangs -------------------------------------------------------------------------------------
