@@ -15,7 +15,7 @@ class Unmatched:
         return False
 
 
-def test_a_receive_that_stays_open(monkeypatch):
+def test_a_receive_that_stays_open(on_the_host_device, monkeypatch):
     monkeypatch.setattr(open_receives, "PATIENCE", 0.01)
     open_receives.assert_none()
     receive = Unmatched()
