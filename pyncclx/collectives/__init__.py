@@ -11,10 +11,6 @@ from typing import Any
 from ..operations import COLLECTIVES
 
 # By the name of the method; each module has `choose(layout, nbytes)`.
-MODULES: dict[str, ModuleType] = {
-    row.name: import_module(f".{row.module}", __name__) for row in COLLECTIVES.values()
-}
+MODULES: dict[str, ModuleType] = {row.name: import_module(f".{row.module}", __name__) for row in COLLECTIVES.values()}
 #: The functions that check arguments and make calls among the ranks of a node.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(module, name.lower()) for name, module in MODULES.items()
-}
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(module, name.lower()) for name, module in MODULES.items()}

@@ -6,7 +6,7 @@ import sys
 from enum import Enum
 from typing import NamedTuple
 
-from ..launch.choice import Choice
+from ..launch.call import Choice
 from ..memory.layout import ROW_PAYLOAD_NBYTES, Layout
 from .transports import as_chain, as_chunks, as_lines, as_packets
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm

@@ -9,8 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ..arrays.buffers import Buffer, resolve
 from ..errors import NotSupported
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.called import describe, pack_call
 from ..memory.cstruct import I64, U64, CStruct
 from ..memory.layout import Layout

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.layout import Layout
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm

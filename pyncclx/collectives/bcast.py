@@ -9,8 +9,7 @@ from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.places import on_host
 from ..derived.calls import ONE
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm

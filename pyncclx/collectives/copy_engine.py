@@ -13,8 +13,7 @@ import mpi_bootstrap
 
 from ..arrays.buffers import Buffer
 from ..errors import NotSupported
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.called import describe, pack_call
 from ..memory.layout import Layout
 from ..team.base import IntraBase as Intracomm

@@ -8,8 +8,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arrays.datatypes import Datatype
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 from ..operators import bound_op, ops
 from ..operators.linked import HALVES

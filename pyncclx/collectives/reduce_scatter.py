@@ -14,8 +14,7 @@ from ..arrays import vectors
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..errors import MPIError
-from ..launch.call import Call, is_in_place
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice, is_in_place
 from ..memory.layout import Layout
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm
@@ -67,9 +66,7 @@ def reduce_scatter(
     if on_host(sendbuf, recvbuf):
         return None
     blocks, recv = _resolve(comm, sendbuf, recvbuf, recvcounts)
-    return Reduction(
-        "Reduce_scatter", blocks.buffer, recv, ops.of(op, "Reduce_scatter"), algorithm, blocks=blocks
-    )
+    return Reduction("Reduce_scatter", blocks.buffer, recv, ops.of(op, "Reduce_scatter"), algorithm, blocks=blocks)
 
 
 def _resolve(comm: Intracomm, sendbuf: Any, recvbuf: Any, recvcounts: Any) -> tuple[Blocks, Buffer]:

@@ -9,8 +9,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
-from ..launch.call import Call, is_in_place
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice, is_in_place
 from ..memory.layout import PACK_NBYTES, Layout
 from ..operators import ops
 from ..team.base import IntraBase as Intracomm

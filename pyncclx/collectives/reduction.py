@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..operators.ops import BuiltinOp

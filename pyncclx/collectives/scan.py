@@ -8,8 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.cstruct import I32
 from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs

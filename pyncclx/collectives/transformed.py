@@ -10,8 +10,7 @@ from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..arrays.readers import check_c_order
 from ..errors import NotSupported
-from ..launch.call import Call, is_in_place
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice, is_in_place
 from ..memory.layout import Layout
 from ..memory.parameters import TransformedRows
 from ..operators import row_transform

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 
-from ..launch.choice import EARLY_THREADS, MOST_EARLY, Choice
+from ..launch.call import EARLY_THREADS, MOST_EARLY, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 
 # Measured limits; the times are in docs/design_notes.md.

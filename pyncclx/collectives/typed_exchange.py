@@ -13,8 +13,7 @@ from ..arrays.buffers import Buffer
 from ..derived.batches import Part
 from ..derived.calls import AnyCall, Packed, reserve, with_copies
 from ..derived.typed import Typed, aligned
-from ..launch.call import Call
-from ..launch.choice import Choice
+from ..launch.call import Call, Choice
 from ..memory.layout import Layout
 from ..team.base import IntraBase as Intracomm
 from .alltoallv_exchange import FixedCounts

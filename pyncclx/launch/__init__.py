@@ -9,8 +9,8 @@
    the arrays as `Buffer` (`arrays/buffers.py`). Its lowering makes a `Call` (`call.py`) from the description, with the
    template arguments of the kernel (`operators/ops.py`) and its `ReduceArgs` (`memory/parameters.py`). For host arrays
    it returns None, and mpi4py's `Allreduce` runs.
-4. `plan.plan_of`: asks the operation's `choose` for a kernel and a grid (`choice.py`; `collectives/algorithms.py` and
-   the limits of `tuning`), finds the kernel's file in `sources.FILES`, and gets the kernel from `kernels.get`: one rank
+4. `call.plan_of`: asks the operation's `choose` for a kernel and a grid (`collectives/algorithms.py` and the limits of
+   `tuning`), finds the kernel's file in `sources.FILES`, and gets the kernel from `kernels.get`: one rank
    compiles it, all ranks load it. Calls of the same kind share a plan.
 5. `run.enqueue`: makes the current stream wait for the arrays' producers (`team/streams.py`), packs the parameters
    (`Team.parameters`: the communicator's `Team`, the locations of the buffers in windows, the arguments), launches, and

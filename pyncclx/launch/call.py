@@ -1,19 +1,44 @@
-"""`Call`: a checked call on device arrays, with all that its launch needs."""
+"""A checked call, the choice of its kernel, and its plan: all that a launch needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..backends import Function
 from ..memory.called import describe, pack_call
+from ..operators import bound_op
 from ..team.plans import Plan
 from ..team.team import Team
-from .choice import Choice
+from . import kernels
+from .sources import check_records, file_of
+
+if TYPE_CHECKING:
+    from ..team.base import IntraBase as Intracomm
+
+# Most multiprocessors of a kernel that is launched early, while the one before it on the stream still runs. Two such
+# kernels together take no more than one operation on all channels. On 2 and 4 H200 (21 November 2026), kernels of up to
+# 32 blocks took 0.3 to 0.6 us less of 3.3 to 4.3 (docs/design_notes.md, "launched early").
+MOST_EARLY = 32
+# Two blocks of so many threads fit on a multiprocessor, in all kernels except those that reduce packets. So kernels on
+# all channels may be launched early. On 2 H200 (23 November 2026), Allgather of 512 KB took 4.7 us with 512 threads and
+# 3.7 with these (docs/design_notes.md, "Kernels of all 64 channels").
+EARLY_THREADS = 256
+MOST_EARLY_THREADS = MOST_EARLY * 2 * EARLY_THREADS  # in all blocks together; kMostEarlyThreads
+
+
+class Choice(NamedTuple):
+    """A kernel, its launch configuration, and the reason."""
+
+    kernel: str
+    grid: int
+    threads: int | None  # threads of a block; None: as many as the device offers
+    why: str
+
 
 # Returns the kernel of a name and template arguments, ready to launch. Collective at the first use.
 Load = Callable[[Any, Team, str, tuple[str, ...]], Function]
@@ -55,3 +80,34 @@ class Call:
 def is_in_place(spec: Any) -> bool:
     """Return whether a send buffer is MPI.IN_PLACE; in mpi4py None means this too."""
     return spec is None or spec is MPI.IN_PLACE
+
+
+def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
+    """Return the plan of a call, shared by all calls of its kind.
+
+    Collective at the first use of a kernel.
+    """
+    kind = call.operation, call.template, call.sized
+    plan = team.plans.get(kind)
+    if plan is None:
+        plan = team.plans[kind] = _make(comm, team, call)
+    return plan
+
+
+def is_planned(team: Team, call: Call) -> bool:
+    """Return whether the plan of a call is cached."""
+    return (call.operation, call.template, call.sized) in team.plans
+
+
+def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
+    choice = call.choose(bound_op.fitting(team.layout, call.template), *call.sized)
+    if call.load is None:
+        check_records(call.operation, choice.kernel, call.template)
+        names = choice.kernel, *call.beside
+        function, *_ = kernels.get_several(comm, team, file_of(choice.kernel), names, call.template)
+    else:
+        function = call.load(comm, team, choice.kernel, call.template)
+    threads = min(choice.threads or team.threads, team.threads)
+    most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_per_multiprocessor(function, threads)
+    early = call.load is None and choice.grid <= most_early
+    return Plan(call.operation, function, choice.grid, threads, early, choice.kernel)

@@ -16,9 +16,8 @@ from ..team.compare import compare
 from ..team.state import state_of
 from ..team.streams import current_stream, is_of_current, stream_for
 from ..team.team import Team
-from .call import Call
-from .kernel_work import KernelWork, keep
-from .plan import plan_of
+from .call import Call, plan_of
+from .launched import KernelWork, keep
 from .run import describe
 
 _serials = itertools.count()

@@ -15,9 +15,8 @@ from ..team.plans import Plan, RememberedLaunch, producers_of
 from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
-from .call import Call
+from .call import Call, plan_of
 from .keys import arrays_of, key_of_call
-from .plan import plan_of
 from .time_slicing import leave_to_host
 
 if TYPE_CHECKING:
@@ -162,9 +161,7 @@ def _by_new_kernel(
     return True
 
 
-def _enqueue_and_complete(
-    comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None
-) -> None:
+def _enqueue_and_complete(comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None) -> None:
     """Launch a call's kernel; wait on the host if the communicator blocks.
 
     Otherwise, if it has a `stream` of its own, keep the arrays until the kernel has ended.
@@ -218,9 +215,7 @@ def enqueue(
         raise
 
 
-def _enqueue(
-    comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None, *, aside: bool
-) -> Enqueued:
+def _enqueue(comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None, *, aside: bool) -> Enqueued:
     if state.checking and not aside:
         compare(comm, call.operation, call.signature)
     team = state.team

@@ -149,9 +149,7 @@ def exchange_handles(
     return mpi_bootstrap.allgather_fds(comm, memory.fd, ranks)
 
 
-def map_each(
-    map_one: Callable[[Handle, int], Peer], handles: Mapping[Key, tuple[Handle, int]]
-) -> dict[Key, Peer]:
+def map_each(map_one: Callable[[Handle, int], Peer], handles: Mapping[Key, tuple[Handle, int]]) -> dict[Key, Peer]:
     """Map memory of several peers by handle and length: all of it or none.
 
     Descriptors are closed.

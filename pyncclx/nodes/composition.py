@@ -8,8 +8,7 @@ from typing import Any
 from ..arrays.buffers import Buffer
 from ..backends import Function
 from ..launch import kernels
-from ..launch.call import Call
-from ..launch.plan import plan_of
+from ..launch.call import Call, plan_of
 from ..memory.parameters import TransformedRows
 from ..team.plans import producers_of
 from ..team.streams import is_of_current

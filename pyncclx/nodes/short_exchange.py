@@ -88,9 +88,7 @@ class ShortExchange:
     verdicts : Verdicts
     """
 
-    def __init__(
-        self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, verdicts: Verdicts
-    ) -> None:
+    def __init__(self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, verdicts: Verdicts) -> None:
         self._engine, self._places, self._errors, self._verdicts = engine, places, own, verdicts
         self._outbox = Outbox(_TAG)
         self._memory = device.allocate_watch(places.size * STRIDE_NBYTES)
@@ -183,7 +181,6 @@ class ShortExchange:
         """Free the receives, after all exchanges have ended."""
         for request in self._receives.values():
             request.Free()
-
 
     def abandon(self) -> None:
         """Cancel the receives: after a failed step their messages may never arrive."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..launch.choice import Choice
+from ..launch.call import Choice
 from ..memory.layout import Layout
 from .workspace import BLOCKS, packet_nbytes
 

@@ -249,9 +249,7 @@ class Base(Handled, Options):
             compare(self, "Register")
         comm = cast(MPI.Intracomm, self)
         with state_of(self).recorded(self, "Register"):
-            team, buffer = self.meet(
-                lambda team: resolve(array, "Register: array", writable=False, device=team.device)
-            )
+            team, buffer = self.meet(lambda team: resolve(array, "Register: array", writable=False, device=team.device))
             return Registration(comm, team, team.register(comm, buffer))
 
 

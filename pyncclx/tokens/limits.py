@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..launch.choice import EARLY_THREADS, MOST_EARLY
+from ..launch.call import EARLY_THREADS, MOST_EARLY
 
 # Few tokens travel as LL128 lines beside all choices, without an exchange of counts before. How many are few depends on
 # room. The first two limits are those of tables in shared memory (cuda/tokens/few_tokens.cuh).

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..launch.choice import MOST_EARLY_THREADS
+from ..launch.call import MOST_EARLY_THREADS
 from ..memory.called import pack_call
 from ..memory.layout import LEASE_OVERFLOW_OFFSET, ROW_NBYTES
 from ..memory.mapped import Window, allocate_window

@@ -32,8 +32,7 @@ _FILES = allgather, allreduce, alltoall, alltoallv, barrier, bcast, exchanges, r
 _FILE = {name: next(file for file in _FILES if hasattr(file, row.module)) for name, row in COLLECTIVES.items()}
 #: The function that makes the call over nodes, by the one inside a node.
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
-    make: lowering.over_nodes(make, getattr(_FILE[name], COLLECTIVES[name].module))
-    for name, make in FUNCTIONS.items()
+    make: lowering.over_nodes(make, getattr(_FILE[name], COLLECTIVES[name].module)) for name, make in FUNCTIONS.items()
 }
 #: The functions of neighbourhood collectives inside a node.
 NEIGHBORS = {FUNCTIONS[name] for name, row in COLLECTIVES.items() if row.is_of_neighbors}

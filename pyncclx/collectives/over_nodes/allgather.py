@@ -64,9 +64,7 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
     )
 
 
-def compose(
-    composition: Composition, *, own: int, recv: int, spans: list[Span], after: tuple[int, ...] = ()
-) -> None:
+def compose(composition: Composition, *, own: int, recv: int, spans: list[Span], after: tuple[int, ...] = ()) -> None:
     """Add the steps that make each rank's bytes at `own` its span of every `recv`.
 
     `own` may be the address of that span. `after` are the steps that write the bytes.
@@ -84,9 +82,7 @@ def gather_all(composition: Composition, engine: NcclEngine, own: int, everythin
     places = composition.places
     others = places.away  # all others: each rank is alone on its node
     enqueue = partial(engine.allgather, own, everything, nbytes)
-    composition.collective(
-        engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=nbytes * len(others)
-    )
+    composition.collective(engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=nbytes * len(others))
 
 
 def _are_blocks(spans: list[Span]) -> bool:

@@ -30,9 +30,7 @@ def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segm
     exchange_numbers(composition, "exchange of lengths", segments.number * WORD_NBYTES, announce, move)
 
 
-def _announce(
-    composition: Composition, stream: Any, *, arguments: AlltoallvArgs, segments: Segments, to: int
-) -> None:
+def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, segments: Segments, to: int) -> None:
     """Write each rank's words: twice the rows of a segment, plus 1 if it goes there."""
     size = composition.places.size
     words = np.tile(_lengths(composition, arguments, segments) * 2, (size, 1))

@@ -40,7 +40,5 @@ def _compose(composition: Composition, *, given: FixedCounts) -> None:
     begin, end = min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0)
     address, after = apart(composition, given.send.address, given.recv.address, begin, end)
     sends = [Transfer(rank, address + displ, count) for rank, (displ, count) in enumerate(sent)]
-    receives = [
-        Transfer(rank, given.recv.address + displ, count) for rank, (displ, count) in enumerate(received)
-    ]
+    receives = [Transfer(rank, given.recv.address + displ, count) for rank, (displ, count) in enumerate(received)]
     exchange(composition, "exchange between nodes", sends, receives, after)

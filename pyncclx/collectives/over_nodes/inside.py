@@ -58,9 +58,7 @@ def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...])
     )
 
 
-def reduce_scatter_call(
-    send: int, spans: Sequence[Span], recv: int, nbytes: int, template: tuple[str, ...]
-) -> Call:
+def reduce_scatter_call(send: int, spans: Sequence[Span], recv: int, nbytes: int, template: tuple[str, ...]) -> Call:
     """Return a reduction in which rank r gets the fold of the ranks' spans r.
 
     This rank's span has `nbytes`."""

@@ -123,9 +123,7 @@ def _dispatch(
     return [announce, partial(_share_words, memory), in_turn(number, cross, spread)]
 
 
-def _transformed(
-    memory: SpanningMemory, composition: Composition, applied: Applied, arguments: DispatchArgs
-) -> int:
+def _transformed(memory: SpanningMemory, composition: Composition, applied: Applied, arguments: DispatchArgs) -> int:
     """Add a transform of this rank's tokens; return the address of its results."""
     nbytes, element = arguments.token_count * memory.row_nbytes, CXX[memory.settings.dtype]
     (made,) = composition.memory(nbytes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyncclx.collectives import transports
-from pyncclx.launch.choice import MOST_EARLY_THREADS
+from pyncclx.launch.call import MOST_EARLY_THREADS
 from pyncclx.memory import called, error_words, layout, parameters
 from pyncclx.memory.cstruct import offsets_of
 from pyncclx.memory.error_words import ABORTED, MISMATCH, TIMED_OUT, ErrorWords
