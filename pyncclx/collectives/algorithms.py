@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from ..launch.call import Choice
@@ -21,33 +22,23 @@ FEW_THREADS_NBYTES = 2 << 10
 CHAIN_ROWS = 4  # rows of a slot that a chain of lines needs: kBatchRows of cuda/reduction/line_chain.cuh
 
 
-class Transport(Enum):
-    """How a kernel moves its messages."""
-
-    PACKETS = "packets"
-    LINES = "lines"
-    CHUNKS = "chunks"
-    CHAIN = "chain"
-    CHAIN_OF_LINES = "chain of lines"
-
-
 class Algorithm(NamedTuple):
     """An algorithm of a table: a kernel for messages up to some length."""
 
     kernel: str
-    transport: Transport
+    grid_of: Callable[[int], Choice]  # chooses the kernel's grid by the bytes of a message
     limit_nbytes: int  # longest message it is chosen for
     longest_nbytes: int  # longest message it can move
-    channel_nbytes: int = 0  # longest part of a message that a channel can move as packets or lines
-    messages: int = 1  # different messages that a rank sends
     beside_windows_nbytes: int = sys.maxsize  # limit where the communicator has windows
-    few_threads_nbytes: int = FEW_THREADS_NBYTES  # longest part of lines for which EARLY_THREADS are enough
 
 
 def packets(layout: Layout, kernel: str, limit_nbytes: int, messages: int = 1) -> Algorithm:
-    """Return the algorithm for messages that fit the packet slots and `limit_nbytes`."""
-    longest_nbytes, channel_nbytes = layout.packet_nbytes, layout.slot_nbytes
-    return Algorithm(kernel, Transport.PACKETS, limit_nbytes, longest_nbytes, channel_nbytes, messages)
+    """Return the algorithm for messages that fit the packet slots and `limit_nbytes`.
+
+    A rank sends `messages` different messages.
+    """
+    grid_of = partial(as_packets, layout, kernel, messages=messages)
+    return Algorithm(kernel, grid_of, limit_nbytes, layout.packet_nbytes)
 
 
 def lines(
@@ -61,18 +52,17 @@ def lines(
 ) -> Algorithm:
     """Return the algorithm for lines, at most `channel_nbytes` a channel.
 
-    Where ranks have no lines, it fits no message.
+    Where ranks have no lines, it fits no message. EARLY_THREADS are enough up to `few_threads_nbytes`.
     """
-    channel_nbytes = max(0, channel_nbytes)
-    return Algorithm(
+    grid_of = partial(
+        as_lines,
+        layout,
         kernel,
-        Transport.LINES,
-        limit_nbytes=limit_nbytes,
-        longest_nbytes=channel_nbytes * layout.channels,
         channel_nbytes=max(1, channel_nbytes),
-        beside_windows_nbytes=beside_windows_nbytes,
         few_threads_nbytes=few_threads_nbytes,
     )
+    longest_nbytes = max(0, channel_nbytes) * layout.channels
+    return Algorithm(kernel, grid_of, limit_nbytes, longest_nbytes, beside_windows_nbytes)
 
 
 def half_of_lines(layout: Layout) -> int:
@@ -80,17 +70,17 @@ def half_of_lines(layout: Layout) -> int:
     return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
-def chunks(kernel: str, limit_nbytes: int = sys.maxsize) -> Algorithm:
+def chunks(layout: Layout, kernel: str, limit_nbytes: int = sys.maxsize) -> Algorithm:
     """Return the algorithm that moves messages as chunks.
 
     It can move any length, but is chosen up to `limit_nbytes` only.
     """
-    return Algorithm(kernel, Transport.CHUNKS, limit_nbytes, longest_nbytes=sys.maxsize)
+    return Algorithm(kernel, lambda _: as_chunks(layout, kernel), limit_nbytes, longest_nbytes=sys.maxsize)
 
 
-def chain(kernel: str) -> Algorithm:
+def chain(layout: Layout, kernel: str) -> Algorithm:
     """Return the algorithm for the longest messages, a chain from rank to rank."""
-    return Algorithm(kernel, Transport.CHAIN, limit_nbytes=sys.maxsize, longest_nbytes=sys.maxsize)
+    return Algorithm(kernel, lambda _: as_chain(layout, kernel), sys.maxsize, longest_nbytes=sys.maxsize)
 
 
 def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Algorithm:
@@ -99,7 +89,7 @@ def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Algorithm:
     Where slots of lines have less than CHAIN_ROWS, it fits no message.
     """
     longest_nbytes = sys.maxsize if layout.slot_rows >= CHAIN_ROWS else 0
-    return Algorithm(kernel, Transport.CHAIN_OF_LINES, limit_nbytes, longest_nbytes)
+    return Algorithm(kernel, lambda _: as_chain(layout, kernel, "lines"), limit_nbytes, longest_nbytes)
 
 
 def choose_from(
@@ -129,24 +119,9 @@ def choose_from(
             f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {chosen.longest_nbytes} bytes here, "
             f"not {nbytes}; leave the choice to the size"
         )
-    choice = _grid_of(layout, chosen, nbytes)
+    choice = chosen.grid_of(nbytes)
     reason = "as asked for" if algorithm else _reason(layout, table, chosen, tuned)
     return choice._replace(why=f"{choice.why}; {reason}")
-
-
-def _grid_of(layout: Layout, chosen: Algorithm, nbytes: int) -> Choice:
-    """Choose the grid of an algorithm's kernel."""
-    match chosen.transport:
-        case Transport.PACKETS:
-            return as_packets(layout, chosen.kernel, nbytes, chosen.messages, chosen.channel_nbytes)
-        case Transport.LINES:
-            return as_lines(layout, chosen.kernel, nbytes, chosen.channel_nbytes, chosen.few_threads_nbytes)
-        case Transport.CHUNKS:
-            return as_chunks(layout, chosen.kernel)
-        case Transport.CHAIN:
-            return as_chain(layout, chosen.kernel)
-        case Transport.CHAIN_OF_LINES:
-            return as_chain(layout, chosen.kernel, "lines")
 
 
 def _limit(layout: Layout, algorithm: Algorithm, tuned: dict[str, int]) -> int:

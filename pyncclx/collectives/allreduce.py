@@ -35,7 +35,9 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
         # The ranks divide the vector.
         few_threads_nbytes=2 * FEW_THREADS_NBYTES,
     )
-    return choose_from((one_shot, two_shot_lines, chunks("allreduce_two_shot")), "allreduce", layout, nbytes, algorithm)
+    return choose_from(
+        (one_shot, two_shot_lines, chunks(layout, "allreduce_two_shot")), "allreduce", layout, nbytes, algorithm
+    )
 
 
 def _lower(comm: Intracomm, given: Reduction) -> Call:

@@ -17,12 +17,11 @@ from ..derived.calls import VECTOR
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
-from .alltoallv_dynamic import DynamicCall, dynamic_call, resolve_call
-from .alltoallv_exchange import FixedCounts, choose, exchange_call
-from .alltoallv_options import DynamicOptions
+from .alltoallv_dynamic import DynamicCall, DynamicOptions, dynamic_call, resolve_call
+from .calls import FixedCounts, choose_exchange, exchange_call
 from .lowering import lowered_by
 
-__all__ = ["alltoallv", "choose"]
+choose = choose_exchange
 
 
 def _lower(comm: Intracomm, given: FixedCounts | DynamicCall) -> Call:

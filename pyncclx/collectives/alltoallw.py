@@ -1,18 +1,106 @@
-"""Alltoallw: each block has its own datatype."""
+"""Alltoallw, whose exchange of typed blocks neighbourhood collectives use."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
 
 from .. import backends
+from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
-from ..derived.typed import Typed, resolve_each
-from ..launch.call import is_in_place
+from ..derived.batches import Part
+from ..derived.calls import AnyCall, Packed, reserve, with_copies
+from ..derived.typed import Typed, aligned, resolve_each
+from ..launch.call import Call, Choice, is_in_place
+from ..memory.layout import Layout
 from ..team.base import IntraBase as Intracomm
+from .calls import FixedCounts, announced_call, choose_exchange
 from .lowering import lowered_by
-from .typed_exchange import Side, Sides, arrange, choose, exchange
 
-__all__ = ["alltoallw", "choose"]
+
+@lru_cache
+def choose(layout: Layout, nbytes: int) -> Choice:
+    """Choose the exchange of Alltoallv."""
+    choice = choose_exchange(layout, nbytes)
+    return choice._replace(why=f"{choice.why}; blocks with gaps are packed by a kernel, and unpacked by another")
+
+
+class Side(NamedTuple):
+    """The bytes that this rank sends to each rank, or receives from it."""
+
+    typed: Typed
+    # False: each rank's bytes are contiguous in the array.
+    is_packed: bool
+    counts: list[int]  # bytes of each rank
+    displs: list[int]  # offsets in packed memory, or in the array
+
+
+def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
+    """Sort the parts of an argument by rank; the parts of one rank keep their order.
+
+    `parts` has the rank of each, which may be MPI.PROC_NULL.
+    """
+    of_rank: list[list[Part]] = [[] for _ in range(size)]
+    for rank, part in parts:
+        if rank != MPI.PROC_NULL and part.nbytes:
+            of_rank[rank].append(part)
+    counts = [sum(part.nbytes for part in own) for own in of_rank]
+    # Absolute addresses have no array, which the exchange needs.
+    absolute = not typed.buffer.nbytes
+    if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
+        return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
+    placed, displs, end = [], [], 0
+    for own in of_rank:
+        end = aligned(end)
+        displs.append(end)
+        for part in own:
+            placed.append(replace(part, start=end))
+            end += part.nbytes
+    return Side(replace(typed, parts=tuple(placed), nbytes=end), True, counts, displs)
+
+
+class Sides(NamedTuple):
+    """The checked arguments of an exchange of blocks with datatypes."""
+
+    operation: str
+    send: Side | None  # None: in place
+    recv: Side
+
+
+def _in_node(operation: str, given: FixedCounts) -> Call:
+    """Return the call inside one node."""
+    return announced_call(operation, choose, given.pack(), (given.send, given.recv), ())
+
+
+def exchange(comm: Intracomm, given: Sides) -> Call:
+    """Return the call inside one node in which every rank sends blocks to every rank."""
+    return with_packed(comm, given, _in_node)
+
+
+def with_packed(comm: Intracomm, given: Sides, make: Callable[[str, FixedCounts], AnyCall]) -> AnyCall:
+    """Return the call that `make` returns for contiguous bytes.
+
+    It packs blocks that have gaps before, and unpacks them after.
+    """
+    operation, send, recv = given
+    sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}
+    packed = reserve(comm, {name: side.typed for name, side in sides.items() if side.is_packed})
+    received = _buffer(recv, packed.get("recvbuf"))
+    sent = received if send is None else _buffer(send, packed.get("sendbuf"))
+    source = recv if send is None else send
+    fixed = FixedCounts(sent, received, source.counts, source.displs, recv.counts, recv.displs)
+    call = make(operation, fixed)
+    read = packed.get("recvbuf" if send is None else "sendbuf")
+    written = packed.get("recvbuf")
+    return with_copies(call, [read] if read else [], [written] if written else [])
+
+
+def _buffer(side: Side, packed: Packed | None) -> Buffer:
+    return side.typed.at(packed.address, side.typed.nbytes) if packed else side.typed.buffer
 
 
 @lowered_by(exchange)

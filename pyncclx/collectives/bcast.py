@@ -36,7 +36,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     direct = packets(layout, "bcast_direct", DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes)
     channel_nbytes = (layout.line_nbytes - 32) * peers  # 32 bytes for rounding pieces up
     two_shot_lines = lines(layout, "bcast_two_shot_lines", channel_nbytes)
-    return choose_from((direct, two_shot_lines, chain("bcast_chain")), "bcast", layout, nbytes, algorithm)
+    return choose_from((direct, two_shot_lines, chain(layout, "bcast_chain")), "bcast", layout, nbytes, algorithm)
 
 
 class Broadcast(NamedTuple):

@@ -1,20 +1,107 @@
-"""Neighbourhood collectives: exchanges in which most pairs of ranks send nothing."""
+"""Neighbourhood collectives: exchanges in which most pairs of ranks send nothing.
+
+On a Cartesian communicator each dimension has the neighbour below, then the one above. Data sent to the neighbour below
+arrives there from its neighbour above, even where both are the same rank, or this one. If a graph has several edges
+between two ranks, they match in the order in which each of the two lists them.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, cast
+
+from mpi4py import MPI
+
+import mpi_bootstrap
 
 from .. import backends
 from ..arrays.places import on_host
 from ..derived.batches import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call
+from ..system.process import PerProcess
 from ..team.base import IntraBase as Intracomm
-from .edges import edges_of
+from ..team.state import Attachment
+from .alltoallw import Sides, arrange, choose, exchange
 from .lowering import lowered_by
-from .typed_exchange import Sides, arrange, choose, exchange
+
+_NAME = "edges"  # name of the attachment
+# Attribute of a graph's handle: whether some rank has no neighbours. MPI copies it to duplicates.
+_ANY_ALONE = PerProcess(lambda: MPI.Comm.Create_keyval(lambda comm, keyval, value: value), lasting=True)
+
+
+class Edges(NamedTuple):
+    """The neighbours of this rank; MPI.PROC_NULL past the end of a dimension."""
+
+    sources: list[int]
+    destinations: list[int]
+    # Indices of destinations, in the order in which each receiver has its sources.
+    order: list[int]
+
+
+class _Topology(Attachment):
+    """The edges of a communicator, cached as its attachment."""
+
+    def __init__(self, edges: Edges | None) -> None:
+        self.edges = edges
+
+    def is_idle(self) -> bool:
+        """Return True: it holds numbers alone."""
+        return True
+
+
+def edges_of(comm: Any) -> Edges | None:
+    """Return the edges of this rank; None if some rank has none, and so no array.
+
+    Ranks wait for each other only in the first call on a distributed graph made by plain mpi4py: that call is
+    collective. A rank without neighbours may be in MPI already, because its arguments name no device array.
+    """
+    attachments = comm.state.attachments
+    topology = attachments.get(_NAME)
+    if topology is None:
+        edges = _cartesian(comm) if isinstance(comm, MPI.Cartcomm) else _graph(comm)
+        topology = attachments[_NAME] = _Topology(None if _any_alone(comm) else edges)
+    return cast(_Topology, topology).edges
+
+
+def meet_neighbors(graph: MPI.Distgraphcomm) -> None:
+    """Record on a new graph whether some rank has no neighbours. Collective.
+
+    MPI has no call for this.
+    """
+    edges = _graph(graph)
+    first_alone = mpi_bootstrap.first_bytes(graph, b"" if edges.sources or edges.destinations else b"alone")
+    MPI.Comm.Set_attr(graph, _ANY_ALONE.get(), first_alone is not None)
+
+
+def _any_alone(comm: MPI.Comm) -> bool:
+    if isinstance(comm, MPI.Cartcomm):
+        return comm.ndim == 0
+    if isinstance(comm, MPI.Graphcomm):
+        ends, _ = MPI.Graphcomm.Get_topo(comm)
+        return any(begin == end for begin, end in itertools.pairwise([0, *ends]))
+    graph = cast(MPI.Distgraphcomm, comm)
+    if MPI.Comm.Get_attr(graph, _ANY_ALONE.get()) is None:
+        meet_neighbors(graph)
+    return bool(MPI.Comm.Get_attr(graph, _ANY_ALONE.get()))
+
+
+def _cartesian(comm: MPI.Cartcomm) -> Edges:
+    """Return the neighbours below and above; to them, this rank is on the other side."""
+    ranks = [rank for dimension in range(comm.ndim) for rank in MPI.Cartcomm.Shift(comm, dimension, 1)]
+    return Edges(ranks, ranks, [edge ^ 1 for edge in range(len(ranks))])
+
+
+def _graph(comm: MPI.Graphcomm | MPI.Distgraphcomm) -> Edges:
+    """Return the edges in the order in which the graph was made."""
+    if isinstance(comm, MPI.Graphcomm):
+        sources = destinations = MPI.Graphcomm.Get_neighbors(comm, comm.rank)
+    else:
+        sources, destinations, _ = MPI.Distgraphcomm.Get_dist_neighbors(comm)
+    return Edges(sources, destinations, list(range(len(destinations))))
+
 
 __all__ = [
     "choose",

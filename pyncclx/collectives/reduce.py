@@ -39,13 +39,13 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
         (layout.line_nbytes - 32) * layout.peers,  # 32 bytes for rounding parts up
         beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
     )
-    long: tuple[Algorithm, ...] = (chunks("reduce_two_shot"),)
+    long: tuple[Algorithm, ...] = (chunks(layout, "reduce_two_shot"),)
     if chained and layout.size > 2:
         is_short = layout.size <= CHAIN_LINES_RANKS
         if is_short:
             two_shot_lines = two_shot_lines._replace(limit_nbytes=TWO_SHOT_LINES_NBYTES)
         chain_lines = chain_of_lines(layout, "reduce_chain_lines", CHAIN_LINES_NBYTES if is_short else 0)
-        long = chain_lines, chunks("reduce_two_shot", TWO_SHOT_NBYTES), chain("reduce_chain")
+        long = chain_lines, chunks(layout, "reduce_two_shot", TWO_SHOT_NBYTES), chain(layout, "reduce_chain")
     choice = choose_from((one_shot, two_shot_lines, *long), "reduce", layout, nbytes, algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"
     return choice._replace(kernel="reduce_two_shot_to_root") if of_two else choice

@@ -31,7 +31,9 @@ from .reduction import Reduction, reduction_call
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Choose packets if the longest block, of `nbytes`, is short, else chunks."""
     one_shot = packets(layout, "reduce_scatter_one_shot", ONE_SHOT_NBYTES, layout.peers)
-    return choose_from((one_shot, chunks("reduce_scatter_two_shot")), "reduce_scatter", layout, nbytes, algorithm)
+    return choose_from(
+        (one_shot, chunks(layout, "reduce_scatter_two_shot")), "reduce_scatter", layout, nbytes, algorithm
+    )
 
 
 def _lower(comm: Intracomm, given: Reduction) -> Call:

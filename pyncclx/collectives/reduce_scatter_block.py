@@ -36,7 +36,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
         limit_nbytes=LINES_NBYTES,
         few_threads_nbytes=FEW_THREADS_NBYTES // layout.peers,
     )
-    two_shot = chunks("reduce_scatter_block_two_shot")
+    two_shot = chunks(layout, "reduce_scatter_block_two_shot")
     return choose_from((one_shot, one_shot_lines, two_shot), "reduce_scatter_block", layout, nbytes, algorithm)
 
 

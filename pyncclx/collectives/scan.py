@@ -34,7 +34,7 @@ class ScanArgs(ReduceArgs):
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Choose one shot for short vectors, two shots for long ones."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
-    algorithms = packets(layout, "scan_one_shot", limit_nbytes), chunks("scan_two_shot")
+    algorithms = packets(layout, "scan_one_shot", limit_nbytes), chunks(layout, "scan_two_shot")
     return choose_from(algorithms, "scan", layout, nbytes, algorithm)
 
 

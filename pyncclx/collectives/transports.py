@@ -33,14 +33,12 @@ MOST_PACKET_THREADS = 256  # threads of a block: kFoldThreads of cuda/protocol/l
 Choose = Callable[[Layout, int], Choice]  # choice by the bytes of a message
 
 
-def as_packets(
-    layout: Layout, kernel: str, nbytes: int, messages: int = 1, channel_nbytes: int | None = None
-) -> Choice:
+def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1) -> Choice:
     """Choose packets, for short messages, on as many channels as have enough to do.
 
-    A rank moves `messages` different messages of `nbytes`, a channel at most `channel_nbytes` of one.
+    A rank moves `messages` different messages of `nbytes`.
     """
-    each = min(WORTH_A_CHANNEL_NBYTES, layout.slot_nbytes if channel_nbytes is None else channel_nbytes)
+    each = min(WORTH_A_CHANNEL_NBYTES, layout.slot_nbytes)
     grid = max(1, min(layout.channels, -(-nbytes // each)))
     # The last warp announces the call while the others begin.
     warps = _warps(nbytes, grid, messages) + 1

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from mpi_bootstrap.duplicating import note_duplication
 
-from ..collectives.edges import meet_neighbors
+from ..collectives.neighbors import meet_neighbors
 from ..messages.progress.unsent import going_on
 from ..recovery.meetings import explains_failures
 from ..staging.stand_ins import StandInType

@@ -11,7 +11,7 @@ import mpi_bootstrap
 
 from .. import events
 from ..arrays.places import on_host
-from ..collectives.edges import edges_of
+from ..collectives.neighbors import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
 from ..launch.keys import arrays_of, key_of_call
 from ..launch.run import facts_of
@@ -48,9 +48,7 @@ class OverNodes(IntraBase):
             raise state.loss.exception()
         return span_next(self, self.node_topology) if self.node_topology.node_count > 1 else None
 
-    def spanning_for(
-        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Spanning | None:
+    def spanning_for(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Spanning | None:
         """Return `spanning` for a call; None if its arrays are on the host. Collective.
 
         `make` is the function that makes the call inside a node.

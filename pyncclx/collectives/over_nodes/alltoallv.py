@@ -20,7 +20,7 @@ from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
 from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import DynamicCall
-from ..alltoallv_exchange import FixedCounts
+from ..calls import FixedCounts
 from .alltoallv_segments import compose_segments
 from .device_numbers import WORD_NBYTES, exchange_numbers, place, read, write, write_outputs
 from .exchanges import to_each

@@ -9,8 +9,8 @@ from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
 from ...team.base import IntraBase as Intracomm
-from ..alltoallv_exchange import FixedCounts
-from ..typed_exchange import Sides, with_packed
+from ..alltoallw import Sides, with_packed
+from ..calls import FixedCounts
 from .movement import HOW, apart, exchange
 
 

@@ -8,10 +8,9 @@ from ...arrays.buffers import Buffer
 from ...arrays.datatypes import TABLE
 from ...launch.call import Call
 from ...memory.parameters import MoveArgs, ReduceArgs
-from .. import allgatherv, allreduce, alltoallv_exchange, barrier, bcast, gatherv, reduce_scatter, scatterv
-from ..alltoallv_exchange import FixedCounts
+from .. import allgatherv, allreduce, barrier, bcast, gatherv, reduce_scatter, scatterv
 from ..blocks import Blocks, pack_blocks
-from ..calls import announced_call
+from ..calls import FixedCounts, announced_call, choose_exchange
 from .pieces import Span
 
 _BYTE = TABLE["uint8"]
@@ -114,4 +113,4 @@ def alltoallv_call(send: Blocks, recv: Blocks, *, drops: bool = False) -> Call:
     """
     fixed = FixedCounts(send.buffer, recv.buffer, send.nbytes, send.begins, recv.nbytes, recv.begins)
     arguments = fixed.pack(drops=drops)
-    return announced_call("Alltoallv", alltoallv_exchange.choose, arguments, (send.buffer, recv.buffer), ())
+    return announced_call("Alltoallv", choose_exchange, arguments, (send.buffer, recv.buffer), ())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pyncclx.collectives.alltoallv_options import PLACEMENTS
+from pyncclx.collectives.alltoallv_dynamic import PLACEMENTS
 from support.plain_python import CHUNKS_NBYTES, PACKETS_NBYTES, Machine, kernels_of
 from support.reference import labels
 from support.row_routing import LONGEST, POISON, WIDTH, draw, expected

@@ -40,7 +40,7 @@ PYTHON = {
         "ranks/collectives/test_gatherv.py",
     ),
     "neighbours below and above swapped": Mutant(
-        "pyncclx/collectives/edges.py", "[edge ^ 1 for", "[edge for", "ranks/collectives/test_neighbors.py"
+        "pyncclx/collectives/neighbors.py", "[edge ^ 1 for", "[edge for", "ranks/collectives/test_neighbors.py"
     ),
     "blocks of neighbours without the gaps of their datatype": Mutant(
         "pyncclx/collectives/neighbors.py",
@@ -55,7 +55,7 @@ PYTHON = {
         "ranks/collectives/test_allreduce.py",
     ),
     "packed blocks begin behind themselves": Mutant(
-        "pyncclx/collectives/typed_exchange.py",
+        "pyncclx/collectives/alltoallw.py",
         "displs.append(end)",
         "displs.append(end + 8)",
         "ranks/collectives/test_alltoallw.py",
