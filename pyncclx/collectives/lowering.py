@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from ..derived.calls import takes_derived
 from ..errors import NotSupported
-from ..nodes.call import SpanningCall
+from ..nodes.program import SpanningCall
 from ..team.base import IntraBase as Intracomm
 
 _P = ParamSpec("_P")

@@ -15,9 +15,8 @@ from ..collectives.neighbors import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
 from ..launch.keys import arrays_of, key_of_call
 from ..launch.run import facts_of
-from ..nodes.call import SpanningCall
 from ..nodes.dropped import span_next
-from ..nodes.program import Program
+from ..nodes.program import Program, SpanningCall
 from ..nodes.requests import SpanningWork, launched_again
 from ..nodes.run import run, run_call
 from ..nodes.spanning import NAME, Spanning, spanning_of

@@ -22,11 +22,11 @@ How ``comm.Allreduce(x, y)`` runs:
    implements. If the `Program` of an equal call is cached (`Spanning.known`), continue at step 5.
 2. Otherwise `Base.by_nodes` does the call.
 3. `collectives/allreduce.py` checks the arguments and describes them, as inside one node.
-   `collectives/over_nodes/allreduce.py` makes a `SpanningCall` (`call.py`) from the description.
+   `collectives/over_nodes/allreduce.py` makes a `SpanningCall` (`program.py`) from the description.
 4. Its `compose` adds steps to a `Composition` (`composition.py`): kernels among the ranks of the node, made from a
-   `launch.Call` as inside one node (`collectives/over_nodes/inside.py`), exchanges, folds of received data, copies
-   (`steps.py`). `Composition.memory` provides scratch memory. Where lengths are on the device, `on_host` adds a
-   function that reads them and composes the steps that depend on them.
+   `launch.Call` as inside one node (`collectives/over_nodes/inside.py`), exchanges, folds of received data, copies.
+   `Composition.memory` provides scratch memory. Where lengths are on the device, `on_host` adds a function that reads
+   them and composes the steps that depend on them.
 5. `program.py`: `Program.enqueue` enqueues the steps on the call's stream, and those marked `aside` on a second one.
    `after` names the steps of the other stream that a step waits for. Subsequent work on the stream waits for all of
    them.
@@ -42,5 +42,5 @@ Three rules:
   (`ErrorRecord.abort`). Every wait ends within PYNCCLX_TIMEOUT: the other ranks raise when their own waits time out.
 * The engine moves bytes, and kernels fold them. So all operators work, and all ranks and runs get the same bits. Folds
   run in the order of nodes, and of ranks inside each, so it depends on the assignment of ranks to nodes. NCCL reduces
-  only where no order shows in the bits, or the program has waived the order (`nccl_reductions.py`).
+  only where no order shows in the bits, or the program has waived the order (`nccl_reduction`).
 """

@@ -24,7 +24,7 @@ from ..recording.failures import noted
 from ..recovery.losses import left_by
 from ..recovery.meetings import explained
 from .engine import Failed
-from .outbox import Outbox
+from .mpi_engine import Outbox
 from .short_exchange import LABEL_NBYTES, text_of
 
 _TAG = 9  # pieces and records use other tags

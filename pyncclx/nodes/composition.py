@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..arrays.buffers import Buffer
 from ..backends import Function
 from ..launch import kernels
 from ..launch.call import Call, plan_of
+from ..memory.cstruct import I32, U64, CStruct
 from ..memory.parameters import TransformedRows
 from ..team.plans import producers_of
 from ..team.streams import is_of_current
+from ..team.team import Team
 from .engine import Engine, Transfer
 from .places import Places
-from .program import Placed, Program
+from .program import Program, Step
 from .rails import without_empty
 from .short_exchange import Block, Share, label_of
 from .spanning import Spanning
-from .steps import CollectiveStep, CopyStep, ExchangeStep, FoldArgs, HostStep, KernelStep, LaunchStep, ShareStep, Step
 
 # Bytes of a vector or of results for each thread, before more blocks are used. Not measured.
 _THREAD_NBYTES = 64
@@ -44,7 +47,7 @@ class Composition:
     def __init__(self, spanning: Spanning, operation: str, signature: tuple[Any, ...] = ()) -> None:
         self.spanning, self.operation, self.label = spanning, operation, label_of(operation, signature)
         self.places: Places = spanning.places
-        self._steps: list[Placed] = []
+        self._steps: list[Step] = []
         self._follows_streams = True
         self._kept: list[object] = []
 
@@ -60,7 +63,7 @@ class Composition:
         spanning = self.spanning
         plan = plan_of(spanning.local, spanning.team, call)
         parameters = spanning.team.parameters(plan, call.buffers, call.called, call.arguments)
-        return self._add(KernelStep(plan, parameters), after=after)
+        return self.launch(plan.function, plan.grid, plan.threads, parameters, early=plan.early, after=after)
 
     def fold(
         self,
@@ -127,11 +130,19 @@ class Composition:
         after: tuple[int, ...] = (),
     ) -> int:
         """Add a kernel with these parameters; `early` as for `Kernels.launch`."""
-        return self._add(LaunchStep(function, grid, threads, parameters, early), after=after)
+
+        def run(team: Team, stream: Any, call: int) -> None:
+            team.device.launch(function, grid, threads, parameters, stream, early)
+
+        return self._add(Step(run, after=after))
 
     def copy(self, to: int, source: int, nbytes: int, after: tuple[int, ...] = ()) -> int:
         """Add a copy in this rank's memory."""
-        return self._add(CopyStep(to, source, nbytes), after=after)
+
+        def run(team: Team, stream: Any, call: int) -> None:
+            team.device.copy(to, source, nbytes, stream)
+
+        return self._add(Step(run, after=after))
 
     def exchange(
         self,
@@ -152,8 +163,14 @@ class Composition:
         leaving, coming, verdicts = without_empty(sends), without_empty(receives), self.spanning.verdicts
         leaving += verdicts.sends(leaving)
         coming += verdicts.receives(coming)
-        step = ExchangeStep(engine, f"{self.operation}, {name}", leaving, coming, self.spanning.traffic)
-        return self._add(step, aside=aside, after=after)
+        name, peers = f"{self.operation}, {name}", tuple(each.peer for each in coming)
+        nbytes, spanning = sum(each.nbytes for each in leaving), self.spanning
+
+        def run(team: Team, stream: Any, call: int) -> None:
+            spanning.sent_nbytes += nbytes
+            engine.exchange(name, leaving, coming, stream, call)
+
+        return self._add(Step(run, name, engine, peers, aside=aside, after=after))
 
     def collective(
         self, engine: Engine, name: str, enqueue: Callable[[Any], None], *, peers: Iterable[int], sent_nbytes: int
@@ -162,10 +179,13 @@ class Composition:
 
         `enqueue` is called with the stream. `peers` are the ranks that this one waits for.
         """
-        traffic = self.spanning.traffic
-        return self._add(
-            CollectiveStep(engine, f"{self.operation}, {name}", enqueue, tuple(peers), sent_nbytes, traffic)
-        )
+        spanning = self.spanning
+
+        def run(team: Team, stream: Any, call: int) -> None:
+            spanning.sent_nbytes += sent_nbytes
+            enqueue(stream)
+
+        return self._add(Step(run, f"{self.operation}, {name}", engine, tuple(peers)))
 
     def share(
         self,
@@ -190,8 +210,14 @@ class Composition:
             self.copy(short.address_of(me), source, nbytes)
         receivers, senders = ([rank for rank in ranks if rank != me] for ranks in (to, sources))
         share = Share(f"{self.operation}, {name}", self.label, nbytes, receivers, senders, blocks)
+        leaving_nbytes, spanning = short.leaving_nbytes(share), self.spanning
+
+        def run(team: Team, stream: Any, call: int) -> None:
+            spanning.sent_nbytes += leaving_nbytes
+            short.run(share, stream)
+
         self._follows_streams = False
-        self._add(ShareStep(short, share, short.leaving_nbytes(share), self.spanning.traffic))
+        self._add(Step(run, through_host=True))
 
     def on_host(
         self,
@@ -210,14 +236,19 @@ class Composition:
         """
         engine = None if on_rail is None else self.spanning.rails.engine_for(on_rail)
 
-        def run(stream: Any, call: int) -> None:
+        def compose_and_run(stream: Any, call: int) -> None:
             inner = Composition(self.spanning, self.operation)
             function(inner, stream)
-            for placed in inner._steps:
-                placed.step.run(self.spanning.team, stream, call)
+            for step in inner._steps:
+                step.run(self.spanning.team, stream, call)
+
+        def run(team: Team, stream: Any, call: int) -> None:
+            # A thread of the host device is itself the stream.
+            inner = None if team.device.name == "host" else stream
+            team.device.call_between(stream, partial(compose_and_run, inner, call))
 
         self._follows_streams = False
-        return self._add(HostStep(run, engine, tuple(peers)), after=after)
+        return self._add(Step(run, engine=engine, peers=tuple(peers), on_host=True, after=after))
 
     def keep(self, memory: object) -> None:
         """Keep memory alive as long as the steps that use it."""
@@ -233,6 +264,20 @@ class Composition:
             label=self.label,
         )
 
-    def _add(self, step: Step, *, aside: bool = False, after: tuple[int, ...] = ()) -> int:
-        self._steps.append(Placed(step, aside, after))
+    def _add(self, step: Step) -> int:
+        self._steps.append(step)
         return len(self._steps) - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class FoldArgs(CStruct):
+    """`FoldArgs` of cuda/collectives/fold.cu."""
+
+    vectors: U64
+    own: U64
+    result: U64
+    nbytes: U64
+    stride: U64
+    vector_count: I32
+    own_index: I32
+    size: I32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from mpi4py import MPI
 
@@ -84,6 +85,28 @@ class Endings:
             self.team.errors.give_up(loss.note.kind, operation)
         self.comparison.leave(reason)
         self._abort(operation, reason)
+
+    def _check_kernels(self) -> None:
+        """Raise the error that the node's kernels have recorded, with this communicator's ranks."""
+
+        def rank_of(local: int) -> int:
+            return self.places.ranks_of(self.places.node)[local] if local >= 0 else -1  # -1 means any rank
+
+        errors = self.team.errors
+        try:
+            errors.check()
+        except PeerTimeout as error:
+            rank, peer = rank_of(error.rank), rank_of(error.peer)
+            raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
+        except Aborted:
+            loss = errors.loss
+            if loss is None or loss.note is None:
+                raise
+            note = loss.note._replace(rank=rank_of(loss.note.rank))
+            raise replace(loss, note=note).exception() from None
+        except RankFailed as error:
+            ranks = tuple(map(rank_of, error.ranks))
+            raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
 
     def _differ(self, step: str, reason: Exception) -> None:
         """End the waits for ranks that have made other calls."""

@@ -23,8 +23,7 @@ from ..errors import StepTimeout
 from ..system import settings, threads
 from ..system.process import held
 from .engine import EngineError, Failed, Transfer
-from .nccl_library import bindings, version_text
-from .nccl_reductions import NcclReduction
+from .nccl_library import NcclReduction, bindings, version_text
 
 # Blocks of NCCL's kernels. They wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16

@@ -1,23 +1,87 @@
-"""The program of a call over nodes: steps on one stream or on two."""
+"""A checked call over nodes, and its program: steps on one stream or on two."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..arrays.buffers import Buffer
 from ..backends import Event
 from ..errors import NotSupported
-from ..team.plans import Producer
+from ..team.plans import Plan, Producer
 from ..team.team import Team
-from .steps import CollectiveStep, ExchangeStep, HostStep, ShareStep, Step
+from .engine import Engine
 
 
-class Placed(NamedTuple):
-    """A step and where it runs."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class SpanningCall:
+    """A call over nodes: everything needed to compose its program.
 
-    step: Step
-    aside: bool = False  # on a second stream, beside the steps that follow
-    after: tuple[int, ...] = ()  # places of the steps on the other stream that it waits for
+    Inside a node, `launch.Call` plays this part.
+
+    Attributes
+    ----------
+    operation : str
+        The method's name.
+    compose : callable
+        Adds the steps to the `Composition` that it gets. All ranks add steps of the same kinds in the same order.
+    buffers : tuple of Buffer
+    signature : tuple
+        What must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
+    empty : bool
+        On all ranks: there is nothing to do.
+    before, after : callable, optional
+        Enqueue work before and after the program, such as the packing of a derived datatype.
+    is_again : bool
+        Whether `before` and `after` do the same for every equal call.
+    """
+
+    operation: str
+    compose: Callable[[Any], None]
+    buffers: tuple[Buffer, ...]
+    signature: tuple[Any, ...]
+    empty: bool = False
+    before: Callable[[Team, Any], None] | None = None
+    after: Callable[[Team, Plan | None, Any], None] | None = None
+    is_again: bool = False
+
+    @property
+    def may_be_known(self) -> bool:
+        """Whether the program can be cached and enqueued again for an equal call."""
+        return self.is_again or (self.before is None and self.after is None)
+
+
+class Step(NamedTuple):
+    """A part of a call, enqueued on a stream: a kernel, a copy, an exchange, a host function.
+
+    Attributes
+    ----------
+    run : callable
+        Enqueues it, given the node's Team, the stream, and the number of the call. The stream is in the order of the
+        team's launches (`LaunchOrder.following`).
+    name : str
+        Name of an exchange, for messages.
+    engine : Engine or None
+        The engine of its exchanges.
+    peers : tuple of int
+        The ranks that it receives from.
+    on_host, through_host : bool
+        Whether it is a host function; whether its data goes through the host's memory.
+    aside : bool
+        Whether it runs on a second stream, beside the steps that follow.
+    after : tuple of int
+        Places of the steps on the other stream that it waits for.
+    """
+
+    run: Callable[[Team, Any, int], None]
+    name: str = ""
+    engine: Engine | None = None
+    peers: tuple[int, ...] = ()
+    on_host: bool = False
+    through_host: bool = False
+    aside: bool = False
+    after: tuple[int, ...] = ()
 
 
 class Program:
@@ -52,7 +116,7 @@ class Program:
     def __init__(
         self,
         operation: str,
-        steps: Sequence[Placed],
+        steps: Sequence[Step],
         producers: tuple[Producer, ...],
         *,
         of_current: bool = False,
@@ -66,26 +130,23 @@ class Program:
         self.of_current, self.label = of_current, label
         self.facts: bytes | None = None
         self._steps = steps
-        exchanges = [step.step for step in steps if isinstance(step.step, (ExchangeStep, CollectiveStep, HostStep))]
-        used = [each.engine for each in exchanges if each.engine is not None]
-        engines = {id(engine): engine for engine in used if engine.follows_streams}
-        self.watched = tuple(engines.values())
-        has_kernels = not is_alone and bool(steps) and not any(isinstance(step.step, ShareStep) for step in steps)
+        engines = {id(each.engine): each.engine for each in steps if each.engine is not None}
+        self.watched = tuple(engine for engine in engines.values() if engine.follows_streams)
+        has_kernels = not is_alone and bool(steps) and not any(each.through_host for each in steps)
         self.is_watched = bool(self.watched) or has_kernels
-        names = dict.fromkeys(each.name for each in exchanges if not isinstance(each, HostStep))
+        names = dict.fromkeys(each.name for each in steps if each.name)
         self.waits = " or ".join(names) or f"{operation}, between nodes"
-        self.peers = tuple(sorted({peer for each in exchanges for peer in each.peers}))
+        self.peers = tuple(sorted({peer for each in steps for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}
-        self._in_order = [step.step for step in steps]
         self._forks = any(step.aside for step in steps)
 
     def check_graph(self) -> None:
         """Raise NotSupported if no CUDA graph can hold the steps."""
         if self.follows_streams:
             return
-        if any(isinstance(step, HostStep) for step in self._in_order):
+        if any(step.on_host for step in self._steps):
             why, way = "the host reads numbers that are on the device", ""
-        elif any(isinstance(step, ShareStep) for step in self._in_order):
+        elif any(step.through_host for step in self._steps):
             why = "its data goes through the host's memory"
             way = '; with NCCL, comm.blocking = "stream" before the communicator\'s first call helps'
         else:
@@ -105,7 +166,7 @@ class Program:
             self._enqueue_on_both(team, stream, aside, call)
             team.device.order(aside, stream)
         else:
-            for step in self._in_order:
+            for step in self._steps:
                 step.run(team, stream, call)
         if self.after is not None:
             self.after(team, None, stream)
@@ -113,9 +174,9 @@ class Program:
 
     def _enqueue_on_both(self, team: Team, stream: Any, aside: Any, call: int) -> None:
         ends: dict[int, Event] = {}
-        for place, (step, is_aside, after) in enumerate(self._steps):
-            on = aside if is_aside else stream
-            for before in after:
+        for place, step in enumerate(self._steps):
+            on = aside if step.aside else stream
+            for before in step.after:
                 ends[before].order(on)
             step.run(team, on, call)
             if place in self._awaited:

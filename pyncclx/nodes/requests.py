@@ -18,9 +18,8 @@ from ..team.compare import Comparison
 from ..team.state import state_of
 from ..team.streams import current_stream, stream_for
 from ..team.team import Team
-from .call import SpanningCall
 from .mpi_engine import keep_left
-from .program import Program
+from .program import Program, SpanningCall
 from .run import begin_comparison, compose, prepare
 from .spanning import Spanning
 from .step_thread import Doing

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
-from .outbox import Outbox
+from .mpi_engine import Outbox
 
 _TAG = 10  # texts, pieces and records use other tags
 _MESSAGE = struct.Struct("=q?")  # the number of the sender's last call, and whether it asks for the receiver's

@@ -10,10 +10,9 @@ from ..team.base import IntraBase
 from ..team.compare import Comparison, compare
 from ..team.state import State
 from ..team.streams import current_stream, stream_for
-from .call import SpanningCall
 from .composition import Composition
 from .mpi_engine import keep_left
-from .program import Program
+from .program import Program, SpanningCall
 from .short_exchange import label_of
 from .spanning import Spanning
 

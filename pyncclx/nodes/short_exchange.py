@@ -24,8 +24,7 @@ from ..errors import CollectiveMismatch
 from ..recording.failures import noted
 from ..system.process import held
 from ..team.error_record import ErrorRecord
-from .mpi_engine import MpiEngine
-from .outbox import Outbox
+from .mpi_engine import MpiEngine, Outbox
 from .places import Places
 from .verdicts import Verdicts
 

@@ -19,7 +19,6 @@ from ..team.members import most_ranks_per_device
 from ..team.scratch import Scratch
 from ..team.state import Attachment, state_of
 from ..team.team import Team
-from . import local_errors
 from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
@@ -31,7 +30,6 @@ from .rails import Rails
 from .roll_call import RollCall
 from .short_exchange import MOST_RANKS, ShortExchange, host_waits, most_nbytes
 from .step_thread import StepThread
-from .steps import Traffic
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Watch
 
@@ -43,7 +41,7 @@ class Spanning(Endings, Attachment):
 
     Attributes
     ----------
-    places, rails, verdicts, lookout, comparison, traffic, thread
+    places, rails, verdicts, lookout, comparison, thread
         Parts, each with a class of its own.
     local : Intracomm
         Communicator of this node's ranks, with a Team of its own.
@@ -55,6 +53,8 @@ class Spanning(Endings, Attachment):
         Whether calls block the host anyway, on all ranks.
     closed : bool
         Whether the communicator has been freed.
+    sent_nbytes : int
+        Bytes that this rank has sent to other nodes; replays of graphs are not counted.
     programs : dict
         Cached programs, by the keys of the calls' arguments.
     composed : dict
@@ -77,7 +77,7 @@ class Spanning(Endings, Attachment):
         except BaseException:
             self.local.Free()
             raise
-        self.traffic = Traffic()
+        self.sent_nbytes = 0
         self.number = 0
         self.has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._short: ShortExchange | None = None
@@ -210,7 +210,7 @@ class Spanning(Endings, Attachment):
         self.rails.check()
         self.verdicts.check()
         self.refusals.check()
-        local_errors.check(self.team.errors, self.places)
+        self._check_kernels()
 
     @property
     def has_failed(self) -> bool:

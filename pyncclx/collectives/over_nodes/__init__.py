@@ -1,6 +1,6 @@
 """Collectives over several nodes: lowerings of the descriptions of `collectives`.
 
-A lowering makes a `SpanningCall` (`nodes/call.py`), whose `compose` adds steps to a `Composition`: kernels among the
+A lowering makes a `SpanningCall` (`nodes/program.py`), whose `compose` adds steps to a `Composition`: kernels among the
 ranks of the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any. A file's
 `explain` describes the steps, and its `ON_HOST`, if it has one, the host exchange of messages that `Spanning.is_short`
 accepts.

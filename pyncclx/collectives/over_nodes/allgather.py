@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from ..allgather import Gathering

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
-from ...nodes.nccl_reductions import NcclReduction
+from ...nodes.nccl_library import NcclReduction
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .allgather import gather_all

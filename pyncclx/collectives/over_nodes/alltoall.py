@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from ..alltoall import Exchange

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...memory.parameters import AlltoallvArgs
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import DynamicCall

@@ -5,10 +5,10 @@ If MPI moves the data, it is a host exchange only.
 
 from __future__ import annotations
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..barrier import Signals
 from .inside import barrier_call

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..bcast import Broadcast
 from .inside import allgatherv_call, bcast_call, blocks_from, scatterv_call

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..alltoallw import Sides, with_packed
 from ..calls import FixedCounts

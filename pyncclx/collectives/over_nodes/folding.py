@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.nccl_reductions import NcclReduction, nccl_reduction
+from ...nodes.nccl_library import NcclReduction, nccl_reduction
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...nodes.short_exchange import STRIDE_NBYTES
 from ...operators import bound_op
 from ...team.base import IntraBase as Intracomm

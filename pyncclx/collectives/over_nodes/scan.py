@@ -5,10 +5,10 @@ Each rank sends its vector to all ranks above, which fold the vectors they recei
 
 from __future__ import annotations
 
-from ...nodes.call import SpanningCall
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
+from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .folding import Folding, reduction_call

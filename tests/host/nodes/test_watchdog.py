@@ -10,9 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyncclx.errors import StepTimeout
-from pyncclx.nodes.engine import Transfer
-from pyncclx.nodes.program import Placed, Program
-from pyncclx.nodes.steps import CopyStep, ExchangeStep, Traffic
+from pyncclx.nodes.program import Program, Step
 from pyncclx.nodes.watchdog import PAUSE_S, Awaited, Watchdog
 
 RANK = 1
@@ -35,7 +33,7 @@ class Engine:
 
 
 def exchange(engine, name, peer):
-    return Placed(ExchangeStep(engine, name, [Transfer(peer, 0, 8)], [Transfer(peer, 8, 8)], Traffic()))
+    return Step(lambda team, stream, call: None, name, engine, (peer,))
 
 
 def awaited_of(program, *, deadline, end, look=lambda: None, absent=tuple, ends=None):
@@ -53,7 +51,7 @@ def awaited_of(program, *, deadline, end, look=lambda: None, absent=tuple, ends=
 def test_it_names_the_steps_and_the_ranks(names, text):
     engine = Engine()
     steps = [exchange(engine, name, 2 + number) for number, name in enumerate(names)]
-    program = Program("Allreduce", [Placed(CopyStep(0, 0, 0)), *steps], (), follows_streams=True)
+    program = Program("Allreduce", [Step(lambda team, stream, call: None), *steps], (), follows_streams=True)
     awaited = awaited_of(program, deadline=0.0, end=NEVER)
     assert awaited.is_over()
     (step, reason), *more = engine.aborted

@@ -63,11 +63,11 @@ def case_of(comm, nodes, **options):
 
 def sent(comm, call, *args, **options):
     """Bytes that this rank sends to other nodes in a call."""
-    traffic = comm.spanning.traffic
-    before = traffic.sent_nbytes
+    spanning = comm.spanning
+    before = spanning.sent_nbytes
     call(*args, **options)
     comm.synchronize()
-    return traffic.sent_nbytes - before
+    return spanning.sent_nbytes - before
 
 
 def going(case, nodes, source):

@@ -533,7 +533,7 @@ PYTHON = {
         "ranks/nodes/test_engine_collectives.py",
     ),
     "over nodes: sums in NCCL's order though it shows": Mutant(
-        "pyncclx/nodes/nccl_reductions.py",
+        "pyncclx/nodes/nccl_library.py",
         "if deterministic and ranks > 2:",
         "if False:",
         "ranks/nodes/test_engine_collectives.py",
