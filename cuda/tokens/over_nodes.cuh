@@ -10,7 +10,7 @@
 //
 // Ranks are those of the communicator, except for *local* ones; buckets are those of this node's
 // ranks.
-// Twin: CrossingArgs of pyncclx/tokens/over_nodes/parameters.py.
+// Twin: CrossingArgs of pyncclx/tokens/parameters.py.
 #pragma once
 #include "tokens/shuffle.cuh"
 

@@ -73,7 +73,7 @@ class Sides(NamedTuple):
 
 def _in_node(operation: str, given: FixedCounts) -> Call:
     """Return the call inside one node."""
-    return announced_call(operation, choose, given.pack(), (given.send, given.recv), ())
+    return announced_call(operation, choose, given.pack(), (given.send, given.recv))
 
 
 def exchange(comm: Intracomm, given: Sides) -> Call:

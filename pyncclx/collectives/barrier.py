@@ -19,6 +19,11 @@ def choose(layout: Layout, nbytes: int) -> Choice:
     return Choice("barrier", 1, 32, "one signal to every peer")
 
 
+def barrier_call() -> Call:
+    """Return a barrier of the ranks' streams."""
+    return Call(operation="Barrier", choose=choose, sized=(0,))
+
+
 class Signals(NamedTuple):
     """The checked arguments of a Barrier on the device."""
 
@@ -28,7 +33,7 @@ class Signals(NamedTuple):
 def _lower(comm: Intracomm, given: Signals) -> Call:
     if numba.wanted(given.algorithm):
         return numba.barrier(comm)
-    return Call(operation="Barrier", choose=choose, sized=(0,), arguments=b"", buffers=(), signature=())
+    return barrier_call()
 
 
 @lowered_by(_lower)

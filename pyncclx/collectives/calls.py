@@ -30,7 +30,7 @@ def announced_call(
     choose: Choose,
     arguments: bytes,
     buffers: tuple[Buffer, ...],
-    signature: tuple[Any, ...],
+    signature: tuple[Any, ...] = (),
     root: int | None = None,
 ) -> Call:
     """Return the call of an operation whose messages carry their lengths.

@@ -86,7 +86,6 @@ def copy_engine_call(
         operation=operation,
         choose=_choose,
         sized=(COPY_ENGINE,),
-        arguments=b"",
         buffers=buffers,
         signature=signature,
         after=_copying(rounds_of(bases), pack_call(describe(operation, signature))),

@@ -55,9 +55,9 @@ class Call:
     choose: Callable[..., Choice]  # the operation's function from a layout and `sized` to a choice
     sized: tuple[Any, ...]  # bytes of the message, and what else the choice depends on
     template: tuple[str, ...] = ()  # template arguments of the kernel: element type and operator, if any
-    arguments: bytes  # the kernel's arguments after the Team
-    buffers: tuple[Buffer, ...]  # the send buffer first, the receive buffer last
-    signature: tuple[Any, ...]  # values that kernels compare, since they must be equal on all ranks
+    arguments: bytes = b""  # the kernel's arguments after the Team
+    buffers: tuple[Buffer, ...] = ()  # the send buffer first, the receive buffer last
+    signature: tuple[Any, ...] = ()  # values that kernels compare, since they must be equal on all ranks
     before: Callable[[Team, Any], None] | None = None  # enqueues on a stream what runs before the kernel
     after: Callable[[Team, Plan, Any], None] | None = None  # enqueues on a stream what runs after the kernel
     is_again: bool = False  # `before` and `after` hold no arrays and serve equal calls too

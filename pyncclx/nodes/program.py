@@ -39,8 +39,8 @@ class SpanningCall:
 
     operation: str
     compose: Callable[[Any], None]
-    buffers: tuple[Buffer, ...]
-    signature: tuple[Any, ...]
+    buffers: tuple[Buffer, ...] = ()
+    signature: tuple[Any, ...] = ()
     empty: bool = False
     before: Callable[[Team, Any], None] | None = None
     after: Callable[[Team, Plan | None, Any], None] | None = None

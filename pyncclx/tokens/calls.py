@@ -13,8 +13,8 @@ from ..operators import row_transform
 from .launch import Launching, Move
 from .memory import address_of
 from .parameters import CollectArgs, CombineArgs, DispatchArgs
-from .row_types import CXX, array_type
 from .rows import Handle, Rows
+from .settings import CXX, array_type
 
 
 def dispatch(
@@ -84,20 +84,11 @@ def dispatch_move(
         weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
     applied = _applied(shuffle, transform, "dispatch", shuffle.rows_dtype)
     written = handle or shuffle.memory().new_handle(count)
-    to = written.outputs
     arguments = DispatchArgs(
         tokens=sent.address,
         experts=ids.address if ids else 0,
         weights=weights.address if weights else 0,
-        routes=to.routes,
-        ways=to.ways,
-        token_counts=to.token_counts,
-        counts=to.counts,
-        offsets=to.offsets,
-        total=to.total,
-        dropped=to.dropped,
-        row_experts=to.row_experts,
-        row_weights=to.row_weights,
+        **written.outputs._asdict(),
         token_count=count,
         expert_nbytes=ids.datatype.itemsize if ids else 0,
         reuse=handle is not None,

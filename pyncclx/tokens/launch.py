@@ -73,7 +73,7 @@ class Move:
 class Launching(Settings):
     """Base of a token shuffle that launches moves, with its memory and the begun move."""
 
-    _memory: Memory | None = None
+    _memory: Any = None  # `Memory`, or over nodes `SpanningMemory`
     _begun: Move | None = None  # move of which only the first half is launched
     _closed = False
 
@@ -83,7 +83,7 @@ class Launching(Settings):
         self._records: BoundedCache[Hashable, Callable[[], None]] = BoundedCache()
         self.remembered: BoundedCache[Hashable, RememberedMove] = BoundedCache()
 
-    def memory(self) -> Memory:
+    def memory(self) -> Any:
         """Return the shuffle's device memory; the first call allocates it (collective).
 
         Raise ValueError if the shuffle or its communicator has been freed.
@@ -91,8 +91,11 @@ class Launching(Settings):
         if self._closed or (self._memory is not None and self._memory not in self._memory.team.dependents):
             raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
         if self._memory is None:
-            self._memory = Memory(self)
+            self._memory = self._make_memory()
         return self._memory
+
+    def _make_memory(self) -> Any:
+        return Memory(self)
 
     def _end(self, operation: str) -> Any:
         move = self._begun

@@ -1,12 +1,45 @@
-"""The layout of a token shuffle's memory that all ranks map."""
+"""Layout of the memory that a shuffle's ranks map, and limits of few tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..launch.call import EARLY_THREADS, MOST_EARLY
 from ..memory.layout import PACK_NBYTES, ROW_NBYTES, Layout
-from . import limits
 from .settings import Settings
+
+# Few tokens travel as LL128 lines beside all choices, without an exchange of counts before. How many are few depends on
+# room. The first two limits are those of tables in shared memory (cuda/tokens/few_tokens.cuh).
+MOST_FEW_CHOICES = 1024  # choices of all ranks: kMostFewChoices
+MOST_FEW_COUNTS = 4096  # buckets times ranks: kMostFewCounts
+FEW_NBYTES = 8 << 20  # all slots for lines together; not measured
+
+# Up to so many choices of a rank, every block counts all of them, which is faster than waiting for the other blocks
+# (design_notes.md, "A token shuffle counts"; H200, 2026-11-21; times of other limits were not kept).
+ALONE_CHOICES = 4096
+
+# Up to so many tokens of a rank, or of all ranks together, blocks of 256 threads are enough, which can be launched
+# early. With blocks of 512 threads, 16 tokens take 0.3 µs more in a dispatch by a handle, 0.65 µs more in a combine,
+# and 0.1 µs less in a dispatch. See design_notes.md, "Few tokens are a chain of latencies"; 2 x H200, 32 blocks,
+# 2026-11-22.
+SOME_TOKENS = 4
+SOME_OF_ALL = 32
+
+# Up to so many tokens of all ranks, half of the blocks, of 256 threads, are enough: dispatch of 4 tokens takes 6.1 µs
+# instead of 6.3 µs (design_notes.md, "Of many tokens, too"; 2 x H200, 2026-11-22).
+FEWEST_OF_ALL = 8
+
+
+def grid_of(max_tokens: int, size: int, most: int, wanted: int | None) -> tuple[int, int | None]:
+    """Return the blocks of a shuffle's kernels, and the threads of each.
+
+    The blocks are `wanted` if that is given, else at most `most`. The threads are None for all that the device offers.
+    """
+    fewest = max_tokens * size <= FEWEST_OF_ALL
+    some = max_tokens <= SOME_TOKENS or max_tokens * size <= SOME_OF_ALL
+    blocks = wanted or (max(1, most // 2) if fewest else most)
+    return blocks, (EARLY_THREADS if fewest or (some and blocks > MOST_EARLY) else None)
+
 
 ALIGNMENT = 256  # bytes between possible starts of parts
 # Packs of a row that a row of lines holds, and those of a row of 8-bit floats: kStepPacks.
@@ -57,10 +90,10 @@ def plan(settings: Settings, blocks: int, *, lines: bool) -> Parts:
 
 def _few_tokens(settings: Settings, blocks: int, steps: int) -> int:
     size = settings.comm.size
-    if size * settings.buckets > limits.MOST_FEW_COUNTS:
+    if size * settings.buckets > MOST_FEW_COUNTS:
         return 0
-    few = min(settings.max_tokens, limits.MOST_FEW_CHOICES // (size * settings.k))
-    while few and size * blocks * 2 * ROW_NBYTES * _slot_rows(few, steps, blocks) > limits.FEW_NBYTES:
+    few = min(settings.max_tokens, MOST_FEW_CHOICES // (size * settings.k))
+    while few and size * blocks * 2 * ROW_NBYTES * _slot_rows(few, steps, blocks) > FEW_NBYTES:
         few -= 1
     return few
 

@@ -17,12 +17,10 @@ from ..memory.mapped import Window, allocate_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..operations import NUMBERS
 from ..team import members
-from . import limits
-from .layout import plan
+from . import layout
 from .parameters import ShuffleStruct
-from .row_types import array_type
-from .rows import Handle, Outputs, Rows, aligned, output_parts
-from .settings import Settings
+from .rows import Handle, Outputs, Rows, aligned, output_shapes, parts_of
+from .settings import Settings, array_type
 
 
 class Memory:
@@ -31,10 +29,10 @@ class Memory:
     def __init__(self, settings: Settings) -> None:
         self.settings, self.team = settings, settings.comm.team
         self._choose_grid()
-        self.parts = plan(settings, self.blocks, lines=members.has_lines(self.team.members))
+        self.parts = layout.plan(settings, self.blocks, lines=members.has_lines(self.team.members))
         self.window: Window = allocate_window(settings.comm, self.team.device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
-        self.output_parts = output_parts(settings)
+        self.output_parts = parts_of(output_shapes(settings))
         self.output_offsets = [part.offset for part in self.output_parts.values()]
         self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # shape (tokens, k), uint64
         try:
@@ -58,7 +56,7 @@ class Memory:
         # Blocks wait for each other, so all of them must be on the GPU at once.
         room = min(member.multiprocessors for member in team.members)
         wanted = settings.blocks and max(1, min(settings.blocks, room) // sharing)
-        self.blocks, threads = limits.grid_of(settings.max_tokens, team.size, team.layout.channels, wanted)
+        self.blocks, threads = layout.grid_of(settings.max_tokens, team.size, team.layout.channels, wanted)
         self.threads = min(threads or team.threads, team.threads)
         self.early = self.blocks * self.threads <= MOST_EARLY_THREADS // sharing
 
@@ -114,7 +112,7 @@ class Memory:
             capacity=settings.capacity,
             max_tokens=settings.max_tokens,
             few_tokens=parts.few_tokens,
-            alone_choices=limits.ALONE_CHOICES,
+            alone_choices=layout.ALONE_CHOICES,
             words_at=parts.words_at,
             results_of_token=settings.results_of_token,
             buckets=settings.buckets,

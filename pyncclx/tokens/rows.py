@@ -42,14 +42,17 @@ class Outputs(NamedTuple):
     row_weights: int
 
 
-def output_parts(settings: Settings) -> dict[str, Part]:
+Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array, by its name
+
+
+def output_shapes(settings: Settings) -> Shapes:
     """Return the arrays that a dispatch writes, in the order of `Outputs`.
 
     The routes follow them.
     """
     size, capacity = settings.comm.size, settings.capacity
     groups = size if settings.layout == "source" else len(settings.local_experts)
-    shapes = {
+    return {
         "ways": ((size, settings.max_tokens, settings.k), np.uint32),
         "token_counts": ((size,), np.int64),
         "counts": ((groups,), np.int64),
@@ -59,6 +62,10 @@ def output_parts(settings: Settings) -> dict[str, Part]:
         "row_experts": ((capacity,), np.int32),
         "row_weights": ((capacity,), np.float32),
     }
+
+
+def parts_of(shapes: Shapes) -> dict[str, Part]:
+    """Lay out arrays one after the other."""
     parts, end = {}, 0
     for name, (shape, dtype) in shapes.items():
         parts[name] = Part(aligned(end), shape, np.dtype(dtype))

@@ -23,11 +23,10 @@ from . import (
     exchanges,
     reduce,
     reduce_scatter,
-    rooted,
     scan,
 )
 
-_FILES = allgather, allreduce, alltoall, alltoallv, barrier, bcast, exchanges, reduce, reduce_scatter, rooted, scan
+_FILES = allgather, allreduce, alltoall, alltoallv, barrier, bcast, exchanges, reduce, reduce_scatter, scan
 # The file with each operation's lowering, a function with the name of the operation's module inside a node.
 _FILE = {name: next(file for file in _FILES if hasattr(file, row.module)) for name, row in COLLECTIVES.items()}
 #: The function that makes the call over nodes, by the one inside a node.

@@ -10,15 +10,14 @@ from ...nodes.engine import Transfer
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
-from ..barrier import Signals
-from .inside import barrier_call
+from ..barrier import Signals, barrier_call
 
 ON_HOST = "a message of each rank to all others"
 
 
 def barrier(comm: Intracomm, given: Signals) -> SpanningCall:
     """Lower Barrier."""
-    return SpanningCall(operation="Barrier", compose=_compose, buffers=(), signature=())
+    return SpanningCall(operation="Barrier", compose=_compose)
 
 
 def explain(places: Places, nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Exchanges in which every rank sends bytes to every rank, over nodes."""
+"""Operations over nodes that are one exchange: rooted ones, Alltoallw, and neighbours'."""
 
 from __future__ import annotations
 
@@ -11,7 +11,35 @@ from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..alltoallw import Sides, with_packed
 from ..calls import FixedCounts
+from ..rooted import Rooted
 from .movement import HOW, apart, exchange
+
+
+def gather(comm: Intracomm, given: Rooted) -> SpanningCall:
+    """Lower Gather, Gatherv, Scatter and Scatterv."""
+    root, own, each = given.root, Transfer(given.root, given.address, given.nbytes), []
+    if given.blocks is not None:
+        # Root's own block may be shorter than the place for it.
+        own = own._replace(nbytes=min(given.nbytes, given.blocks.nbytes[root]))
+        each = [Transfer(rank, given.blocks.address(rank), nbytes) for rank, nbytes in enumerate(given.blocks.nbytes)]
+        each[root] = each[root]._replace(nbytes=own.nbytes)
+    sends, receives = ([own], each) if given.gathers else (each, [own])
+    return SpanningCall(
+        operation=given.operation,
+        compose=partial(_compose_rooted, sends=sends, receives=receives),
+        buffers=given.buffers,
+        signature=(given.nbytes, root) if given.equal else (root,),
+    )
+
+
+gatherv = scatter = scatterv = gather
+
+
+def _compose_rooted(composition: Composition, *, sends: list[Transfer], receives: list[Transfer]) -> None:
+    rank = composition.places.rank
+    stays = {each for each in sends if each.peer == rank} & {each for each in receives if each.peer == rank}
+    leaving, coming = ([each for each in side if each not in stays] for side in (sends, receives))
+    exchange(composition, "exchange with root", leaving, coming)
 
 
 def alltoallw(comm: Intracomm, given: Sides) -> SpanningCall:

@@ -8,7 +8,7 @@ from ...arrays.buffers import Buffer
 from ...arrays.datatypes import TABLE
 from ...launch.call import Call
 from ...memory.parameters import MoveArgs, ReduceArgs
-from .. import allgatherv, allreduce, barrier, bcast, gatherv, reduce_scatter, scatterv
+from .. import allgatherv, allreduce, bcast, gatherv, reduce_scatter, scatterv
 from ..blocks import Blocks, pack_blocks
 from ..calls import FixedCounts, announced_call, choose_exchange
 from .pieces import Span
@@ -27,11 +27,6 @@ def blocks_from(address: int, spans: Sequence[Span]) -> Blocks:
     return Blocks(memory(address, end), [span.nbytes for span in spans], [span.begin for span in spans])
 
 
-def barrier_call() -> Call:
-    """Return a barrier of the ranks' streams."""
-    return Call(operation="Barrier", choose=barrier.choose, sized=(0,), arguments=b"", buffers=(), signature=())
-
-
 def bcast_call(address: int, nbytes: int, root: int) -> Call:
     """Return a broadcast of root's bytes."""
     return Call(
@@ -40,7 +35,6 @@ def bcast_call(address: int, nbytes: int, root: int) -> Call:
         sized=(nbytes, None),
         arguments=MoveArgs(send=address, recv=address, nbytes=nbytes, root=root).pack(),
         buffers=(memory(address, nbytes),),
-        signature=(),
     )
 
 
@@ -53,7 +47,6 @@ def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...])
         template=template,
         arguments=ReduceArgs(send=send, recv=recv, nbytes=nbytes).pack(),
         buffers=(memory(send, nbytes), memory(recv, nbytes)),
-        signature=(),
     )
 
 
@@ -69,7 +62,6 @@ def reduce_scatter_call(send: int, spans: Sequence[Span], recv: int, nbytes: int
         template=template,
         arguments=pack_blocks(blocks, send=send, recv=recv, nbytes=0),
         buffers=(blocks.buffer, memory(recv, nbytes)),
-        signature=(),
     )
 
 
@@ -85,7 +77,6 @@ def allgatherv_call(own: int, recv: int, spans: Sequence[Span], rank: int) -> Ca
         sized=(max(blocks.nbytes),),
         arguments=pack_blocks(blocks, send=own, recv=recv, nbytes=nbytes),
         buffers=(memory(own, nbytes), blocks.buffer),
-        signature=(),
     )
 
 
@@ -93,7 +84,7 @@ def gatherv_call(own: int, nbytes: int, recv: Blocks | None, root: int) -> Call:
     """Return a call in which rank r's bytes at `own` become block r of root's `recv`."""
     send, to = memory(own, nbytes), own if recv is None else recv.buffer.address
     arguments = pack_blocks(recv, send=own, recv=to, nbytes=nbytes, root=root)
-    return announced_call("Gatherv", gatherv.choose, arguments, (send, recv.buffer) if recv else (send,), ())
+    return announced_call("Gatherv", gatherv.choose, arguments, (send, recv.buffer) if recv else (send,))
 
 
 def scatterv_call(send: Blocks | None, own: int, nbytes: int, root: int) -> Call:
@@ -103,7 +94,7 @@ def scatterv_call(send: Blocks | None, own: int, nbytes: int, root: int) -> Call
     """
     source, recv = own if send is None else send.buffer.address, memory(own, nbytes)
     arguments = pack_blocks(send, send=source, recv=own, nbytes=nbytes, root=root)
-    return announced_call("Scatterv", scatterv.choose, arguments, (send.buffer, recv) if send else (recv,), ())
+    return announced_call("Scatterv", scatterv.choose, arguments, (send.buffer, recv) if send else (recv,))
 
 
 def alltoallv_call(send: Blocks, recv: Blocks, *, drops: bool = False) -> Call:
@@ -113,4 +104,4 @@ def alltoallv_call(send: Blocks, recv: Blocks, *, drops: bool = False) -> Call:
     """
     fixed = FixedCounts(send.buffer, recv.buffer, send.nbytes, send.begins, recv.nbytes, recv.begins)
     arguments = fixed.pack(drops=drops)
-    return announced_call("Alltoallv", choose_exchange, arguments, (send.buffer, recv.buffer), ())
+    return announced_call("Alltoallv", choose_exchange, arguments, (send.buffer, recv.buffer))

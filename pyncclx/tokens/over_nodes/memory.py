@@ -15,11 +15,10 @@ from ...memory.layout import HEADER_NBYTES, LEASE_OVERFLOW_OFFSET, Layout
 from ...memory.parameters import NO_PLACES, TeamStruct
 from ...nodes.spanning import Spanning
 from ...operations import NUMBERS
-from ..memory import Memory
-from ..row_types import ITEMSIZE
-from ..rows import Handle, Outputs, Part, Rows, aligned, output_parts
-from ..settings import Settings
-from .parameters import CrossingArgs
+from ..memory import Memory, address_of
+from ..parameters import CrossingArgs
+from ..rows import Handle, Outputs, Part, Rows, output_shapes, parts_of
+from ..settings import ITEMSIZE, Settings
 from .proxies import Proxies
 
 VALUE_NBYTES = 4  # bytes of a number that a collect moves
@@ -135,30 +134,24 @@ class SpanningMemory:
         """
         settings, places, slots = self.settings, self.spanning.places, self.proxies.slots
         tokens = slots * settings.max_tokens
-        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            name: (part.shape, part.dtype) for name, part in output_parts(settings).items()
-        }
+        shapes = output_shapes(settings)
         del shapes["token_counts"]
         shapes["ways"] = (places.local_size, tokens, settings.k), np.uint32
         shapes["routes"] = (tokens, settings.k), np.uint64
         shapes["where"] = (places.count, settings.max_tokens), np.int32
         shapes["crossing"] = (places.count + slots,), np.int64
-        parts, end = {}, 0
-        for name, (shape, dtype) in shapes.items():
-            parts[name] = Part(aligned(end), shape, np.dtype(dtype))
-            end = parts[name].end
-        return parts
+        return parts_of(shapes)
 
     def _zeros(self, nbytes: int) -> int:
         """Allocate memory of this rank alone; return its address."""
         self._arrays.append(self.xp.zeros(max(nbytes, 1), np.uint8))
-        return _address_of(self._arrays[-1])
+        return address_of(self._arrays[-1])
 
     def new_handle(self, tokens: int) -> SpanningHandle:
         """Allocate the arrays that a dispatch of `tokens` tokens writes."""
         parts = self.handle_parts
         memory = self.xp.empty(max(part.end for part in parts.values()), np.uint8)
-        at = {name: _address_of(memory) + part.offset for name, part in parts.items()}
+        at = {name: address_of(memory) + part.offset for name, part in parts.items()}
         inner = self.inner
         rows = Rows(inner.data, inner.scales if inner.scales.size else None, memory, parts)
         where, crossing = at.pop("where"), at.pop("crossing")
@@ -183,7 +176,3 @@ class SpanningMemory:
         self.spanning.refusals.claims.remove(self.claim)
         if self.inner in self.team.dependents:
             self.inner.close()
-
-
-def _address_of(array: Any) -> int:
-    return int(MPI.Get_address(array) if isinstance(array, np.ndarray) else array.data.ptr)

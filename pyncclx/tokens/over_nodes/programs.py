@@ -16,6 +16,7 @@ import numpy as np
 from ...collectives.over_nodes import allgather
 from ...collectives.over_nodes.pieces import blocks
 from ...launch import kernels
+from ...launch.sources import file_of
 from ...memory.parameters import TransformedRows
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
@@ -23,15 +24,13 @@ from ...nodes.program import Program
 from ...operators.row_transform import Applied, template_for
 from ..launch import Move
 from ..parameters import RECEIVE, SEND, CollectArgs, CombineArgs, DispatchArgs
-from ..row_types import CXX
+from ..settings import CXX
 from .memory import VALUE_NBYTES, SpanningHandle, SpanningMemory
 
 # Up to so many bytes are sent to another node padded. Not measured.
 PADDED_NBYTES = 64 << 10
-_FILE = "tokens/over_nodes.cu"
 _THREADS = 256  # threads per block of kernels that wait for nothing
 _TOKEN_THREADS = 32  # threads per token that is moved
-_WHOLE = SEND | RECEIVE
 
 _Compose = Callable[[Composition], None]
 
@@ -150,19 +149,14 @@ def _combine(
     }
 
     def add_inside(composition: Composition) -> None:
-        inside = replace(
-            arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=_WHOLE
-        )
-        _run_inside(memory, composition, move.operation, inside.pack(), template_for(move.applied, (element, element)))
+        _to_inbox(memory, composition, move.operation, arguments, template_for(move.applied, (element, element)))
 
     def cross(composition: Composition) -> None:
         _exchange(memory, composition, handle, memory.row_nbytes, capturing, backwards=True)
 
     def add(composition: Composition) -> None:
-        spanning = memory.spanning
-        function = kernels.get(spanning.local, spanning.team, "tokens/add_nodes.cu", "add_nodes", element, result)
-        threads = arguments.token_count * _TOKEN_THREADS
-        _launch(memory, composition, function, threads, memory.pack(move.operation, **of_call))
+        threads, template = arguments.token_count * _TOKEN_THREADS, (element, result)
+        _run(memory, move.operation, of_call, composition, kernel="add_nodes", threads=threads, template=template)
 
     return [in_turn(*([add_inside, cross] if phases & SEND else []), *([add] if phases & RECEIVE else []))]
 
@@ -178,10 +172,7 @@ def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs, capturi
     }
 
     def collect_inside(composition: Composition) -> None:
-        inside = replace(
-            arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=_WHOLE
-        )
-        _run_inside(memory, composition, move.operation, inside.pack(), ())
+        _to_inbox(memory, composition, move.operation, arguments, ())
 
     def cross(composition: Composition) -> None:
         _exchange(memory, composition, handle, row_nbytes, capturing, backwards=True)
@@ -207,17 +198,13 @@ def _run(
     *,
     kernel: str,
     threads: int,
+    template: tuple[str, ...] = (),
 ) -> None:
     """Add a kernel of this rank that needs `threads` threads."""
-    spanning = memory.spanning
-    function = kernels.get(spanning.local, spanning.team, _FILE, kernel)
-    _launch(memory, composition, function, threads, memory.pack(operation, **of_call))
-
-
-def _launch(memory: SpanningMemory, composition: Composition, function: Any, threads: int, parameters: bytes) -> None:
-    device = memory.team.device
+    spanning, device = memory.spanning, memory.team.device
+    function = kernels.get(spanning.local, spanning.team, file_of(kernel), kernel, *template)
     grid = max(1, min(-(-threads // _THREADS), device.max_channels))
-    composition.launch(function, grid, min(_THREADS, device.threads), parameters)
+    composition.launch(function, grid, min(_THREADS, device.threads), memory.pack(operation, **of_call))
 
 
 def _run_inside(
@@ -228,6 +215,20 @@ def _run_inside(
     function = kernels.get(spanning.local, spanning.team, f"tokens/{name}.cu", name, *template)
     parameters = inner.packed[operation] + arguments
     composition.launch(function, inner.blocks, inner.threads, parameters, early=inner.early)
+
+
+def _to_inbox(
+    memory: SpanningMemory,
+    composition: Composition,
+    operation: str,
+    arguments: CombineArgs | CollectArgs,
+    template: tuple[str, ...],
+) -> None:
+    """Add the operation's kernel inside the node, for all slots, with its results in the inbox."""
+    inside = replace(
+        arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=SEND | RECEIVE
+    )
+    _run_inside(memory, composition, operation, inside.pack(), template)
 
 
 def _share_words(memory: SpanningMemory, composition: Composition) -> None:

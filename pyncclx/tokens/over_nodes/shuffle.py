@@ -20,16 +20,8 @@ class SpanningShuffle(TokenShuffle):
     Either all ranks capture a call in a CUDA graph, or none does. A captured call sends the most possible rows.
     """
 
-    _memory: SpanningMemory | None  # type: ignore[assignment]
-
-    def memory(self) -> SpanningMemory:  # type: ignore[override]
-        """Return the memory; allocate it at the first use. Collective then."""
-        memory = self._memory
-        if self._closed or (memory is not None and memory not in memory.team.dependents):
-            raise ValueError("the token shuffle, or its communicator, has been freed; make a new one")
-        if memory is None:
-            memory = self._memory = SpanningMemory(self, self._spanning)
-        return memory
+    def _make_memory(self) -> SpanningMemory:
+        return SpanningMemory(self, self._spanning)
 
     @property
     def _spanning(self) -> Spanning:

@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ...communicator.adopting import Communicator
-from ...tokens.row_types import FLOAT8, GROUP, ITEMSIZE, array_type
+from ...tokens.settings import FLOAT8, GROUP, ITEMSIZE, array_type
 from . import environment, shuffle_peers, shuffle_plot, timing
 from .memory import array_module
 from .shuffle_settings import ROUTINGS, Setting, choose, settings_of, traffic

@@ -1,21 +1,21 @@
-"""pyncclx/tokens/parameters.py and cuda/tokens agree: the same fields at the same places, and the same limits."""
+"""pyncclx/tokens/parameters.py and cuda/tokens agree: the same fields at the same places, and the same layout."""
 
 from pyncclx.launch.sources import FILES
 from pyncclx.memory.cstruct import sizeof
 from pyncclx.memory.parameters import TEAM_NBYTES
-from pyncclx.tokens import layout, limits, parameters, row_types, settings
-from pyncclx.tokens.over_nodes.parameters import CrossingArgs
+from pyncclx.tokens import layout, parameters, settings
+from pyncclx.tokens.parameters import CrossingArgs
 from support.cxx_layout import check, needs_compiler
 
 SOURCES = ("tokens/dispatch.cu", "tokens/combine.cu", "tokens/collect.cu", "tokens/over_nodes.cu")
 CONSTANTS = {
     "kMaxBuckets": settings.MAX_BUCKETS,
     "kMaxChoices": settings.MAX_CHOICES,
-    "kMostFewChoices": limits.MOST_FEW_CHOICES,
-    "kMostFewCounts": limits.MOST_FEW_COUNTS,
+    "kMostFewChoices": layout.MOST_FEW_CHOICES,
+    "kMostFewCounts": layout.MOST_FEW_COUNTS,
     "kStepPacks<float>": layout.STEP_PACKS,
     "kStepPacks<Float8>": layout.SCALED_STEP_PACKS,
-    "kGroup": row_types.GROUP,
+    "kGroup": settings.GROUP,
     "kSend": parameters.SEND,
     "kReceive": parameters.RECEIVE,
 }
@@ -35,7 +35,7 @@ def test_structs_and_limits_are_those_of_the_kernels(tmp_path):
 
 
 def test_kernels_are_compiled_for_all_types():
-    cxx, rows = row_types.CXX, row_types.ROW_TYPES
+    cxx, rows = settings.CXX, settings.ROW_TYPES
     there = [(cxx[tokens], cxx[row]) for tokens in rows for row in rows[tokens]]
     back = [(cxx[tokens], cxx[out]) for tokens in rows for out in (tokens, "float32")]
     assert sorted(FILES["tokens/dispatch.cu"].templates()) == sorted(there)
