@@ -87,7 +87,7 @@ class Endings:
         self._abort(operation, reason)
 
     def _check_kernels(self) -> None:
-        """Raise the error that the node's kernels have recorded, with this communicator's ranks."""
+        """Raise the recorded error of the node's kernels, with this communicator's ranks."""
 
         def rank_of(local: int) -> int:
             return self.places.ranks_of(self.places.node)[local] if local >= 0 else -1  # -1 means any rank

@@ -53,7 +53,7 @@ class SpanningCall:
 
 
 class Step(NamedTuple):
-    """A part of a call, enqueued on a stream: a kernel, a copy, an exchange, a host function.
+    """A part of a call on a stream: a kernel, copy, exchange or host function.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Operations over nodes that are one exchange: rooted ones, Alltoallw, and neighbours'."""
+"""Operations over nodes that are one exchange: Gather, Scatter, Alltoallw."""
 
 from __future__ import annotations
 

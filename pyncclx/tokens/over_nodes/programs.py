@@ -224,7 +224,7 @@ def _to_inbox(
     arguments: CombineArgs | CollectArgs,
     template: tuple[str, ...],
 ) -> None:
-    """Add the operation's kernel inside the node, for all slots, with its results in the inbox."""
+    """Add the operation's kernel inside the node, for all slots; it writes the inbox."""
     inside = replace(
         arguments, out=memory.constants.inbox, token_count=memory.inner.settings.max_tokens, phases=SEND | RECEIVE
     )
