@@ -10,12 +10,11 @@ from .. import events
 from ..arrays.places import on_host
 from ..messages.base import MessageBase
 from ..messages.host.persistent import receive_init
+from ..messages.partitioned.base import PartitionedMessage
 from ..messages.partitioned.receive import PartitionedReceive
 from ..messages.partitioned.send import PartitionedSend
 from ..messages.persistent.base import PersistentMessage
-from ..messages.persistent.receive import PersistentReceive
-from ..messages.persistent.send import PersistentSend
-from ..messages.side import Side
+from ..messages.persistent.works import PersistentReceive, PersistentSend
 from ..requests.partitioned import PartitionedRequest
 from ..requests.persistent import Prequest
 from .methods import or_staged
@@ -61,7 +60,7 @@ class PersistentMessages(MessageBase):
         """
         if on_host(buf):
             return super().Send_init(buf, dest, tag)
-        return _request(PersistentSend(self, "Send_init", Side(buf, dest, tag)))
+        return _request(PersistentSend(self, "Send_init", buf, dest, tag))
 
     @or_staged
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
@@ -82,7 +81,7 @@ class PersistentMessages(MessageBase):
         """
         if on_host(buf):
             return cast(MPI.Prequest, super().Ssend_init(buf, dest, tag))
-        return _request(PersistentSend(self, "Ssend_init", Side(buf, dest, tag)))
+        return _request(PersistentSend(self, "Ssend_init", buf, dest, tag))
 
     @or_staged
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
@@ -103,7 +102,7 @@ class PersistentMessages(MessageBase):
         """
         if on_host(buf):
             return cast(MPI.Prequest, super().Rsend_init(buf, dest, tag))
-        return _request(PersistentSend(self, "Rsend_init", Side(buf, dest, tag)))
+        return _request(PersistentSend(self, "Rsend_init", buf, dest, tag))
 
     @or_staged
     def Recv_init(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
@@ -125,7 +124,7 @@ class PersistentMessages(MessageBase):
         """
         if on_host(buf):
             return receive_init(self, cast(Any, super().Recv_init(buf, source, tag)), buf)
-        return _request(PersistentReceive(self, "Recv_init", Side(buf, source, tag)))
+        return _request(PersistentReceive(self, "Recv_init", buf, source, tag))
 
     @or_staged
     def Psend_init(
@@ -170,7 +169,7 @@ class PersistentMessages(MessageBase):
         """
         if on_host(buf):
             return super().Psend_init(buf, partitions, dest, tag, info)
-        return _partitioned(PartitionedSend(self, "Psend_init", Side(buf, dest, tag), partitions))
+        return _request(PartitionedSend(self, "Psend_init", buf, dest, tag, partitions))
 
     @or_staged
     def Precv_init(
@@ -210,16 +209,10 @@ class PersistentMessages(MessageBase):
         """
         if on_host(buf):
             return super().Precv_init(buf, partitions, source, tag, info)
-        return _partitioned(PartitionedReceive(self, "Precv_init", Side(buf, source, tag), partitions))
+        return _request(PartitionedReceive(self, "Precv_init", buf, source, tag, partitions))
 
 
-def _partitioned(work: PartitionedSend | PartitionedReceive) -> PartitionedRequest:
-    request = PartitionedRequest(work)
-    request.emits(work.name, events.NATIVE, work.nbytes)
-    return request
-
-
-def _request(work: PersistentMessage) -> Prequest:
-    request = Prequest(work)
+def _request(work: PersistentMessage | PartitionedMessage) -> Prequest:
+    request = (PartitionedRequest if isinstance(work, PartitionedMessage) else Prequest)(work)
     request.emits(work.name, events.NATIVE, work.nbytes)
     return request

@@ -8,9 +8,9 @@ from mpi4py import MPI
 
 from .. import events
 from ..messages import calls, exchange
-from ..messages.begin import NOTHING, planned, stream_of
 from ..messages.host import receive as host_receive
 from ..messages.host.memory import gathered
+from ..messages.plan import NOTHING, planned, stream_of
 from ..messages.progress.unsent import going_on
 from .methods import or_staged
 from .persistent_messages import PersistentMessages

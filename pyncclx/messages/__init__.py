@@ -2,8 +2,8 @@
 
 `comm.Recv(array, source, tag)` takes these steps:
 
-1. `calls.py`: `receive` gets the `Plan` of the arguments (`side.py`) from `begin.py`. An earlier equal call has left
-   a cached plan. For a new one, source and tag are checked (`endpoint.py`), and the array is resolved (`typed.py`).
+1. `calls.py`: `receive` gets the `Plan` of the arguments from `plan.py`. An earlier equal call has left a cached plan.
+   For a new one, source and tag are checked (`endpoint.py`), and the array is resolved (`typed.py`).
 2. A host array has no plan: `Recv` of `communicator/point_to_point.py` calls mpi4py. `host/receive.py` finds envelopes
    in the received messages (`host/memory.py`, `host/landing.py`), and `host/fetch.py` fetches their data. `Recv_init`
    is in `host/persistent.py`.
@@ -22,10 +22,10 @@ the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Non
 `pending.py` and post their receive. The monitor thread (`progress/watcher.py`) polls posted receives while the program
 does not. `postbox.py` holds the state of the process, and `base.py` that of each communicator.
 
-Persistent requests (`persistent/base.py`, `persistent/send.py`, `persistent/receive.py`) begin an `Outgoing` or
-`Incoming` at each start. One launch serves all those that start together (`persistent/starts.py`,
-`persistent/batch.py`). In a graph they use channels instead (`persistent/channels.py`, `memory/channels.py`), which
-both ends set up when their messages match outside of graphs.
+Persistent requests (`persistent/base.py`, `persistent/works.py`) begin an `Outgoing` or `Incoming` at each start. One
+launch serves all those that start together (`persistent/starts.py`, `persistent/batch.py`). In a graph they use
+channels instead (`persistent/channels.py`, `memory/channels.py`), which both ends set up when their messages match
+outside of graphs.
 
 Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by the
 handshakes of `partitioned/letters.py`. These are on boards in device memory (`partitioned/board.py`), whose locations

@@ -14,8 +14,8 @@ from .endpoint import Endpoint
 from .envelope import Envelope, unpack
 from .memory.scratch import KEPT_NBYTES, PINNED_NBYTES
 from .mpi_transfer import received_spec
+from .plan import Plan
 from .probe import HOLDING, ProbedMessage
-from .side import Plan
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:

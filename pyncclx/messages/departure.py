@@ -17,7 +17,7 @@ from .memory.bounce import SLOT_NBYTES
 from .memory.scratch import PINNED_NBYTES, host_memory
 from .mpi_transfer import GAP_NBYTES, sent_spec
 from .persistent.channels import Outlet
-from .side import Plan
+from .plan import Plan
 from .typed import TypedBuffer
 
 #: The MPI call that sends the envelope, by whether the send is synchronous.

@@ -6,19 +6,17 @@ import itertools
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from mpi_bootstrap import Topology
 from mpi_bootstrap.presence import Note
 
-from ..arrays.buffers import Buffer
 from ..arrays.vectors import integer
 from ..backends import Device, Function
 from ..errors import Aborted, MPIError, PeerTimeout
 from ..memory import error_words
-from ..recording import layout as record_layout
 from ..recording.calls import Calls
 from ..recording.failures import noted
 from ..recovery import ulfm
@@ -40,7 +38,9 @@ from .partitioned.contacts import contact_tag, highest_tag
 from .partitioned.ends import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
-from .side import Plan
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 #: Names of the methods; their indices are in error records.
 OPERATIONS = (
@@ -148,14 +148,6 @@ class Endpoint:
         """Enqueue a copy on `stream`."""
         self._streams.add(stream)
         self.device.copy(to, source, nbytes, stream)
-
-    def plan(self, operation: str, buffer: Buffer, peer: int, tag: int) -> Plan:
-        """Make the plan of a send or receive whose arguments have been checked."""
-        facts = b""
-        if self.calls is not None:
-            nbytes, datatype, kind = buffer.nbytes, buffer.datatype.name, record_layout.MESSAGE
-            facts = self.calls.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
-        return Plan(operation, buffer, peer, tag, facts)
 
     def drain(self) -> None:
         """Wait on the host for all work enqueued but not captured; raise recorded errors."""

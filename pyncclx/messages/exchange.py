@@ -11,12 +11,11 @@ from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
-from .begin import NOTHING, planned, stream_of
 from .call_end import emit, end_call
 from .pending import message_request
+from .plan import NOTHING, Plan, plan_of, planned, stream_of
 from .receive import Incoming
 from .send import Outgoing
-from .side import Plan
 from .typed import TypedBuffer
 
 if TYPE_CHECKING:
@@ -139,7 +138,7 @@ def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> 
         address = copy.address
         endpoint.device.copy(address, buffer.address, buffer.nbytes, stream)
     own = Buffer(address, buffer.count, buffer.datatype, buffer.shape, False, buffer.stream, copy)
-    return endpoint.plan(operation, own, dest, tag), copy
+    return plan_of(endpoint, operation, own, dest, tag), copy
 
 
 class _Exchange(Work):

@@ -18,6 +18,7 @@ from ..arrays.buffers import Buffer
 from ..messages.endpoint import Endpoint
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.mpi_transfer import GAP_NBYTES
+from ..messages.plan import plan_of
 from ..messages.receive import Incoming
 from ..messages.send import Outgoing
 from ..requests.open_receives import let_receives_leave
@@ -82,7 +83,7 @@ def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Seale
         return Short.of(comm, contents, packed, _SEND)
     outgoing = Outgoing()
     try:
-        outgoing.begin(None, endpoint, endpoint.plan(_SEND, data, dest, tag), None, packed.stream)
+        outgoing.begin(None, endpoint, plan_of(endpoint, _SEND, data, dest, tag), None, packed.stream)
         # mpi4py sends the envelope in the object.
         envelope = _without_gap(outgoing.message)
         sealed = Sealed(outgoing, (contents.stream, contents.buffers, packed.forms, envelope, endpoint.rank, tag))
@@ -188,7 +189,7 @@ def _bring(endpoint: Endpoint, data: Any, stream: Any, message: bytes, source: i
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, len(message))
     incoming = Incoming()
-    incoming.begin(None, endpoint, endpoint.plan(_RECEIVE, data, source, tag), None, stream)
+    incoming.begin(None, endpoint, plan_of(endpoint, _RECEIVE, data, source, tag), None, stream)
     incoming.accept(np.frombuffer(message, np.uint8), status)
     incoming.finish(stream)
     return incoming

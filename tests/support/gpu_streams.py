@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from pyncclx import backends
-from pyncclx.messages import begin
+from pyncclx.messages import plan
 from pyncclx.messages.persistent import base as persistent
 from pyncclx.messages.postbox import POSTBOX
 from support import fake_driver
@@ -43,7 +43,7 @@ def installed():
         of_messages = patch.multiple(postbox, side_stream=streams.new_stream(), spare_events=[])
         launched = patch.object(postbox.receives, "_holds_all", False)
         # CuPy's arrays may be in the making; NumPy's, which stand for them, are not.
-        in_the_making = [patch.object(module, "is_of_current", bool) for module in (begin, persistent)]
+        in_the_making = [patch.object(module, "is_of_current", bool) for module in (plan, persistent)]
         _reclaim(postbox)
         with legacy, patch.multiple(device, **methods), of_messages, launched, in_the_making[0], in_the_making[1]:
             yield fake.library

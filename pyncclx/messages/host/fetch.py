@@ -17,6 +17,7 @@ from ...recording.failures import noted
 from ...requests.open_receives import LOCK
 from ..envelope import EMPTY, ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
 from ..memory.sender import can_read
+from ..plan import plan_of
 from ..receive import Incoming
 from .memory import HostMemory
 
@@ -113,7 +114,7 @@ class HostFetch:
         copy = endpoint.device.allocate_temporary(max(nbytes, 1), self._stream)
         buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
         incoming = Incoming()
-        incoming.begin(None, endpoint, endpoint.plan("Recv", buffer, source, MPI.ANY_TAG), None, self._stream)
+        incoming.begin(None, endpoint, plan_of(endpoint, "Recv", buffer, source, MPI.ANY_TAG), None, self._stream)
         self._copy, self._incoming = copy, incoming
 
     def finish(self, status: MPI.Status | None) -> None:

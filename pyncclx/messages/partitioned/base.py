@@ -26,7 +26,6 @@ from ...team.streams import current_stream, stream_for
 from ..call_end import StreamWait
 from ..endpoint import Endpoint
 from ..memory.arena import Piece, Pieces
-from ..side import Side
 from .arguments import MOST_ROUNDS, begin_arguments
 from .ends import FUNCTIONS
 
@@ -91,22 +90,25 @@ class PartitionedMessage(Partitioned):
     # Recorded after the launch that began the round; None in a graph.
     _began: Event | None = None
 
-    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int, *, writable: bool) -> None:
+    def __init__(
+        self, comm: MessageBase, operation: str, buf: Any, rank: int, tag: int, partitions: int, *, receives: bool
+    ) -> None:
         self.comm, self.name, self.endpoint, self._state = comm, operation, comm.endpoint, comm.state
         self.partitions = operator.index(partitions)
         if self.partitions < 1:
             raise MPIError(MPI.ERR_ARG, f"{operation}: partitions is {partitions}; there is at least one")
-        self.peer, self.tag = self._check(side)
-        device = self.endpoint.device
-        name = f"{operation}: {side.name}"
-        self.buffer = resolve(side.buf, name, writable=writable, device=device, blocks=self.partitions)
+        self.peer, self.tag = self._check(rank, tag)
+        name, device = f"{operation}: buf", self.endpoint.device
+        self.buffer = resolve(buf, name, writable=receives, device=device, blocks=self.partitions)
         self.places = places_of((self.buffer.owner,))
         self.pieces = Pieces(self.endpoint.postbox.arena)
         weakref.finalize(self, self.pieces.give_back).atexit = False
-        self.endpoint.partitioned.add(self)
+        ends = self.endpoint.partitioned
+        ends.add(self)
         FUNCTIONS.get()
+        self._key = None if self.is_nobodys else ends.letters.key(self.peer, self.tag, sends=not receives)
 
-    def _check(self, side: Side) -> tuple[int, int]:
+    def _check(self, rank: int, tag: int) -> tuple[int, int]:
         raise NotImplementedError
 
     @property

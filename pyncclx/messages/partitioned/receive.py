@@ -16,10 +16,9 @@ from ...requests.status import fill_empty
 from ...team.streams import current_stream
 from ..envelope import EMPTY, OFFERED, WINDOW, Envelope
 from ..memory.arena import Piece
-from ..side import Side
 from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
-from .letters import Key, located, refusal
+from .letters import located, refusal
 
 if TYPE_CHECKING:
     from ..base import MessageBase
@@ -41,16 +40,13 @@ class PartitionedReceive(PartitionedMessage):
     # The stream of the last copy from the landing buffer.
     _landed_on: Any = None
 
-    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
-        super().__init__(comm, operation, side, partitions, writable=True)
+    def __init__(self, comm: MessageBase, operation: str, buf: Any, rank: int, tag: int, partitions: int) -> None:
+        super().__init__(comm, operation, buf, rank, tag, partitions, receives=True)
         # Partitions copied from the landing buffer in this round.
         self._landed: set[int] = set()
-        self._key: Key | None = None
-        if not self.is_nobodys:
-            self._key = self.endpoint.partitioned.letters.key(self.peer, self.tag, sends=False)
 
-    def _check(self, side: Side) -> tuple[int, int]:
-        peer, tag = self.endpoint.check_receive(self.name, side.rank, side.tag)
+    def _check(self, rank: int, tag: int) -> tuple[int, int]:
+        peer, tag = self.endpoint.check_receive(self.name, rank, tag)
         if peer == MPI.ANY_SOURCE or (tag == MPI.ANY_TAG and peer != MPI.PROC_NULL):
             error = MPI.ERR_RANK if peer == MPI.ANY_SOURCE else MPI.ERR_TAG
             text = "MPI lets partitioned messages have neither MPI.ANY_SOURCE nor MPI.ANY_TAG; name source and tag"

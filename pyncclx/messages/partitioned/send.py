@@ -18,7 +18,6 @@ from ...requests.open_receives import LOCK
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.sender import address_of
 from ..persistent.batch import BLOCK_NBYTES
-from ..side import Side
 from .arguments import MOST_LISTED, send_arguments
 from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
@@ -108,20 +107,17 @@ class PartitionedSend(PartitionedMessage):
     # The stream on which `Pready` has launched kernels in this round.
     _side: Any = None
 
-    def __init__(self, comm: MessageBase, operation: str, side: Side, partitions: int) -> None:
-        super().__init__(comm, operation, side, partitions, writable=False)
+    def __init__(self, comm: MessageBase, operation: str, buf: Any, rank: int, tag: int, partitions: int) -> None:
+        super().__init__(comm, operation, buf, rank, tag, partitions, receives=False)
         # Partitions that the host has sent in this round.
         self._readied: set[int] = set()
         # Those whose kernel is launched only when the handshake is complete.
         self._waiting: list[int] = []
         # One stream for calls outside of captures (False), one for captures (True).
         self._streams: dict[bool, Any] = {}
-        self._key: Key | None = None
-        if not self.is_nobodys:
-            self._key = self.endpoint.partitioned.letters.key(self.peer, self.tag, sends=True)
 
-    def _check(self, side: Side) -> tuple[int, int]:
-        return self.endpoint.check_send(self.name, side.rank, side.tag)
+    def _check(self, rank: int, tag: int) -> tuple[int, int]:
+        return self.endpoint.check_send(self.name, rank, tag)
 
     # The handshake
 

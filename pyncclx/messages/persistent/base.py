@@ -20,7 +20,7 @@ from ...requests.work import Startable
 from ...system.process import held
 from ...team.streams import current_stream, is_of_current
 from ..pending import MessageWork
-from ..side import Side
+from ..plan import plan_of
 from ..typed import buffer_of
 from .batch import Message
 from .channels import Outlet
@@ -57,6 +57,7 @@ class PersistentMessage(MessageWork, Startable):
 
     starter, starts_alone = staticmethod(start_several), True
     make: Any
+    receives: bool
     producer: Hashable = None
     channel: Outlet | None = None
     needs_channel = False
@@ -65,21 +66,18 @@ class PersistentMessage(MessageWork, Startable):
     # The stream on which that part was started.
     _began_on: Any = None
 
-    def __init__(self, comm: MessageBase, operation: str, side: Side, *, receives: bool) -> None:
-        self.receives = receives
+    def __init__(self, comm: MessageBase, operation: str, buf: Any, rank: int, tag: int) -> None:
         self.active, self.comm, self.name = False, comm, operation
-        self.owner = self.endpoint = comm.endpoint
+        self.owner = self.endpoint = endpoint = comm.endpoint
         self._state = comm.state
-        self.peer, self.tag = self._check(side)
+        check = endpoint.check_receive if self.receives else endpoint.check_send
+        self.peer, self.tag = check(operation, rank, tag)
         if self.peer != MPI.PROC_NULL:
-            self.buffer = buffer_of(self.endpoint, f"{operation}: {side.name}", side.buf, writable=receives)
-            self._plan = self.endpoint.plan(operation, self.buffer, self.peer, self.tag)
+            self.buffer = buffer_of(endpoint, f"{operation}: buf", buf, writable=self.receives)
+            self._plan = plan_of(endpoint, operation, self.buffer, self.peer, self.tag)
             self.places = places_of((self.buffer.owner,))
             self.of_current = is_of_current((self.buffer,))
-            self.producer = self.endpoint.serial, self.buffer.stream, self.buffer.of_torch, self.of_current
-
-    def _check(self, side: Side) -> tuple[int, int]:
-        raise NotImplementedError
+            self.producer = endpoint.serial, self.buffer.stream, self.buffer.of_torch, self.of_current
 
     def check_owner(self) -> None:
         """Raise if the communicator has been freed or kernels have recorded an error."""

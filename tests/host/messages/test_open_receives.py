@@ -18,10 +18,10 @@ from pyncclx.messages.memory import sender as sender_memory
 from pyncclx.messages.memory.bounce import CLOCK, words_of
 from pyncclx.messages.partitioned.ends import PartitionedEnds
 from pyncclx.messages.partitioned.send import Meeting
+from pyncclx.messages.plan import Plan
 from pyncclx.messages.progress import polling as progress
 from pyncclx.messages.progress import watcher
 from pyncclx.messages.receive import Incoming
-from pyncclx.messages.side import Plan
 from pyncclx.messages.typed import TypedBuffer
 from pyncclx.requests import open_receives
 

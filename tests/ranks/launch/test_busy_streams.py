@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.arrays import places
-from pyncclx.messages import begin
+from pyncclx.messages import plan
 from support import device_memory, legacy_stream
 from support.arrays import Dlpack, host_only
 from support.forms import FORMS, call
@@ -179,7 +179,7 @@ def test_a_producer_is_waited_for(comm, streams):
 @pytest.mark.parametrize("count", [64, LONG])
 def test_a_receive_waits_for_what_was_before_it(comm, streams, monkeypatch, count):
     """Arrays of libraries with streams: the current one may be making them until the call, and goes on after it."""
-    monkeypatch.setattr(begin, "is_of_current", lambda _: True)
+    monkeypatch.setattr(plan, "is_of_current", lambda _: True)
     right, left = ring(comm)
     x, y = ramp(comm, count), np.zeros(count)
     producer = streams.new(blocking=True)

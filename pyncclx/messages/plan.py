@@ -1,9 +1,9 @@
-"""The beginning of a send or receive: its plan, cached or new, and its stream."""
+"""The plan of a send or receive: its checked arguments, cached or new, and its stream."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -14,15 +14,67 @@ from ..arrays.places import on_host
 from ..errors import NotSupported
 from ..launch.keys import MAKERS, NoKey
 from ..memory.error_words import FAILURE
+from ..recording.layout import MESSAGE
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..team.streams import is_of_current, stream_for
-from .side import Plan
+from .envelope import inline_nbytes
+from .memory.bounce import SLOT_NBYTES
 from .typed import buffer_of
 
 if TYPE_CHECKING:
     from ..backends import Event
     from .base import MessageBase
     from .endpoint import Endpoint
+
+_SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
+
+
+@dataclass(slots=True)
+class Plan:
+    """The arguments of a send or receive after all checks, cached for equal calls.
+
+    Attributes
+    ----------
+    operation : str
+    buffer : Buffer
+        In a cached plan it keeps no array alive; each message keeps its own.
+    rank, tag : int
+    facts : bytes
+        Packed fields of the message's entry in the flight recorder.
+    of_current : bool or None
+        Whether the current stream may still be writing the buffer; None if not known.
+    record : callable or None
+        Writes the entry of a send that is free at once; created at the first such send.
+    nbytes : int
+    room_nbytes : int
+        Largest size of MPI's message, with an envelope.
+    is_short : bool
+        Whether there is data and it fits into a slot of the bounce memory.
+    is_synchronous : bool
+        Whether it is a send that is complete only when it has been matched.
+    is_free_at_once : bool
+        Whether the stream's next work may reuse the buffer of a send, without the receiver.
+    """
+
+    operation: str
+    buffer: Buffer
+    rank: int
+    tag: int
+    facts: bytes
+    of_current: bool | None = None
+    record: Callable[[], None] | None = None
+    nbytes: int = field(init=False)
+    room_nbytes: int = field(init=False)
+    is_short: bool = field(init=False)
+    is_synchronous: bool = field(init=False)
+    is_free_at_once: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nbytes = nbytes = self.buffer.nbytes
+        self.room_nbytes, fits = inline_nbytes(nbytes), nbytes <= SLOT_NBYTES
+        self.is_short, self.is_synchronous = fits and nbytes > 0, self.operation in _SYNCHRONOUS
+        self.is_free_at_once = fits and not self.is_synchronous
+
 
 #: The plan of a side that sends to MPI.PROC_NULL, or receives from there.
 NOTHING = Plan("", Buffer(0, 0, datatypes.of("u1"), (0,), False, None, None), MPI.PROC_NULL, MPI.ANY_TAG, b"")
@@ -66,12 +118,21 @@ def _new_plan(
     if rank == MPI.PROC_NULL:
         return NOTHING
     buffer = buffer_of(endpoint, f"{operation}: {name}", buf, writable=writable)
-    plan = endpoint.plan(operation, buffer, rank, tag)
+    plan = plan_of(endpoint, operation, buffer, rank, tag)
     if key is not None and type(buffer) is Buffer and buffer.stream is None:
         plan.of_current = is_of_current((buffer,))
         plan.buffer = replace(buffer, owner=None)
         endpoint.plans[key] = plan
     return plan
+
+
+def plan_of(endpoint: Endpoint, operation: str, buffer: Buffer, peer: int, tag: int) -> Plan:
+    """Make the plan of a send or receive whose arguments have been checked."""
+    facts, calls = b"", endpoint.calls
+    if calls is not None:
+        nbytes, datatype = buffer.nbytes, buffer.datatype.name
+        facts = calls.facts_of_one(operation, MESSAGE, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
+    return Plan(operation, buffer, peer, tag, facts)
 
 
 def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:

@@ -1,7 +1,9 @@
-"""The work of requests of `Recv_init`."""
+"""The works of requests of `Send_init`, `Ssend_init`, `Rsend_init` and `Recv_init`."""
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -11,30 +13,59 @@ from ...errors import NotSupported
 from ...requests.status import status_of_no_source
 from ..envelope import channel_of
 from ..receive import Incoming
-from ..side import Side
+from ..send import Outgoing
 from ..typed import TypedBuffer
 from .base import PersistentMessage
 from .batch import Message
-from .channels import Inlet, inlet_of, unmatched
+from .channels import Inlet, inlet_of, outlet_of, unmatched
 
 if TYPE_CHECKING:
     from ..base import MessageBase
+
+# Time to wait for the receiver's answer. The receiver sends it when it completes its request.
+LONGEST_WAIT_S = 5.0
+
+
+class PersistentSend(PersistentMessage):
+    """The work of a request of `Send_init`, `Ssend_init` or `Rsend_init`."""
+
+    make, receives, needs_channel = Outgoing, False, True
+
+    def make_channel(self, stream: Any) -> None:
+        if isinstance(self.buffer, TypedBuffer):
+            self.buffer.allocate(self.endpoint.device, stream)
+        self.channel = outlet_of(self.endpoint, self.buffer.address, self.buffer.nbytes)
+        self.needs_channel = self.channel is None
+
+    def check_capture(self) -> None:
+        if self.channel is None:
+            how = "start it once before, and wait for it; a long message's memory must be shareable"
+            raise NotSupported(f"{self.name}: a graph cannot hold the first start, for MPI matches that: {how}")
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while not self.channel.is_answered:
+            if time.monotonic() > deadline:
+                why = f"rank {self.peer} has received it by no persistent request, or is on another node"
+                raise unmatched(self.name, why)
+            os.sched_yield()
+
+    def capture(self, stream: Any, batch: list[Message]) -> None:
+        assert self.channel is not None
+        if isinstance(self.buffer, TypedBuffer):
+            self.buffer.pack(self.endpoint, stream)
+        self.channel.send(batch, self.buffer.address, self.peer, self.tag)
 
 
 class PersistentReceive(PersistentMessage):
     """The work of a request of `Recv_init`."""
 
-    make = Incoming
+    make, receives = Incoming, True
     status: MPI.Status
     # The channel of the request that it was matched with last.
     _inlet: Inlet | None = None
 
-    def __init__(self, comm: MessageBase, operation: str, side: Side) -> None:
-        super().__init__(comm, operation, side, receives=True)
+    def __init__(self, comm: MessageBase, operation: str, buf: Any, rank: int, tag: int) -> None:
+        super().__init__(comm, operation, buf, rank, tag)
         self.status = status_of_no_source() if self.peer == MPI.PROC_NULL else MPI.Status()
-
-    def _check(self, side: Side) -> tuple[int, int]:
-        return self.endpoint.check_receive(self.name, side.rank, side.tag)
 
     def met(self, message: Incoming) -> None:
         """Cache the channel of a received message, for captures."""
