@@ -10,9 +10,9 @@
 3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`memory/scratch.py`,
    `mpi_transfer.py`).
 4. `Incoming.finish` waits for it. If no other receive is open, it waits in MPI. Otherwise it polls by
-   `progress/polling.py`, which launches receives in the order of their clocks (`progress/clock.py`).
+   `progress/polling.py`, which launches receives in the order of their clocks (`LamportClock` in `postbox.py`).
 5. `Incoming.launch` reads in the envelope where the data is. Data in the same MPI message is copied. For data in the
-   sender's memory (`memory/sender.py`, `memory/opened.py`) it packs the arguments of a kernel (`arguments.py`).
+   sender's memory (`memory/opened.py`) it packs the arguments of a kernel (`arguments.py`).
 6. `endpoint.py`: `Endpoint.launch` launches `pull` of `cuda/messages/point_to_point.cu`, which waits until the sender
    has set the ready word (`memory/bounce.py`), copies the data, and sets the done word.
 7. Back in `calls.py`: the current stream waits for the kernel, the status is set, and the call ends (`call_end.py`).
@@ -24,8 +24,7 @@ does not. `postbox.py` holds the state of the process, and `base.py` that of eac
 
 Persistent requests (`persistent/base.py`, `persistent/works.py`) begin an `Outgoing` or `Incoming` at each start. One
 launch serves all those that start together (`persistent/starts.py`, `persistent/batch.py`). In a graph they use
-channels instead (`persistent/channels.py`, `memory/channels.py`), which both ends set up when their messages match
-outside of graphs.
+channels instead (`persistent/channels.py`), which both ends set up when their messages match outside of graphs.
 
 Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by the
 handshakes of `partitioned/letters.py`. These are on boards in device memory (`partitioned/board.py`), whose locations

@@ -186,4 +186,4 @@ class Departure:
         """Free the place of a message whose envelope was not sent."""
         self.put, self._offered = b"", None
         if self.clock:
-            self.postbox.rescue.withdraw(self.clock)
+            self.postbox.bounce.withdraw(self.clock)

@@ -189,9 +189,9 @@ class Endpoint:
             sender, broken = self.senders.get(rank), frozenset[int]()
             bounce = self.postbox.opened.bounce_address(sender) if sender is not None else None
             if sender is not None and bounce is not None:
-                broken = self.postbox.rescue.receives(sender.uid, bounce)
+                broken = self.postbox.bounce.release_receives(sender.uid, bounce)
             self.broken.update((rank, clock) for clock in broken)
-            self.postbox.rescue.sends(self.peers.numbers[rank])
+            self.postbox.bounce.end_sends(self.peers.numbers[rank])
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[error_words.FAILURE] = error_words.LOST
 

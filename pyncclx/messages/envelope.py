@@ -46,7 +46,7 @@ class Sender:
     bounce_handle : bytes
         Opens its bounce memory, which has `bounce_nbytes`.
     socket : bytes
-        Address of the socket that receives answers, see `readers.py`.
+        Address of the socket that receives answers, see `peers.py`.
     token : bytes
         Proves that an answer is genuine.
     """

@@ -18,17 +18,44 @@ from .. import backends
 from ..backends import Device, Event
 from ..launch import kernels
 from ..recovery.detector import DETECTOR
+from ..requests.open_receives import LOCK
 from ..system.process import PerProcess
 from .envelope import Sender
 from .memory.arena import Arena
 from .memory.bounce import NBYTES, PLACES, BounceMemory
-from .memory.channels import ChannelMemory
 from .memory.opened import OpenedMemory
 from .memory.scratch import Scratch
-from .progress.clock import LamportClock
+from .peers import Readers
 from .progress.polling import PROGRESS
-from .progress.rescue import Rescue
-from .readers import Readers
+
+
+class LamportClock:
+    """Source of message clocks. Each exceeds the clocks sent or received before.
+
+    Source: L. Lamport, "Time, Clocks, and the Ordering of Events", CACM 21, 1978.
+
+    Kernels that receive are launched in the order of these clocks. Sent data can wait, on its sender's stream, only for
+    messages of smaller clock. So streams never wait for each other in a circle.
+
+    Attributes
+    ----------
+    now : int
+        The highest clock so far; it never decreases.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def next(self) -> int:
+        """Return the clock of a new message to send."""
+        with LOCK:
+            self.now += 1
+            return self.now
+
+    def observe(self, clock: int) -> None:
+        """Raise the clock to that of an arrived message, so that later sends exceed it."""
+        with LOCK:
+            self.now = max(self.now, clock)
 
 
 class Postbox:
@@ -47,11 +74,8 @@ class Postbox:
         Memory of other processes that is mapped here.
     clock : LamportClock
     arena : Arena
-    channel_memory : ChannelMemory
-    inlets : mapping of (bytes, int) to object
-        Receiving ends of channels that requests use, by the uid of the sender and the channel's number.
-    rescue : Rescue
-        Releases kernels that wait for ranks that have failed.
+    inlets : mapping of (Sender, int) to object
+        Receiving ends of channels that requests use, by the sender and the channel's number.
     receives : ReceiveProgress
     scratch, pinned_scratch : Scratch
     side_stream : stream
@@ -82,11 +106,9 @@ class Postbox:
             token=self.readers.token,
         )
         self.arena = Arena(device)
-        self.channel_memory = ChannelMemory(device, self.bounce.address, self.arena)
-        self.inlets: weakref.WeakValueDictionary[tuple[bytes, int], Any] = weakref.WeakValueDictionary()
+        self.inlets: weakref.WeakValueDictionary[tuple[Sender, int], Any] = weakref.WeakValueDictionary()
         self.clock, self.spare_events = LamportClock(), list[Event]()
         self.waits: dict[int, tuple[int, int]] = {}
-        self.rescue = Rescue(device, self.bounce)
         unsent = self.receives.unsent
         self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))
         self.side_stream: Any = None

@@ -16,7 +16,7 @@ from ..system.begun import has_begun
 from .arguments import PULL, PULL_MESSAGE
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
 from .memory.bounce import CLOCK, READY, TO_DONE
-from .memory.sender import address_of
+from .memory.opened import address_of
 from .persistent.batch import BLOCK_NBYTES, Message
 from .progress.beside_stream import OpenArrival
 from .receive_launch import end_launch, launch_together, leave
@@ -164,7 +164,7 @@ class Incoming(OpenArrival):
         # After an error, the kernel only sets the done word.
         data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
         nbytes, ready = 0 if self._error else envelope.nbytes, bounce + READY + CLOCK.size * place
-        postbox.rescue.pulled.setdefault(sender.uid, {})[place] = clock
+        postbox.bounce.pulled.setdefault(sender.uid, {})[place] = clock
         endpoint.senders[source] = sender
         words = ready, ready + TO_DONE, clock
         return PULL_MESSAGE, data, self.buffer.address, nbytes, *words, 0, 0, 0, source, self.status.tag

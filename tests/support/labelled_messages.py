@@ -65,4 +65,4 @@ def assert_all_read(comm):
 def end_unread(comm):
     """End this rank's messages that a test leaves unread, as those to a rank that has failed."""
     for number in comm.endpoint.peers.numbers:
-        comm.endpoint.postbox.rescue.sends(number)
+        comm.endpoint.postbox.bounce.end_sends(number)

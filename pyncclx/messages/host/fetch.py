@@ -16,7 +16,7 @@ from ...errors import PeerTimeout
 from ...recording.failures import noted
 from ...requests.open_receives import LOCK
 from ..envelope import EMPTY, ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
-from ..memory.sender import can_read
+from ..memory.opened import can_read
 from ..plan import plan_of
 from ..receive import Incoming
 from .memory import HostMemory

@@ -5,7 +5,11 @@
 A message that kernels move holds one *place* from its send until its receiver has read it. A place is a ready word and
 a done word; the first SLOTS places have a slot for data, too. The host hands out a place only after its last message is
 complete. So no kernel waits for a place, and a nonblocking send never blocks a stream. When no place is free, MPI
-transfers the data. The ends of channels have words of their own, see `memory/channels.py`.
+transfers the data. The ends of channels have words of their own, see `persistent/channels.py`.
+
+At the end of messages whose peer has failed, or that MPI has refused, this process writes the words that the peer would
+have written. Then kernels that wait for a failed rank return, and the place of a refused message is free. The abort
+word is not set: kernels of messages between live ranks read the same error record, and must continue.
 """
 
 from __future__ import annotations
@@ -15,16 +19,16 @@ import struct
 from ...backends import Device, Exported
 from ...requests.open_receives import LOCK
 from .headers import HEADER_NBYTES, HEADERS, Headers
-from .places import Places
+from .places import END_NBYTES, ENDS, EndPlaces, Places
 
 NBYTES = 2 << 20  # size of the bounce memory
 # Counters of the blocks of receiving kernels. Each stream has one, and MOST_MESSAGES more if it runs batches.
 ARRIVED_WORDS = 8192
-ENDS = 2048  # number of channel ends
-END_NBYTES = 32
 PLACES = 640
 SLOT_NBYTES = 32 << 10  # longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
+# A clock later than that of every message.
+_LAST = 0xFFFFFFFF
 _ARRIVED = HEADERS * HEADER_NBYTES
 READY = _ARRIVED + 4 * ARRIVED_WORDS  # offset of the ready words
 TO_DONE = CLOCK.size * PLACES  # distance of a place's done word from its ready word
@@ -43,11 +47,15 @@ class BounceMemory:
         Other processes map the memory by it.
     slots, tickets : Places
         Places of messages that are copied to a slot, and of messages that stay in their buffers.
+    ends : EndPlaces
+        Places of channel ends.
     slot_addresses : list of (int, int, int)
         For each place with a slot: addresses of its ready word and of the slot, and the slot's offset in this memory.
     arrived : ArrivedWords
     headers : Headers
         One header for each communicator.
+    pulled : dict of bytes to dict
+        By the uid of the sender and the place: the clock of the last message that a kernel here was launched for.
     """
 
     def __init__(self, device: Device) -> None:
@@ -55,16 +63,51 @@ class BounceMemory:
         self.address, self.handle = self._memory.address, self._memory.handle
         self.slots = Places(0, SLOTS, self.done_words)
         self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
-        base = self.address
+        self.ends, base = EndPlaces(device, end_address(self.address, 0)), self.address
         offsets = map(slot_offset, range(SLOTS))
         self.slot_addresses = [(words_of(base, place)[0], base + at, at) for place, at in enumerate(offsets)]
         self.headers = Headers(device, self.address)
         self.arrived = ArrivedWords(device, self.address + _ARRIVED, self.address + READY)
+        self.pulled: dict[bytes, dict[int, int]] = {}
 
     def done_words(self, first: int, number: int) -> tuple[int, ...]:
         """Return the current done words of `number` places, from place `first` on."""
         _, done = words_of(self.address, first)
         return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
+
+    def release_receives(self, uid: bytes, base: int) -> frozenset[int]:
+        """Release kernels that wait for data of a failed sender, whose memory is at `base`.
+
+        Return the clocks of messages whose data will never arrive.
+        """
+        pulled, (first, _) = dict(self.pulled.get(uid, {})), words_of(base, 0)
+        words = struct.unpack(f"={PLACES}Q", self._device.peek(first, CLOCK.size * PLACES))
+        broken = frozenset(clock for place, clock in pulled.items() if words[place] < clock)
+        if broken:
+            self.write(first, CLOCK.pack(_LAST) * PLACES)
+        return broken
+
+    def end_sends(self, number: int) -> None:
+        """End the messages to a rank (`Peers.numbers`), as if it had read them."""
+        for pool in (self.slots, self.tickets):
+            for place, clock in pool.held_for(number):
+                self._end(place, clock)
+
+    def withdraw(self, clock: int) -> None:
+        """End the message with a clock, which was not sent, if it has a place."""
+        for pool in (self.slots, self.tickets):
+            place = pool.place_of(clock)
+            if place is not None:
+                self._end(place, clock)
+
+    def _end(self, place: int, clock: int) -> None:
+        _, done = words_of(self.address, place)
+        self.write(done, CLOCK.pack(clock))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write to device memory at once, without waiting for streams of the program."""
+        with self._device.attached():
+            self._device.poke(address, data)
 
 
 class ArrivedWords(dict[tuple[int, int, int], int]):

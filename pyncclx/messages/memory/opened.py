@@ -1,14 +1,19 @@
-"""Mapped memory of other processes: bounce memory and allocations."""
+"""Mapped memory of other processes, and the data there that kernels fetch."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict, deque
+from typing import TYPE_CHECKING
 
 from mpi_bootstrap import node_identity
 
 from ...backends import Device, Peer
-from ..envelope import Envelope, Sender
+from ..envelope import EMPTY, INLINE, OFFERED, WINDOW, Envelope, Sender
+from .bounce import CLOCK, READY
+
+if TYPE_CHECKING:
+    from ..endpoint import Endpoint
 
 # Allocations of other processes. Their owners cannot reuse the memory while it is open here.
 MAX_OPEN = 64
@@ -117,3 +122,37 @@ class OpenedMemory:
             self._device.synchronize()
         for memory in memories:
             memory.close()
+
+
+def address_of(endpoint: Endpoint, envelope: Envelope, source: int) -> int:
+    """Return the address in this process of data in a rank's window or offered memory."""
+    if envelope.transport == WINDOW:
+        # All ranks create windows together, so each has a team.
+        assert endpoint.team is not None
+        return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
+    return endpoint.postbox.opened.data_address(envelope)
+
+
+def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
+    """Whether a long message's data can be read without waiting; False for short ones."""
+    return envelope.transport in (OFFERED, WINDOW) and can_read(endpoint, envelope)
+
+
+def can_read(endpoint: Endpoint, envelope: Envelope | None) -> bool:
+    """Whether a message's data can be read without waiting for its sender.
+
+    Memory of the sender can then be opened without waiting, too. There is no envelope if MPI has received the data.
+    """
+    if envelope is None or envelope.transport in (EMPTY, INLINE):
+        return True
+    if envelope.transport == WINDOW:
+        team = endpoint.team
+        # The window is being created.
+        if team is None or envelope.allocation not in team.windows.by_number:
+            return False
+    opened, sender = endpoint.postbox.opened, envelope.sender
+    bounce = opened.bounces.get(sender.uid) or opened.bounce_address(sender)
+    if bounce is None:
+        return False
+    ready = bounce + READY + CLOCK.size * envelope.place
+    return endpoint.device.peek(ready, CLOCK.size) == CLOCK.pack(envelope.clock)

@@ -1,15 +1,17 @@
-"""The pool of places in the bounce memory (see `bounce.py`)."""
+"""The pools of places in the bounce memory (see `bounce.py`)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 
-from ...backends import Exported
+from ...backends import Device, Exported
 from ...system.process import lock
 
 # Offered messages between two sweeps. A sweep closes exports of messages that are over, which may hold memory.
 _SWEEP = 32
+ENDS = 2048  # number of channel ends
+END_NBYTES = 32
 
 
 class Places:
@@ -61,3 +63,31 @@ class Places:
                 self._free.append(place)
                 if exported is not None:
                     exported.close()
+
+
+class EndPlaces:
+    """The places of channel ends, whose words begin at `address`."""
+
+    def __init__(self, device: Device, address: int) -> None:
+        self._device, self._address = device, address
+        self._free = deque(range(ENDS))  # the least recently used first
+        self._used: set[int] = set()
+
+    def take(self) -> int | None:
+        """Return the place of an end's words, cleared to zero; None if none is free."""
+        if not self._free:
+            return None
+        place = self._free.popleft()
+        # The words of a new place are zero already; clearing them would make the host wait.
+        if place in self._used:
+            self._device.fill_zero(self.address(place), END_NBYTES)
+        self._used.add(place)
+        return place
+
+    def address(self, place: int) -> int:
+        """Return the address of the words at a place."""
+        return self._address + END_NBYTES * place
+
+    def give_back(self, place: int) -> None:
+        """Add a place to the free ones."""
+        self._free.append(place)

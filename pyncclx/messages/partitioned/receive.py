@@ -207,5 +207,5 @@ class PartitionedReceive(PartitionedMessage):
             return False
         (epoch,) = self.peek(self.epoch, 1)
         words = WORD.pack((epoch + FAR) % (1 << 32)) * self.partitions
-        self.endpoint.postbox.rescue.write(self.epoch + WORD.size, words)
+        self.endpoint.postbox.bounce.write(self.epoch + WORD.size, words)
         return self.active

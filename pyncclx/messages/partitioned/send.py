@@ -16,7 +16,7 @@ from mpi4py import MPI
 from ...errors import MPIError, NotSupported
 from ...requests.open_receives import LOCK
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
-from ..memory.sender import address_of
+from ..memory.opened import address_of
 from ..persistent.batch import BLOCK_NBYTES
 from .arguments import MOST_LISTED, send_arguments
 from .arguments import partitions as pack_partitions
@@ -279,7 +279,7 @@ class PartitionedSend(PartitionedMessage):
     def let_go(self) -> bool:
         if self._other is not None:
             (epoch,) = self.peek(self._words, 1)
-            write = self.endpoint.postbox.rescue.write
+            write = self.endpoint.postbox.bounce.write
             write(self._other.words, WORD.pack((epoch + FAR) % (1 << 32)))
             write(self._words + WORD.size, WORD.pack((epoch * self._other.partitions + FAR) % (1 << 32)))
         return self.active

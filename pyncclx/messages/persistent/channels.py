@@ -23,7 +23,8 @@ from mpi4py import MPI
 from ...errors import NotSupported
 from ..arguments import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE
 from ..endpoint import Endpoint
-from ..envelope import EAGER, Envelope
+from ..envelope import EAGER, Envelope, channel_of
+from ..memory.arena import ALIGNMENT
 from ..memory.bounce import SLOT_NBYTES, end_address
 from .batch import Message, message
 
@@ -58,11 +59,14 @@ class Outlet:
     """
 
     def __init__(self, endpoint: Endpoint, nbytes: int, place: int) -> None:
-        self._device, memory, self._answered = endpoint.device, endpoint.postbox.channel_memory, False
-        self.number, self._place, self._nbytes = next(_numbers), place, nbytes
-        self._words = _Words.at(memory.address(place))
-        self._slots = memory.take_slots(nbytes) if 0 < nbytes <= SLOT_NBYTES else None
-        weakref.finalize(self, memory.give_back, place, self._slots).atexit = False
+        self._device, ends, arena = endpoint.device, endpoint.postbox.bounce.ends, endpoint.postbox.arena
+        self.number, self._place, self._nbytes, self._answered = next(_numbers), place, nbytes, False
+        self._words = _Words.at(ends.address(place))
+        weakref.finalize(self, ends.give_back, place).atexit = False
+        self._stride, self._slots = -(-nbytes // ALIGNMENT) * ALIGNMENT, None
+        if 0 < nbytes <= SLOT_NBYTES:
+            self._slots = arena.take(2 * self._stride)
+            weakref.finalize(self, arena.give_back, self._slots).atexit = False
         self.located = self.described(Envelope(endpoint.postbox.sender, EAGER, 0, nbytes)).of_channel
 
     def described(self, envelope: Envelope) -> Envelope:
@@ -70,7 +74,7 @@ class Outlet:
         slots, envelope = self._slots, envelope._replace(channel=self.number, channel_place=self._place)
         if slots is None:
             return envelope
-        return envelope.located(slots.memory)._replace(channel_offset=slots.offset, channel_stride=slots.stride)
+        return envelope.located(slots.memory)._replace(channel_offset=slots.offset, channel_stride=self._stride)
 
     @property
     def is_answered(self) -> bool:
@@ -87,7 +91,7 @@ class Outlet:
             batch.append(message(SIGNAL_MESSAGE, **common, epoch=sent))
             batch.append(message(AWAIT_MESSAGE, **common, epoch=awaited))
             return
-        slots = {"buffer": self._slots.address, "stride": self._slots.stride} if self._slots is not None else {}
+        slots = {"buffer": self._slots.address, "stride": self._stride} if self._slots is not None else {}
         batch.append(message(PUT_MESSAGE, **common, **slots, data=data, nbytes=self._nbytes, epoch=sent))
 
 
@@ -96,18 +100,15 @@ class Inlet:
 
     Attributes
     ----------
-    key : tuple
-        Key of the channel: `key_of` its envelopes.
     nbytes : int
         Length of each message.
     """
 
     def __init__(self, endpoint: Endpoint, bounce: int, envelope: Envelope, source: int, place: int) -> None:
-        memory = endpoint.postbox.channel_memory
+        ends = endpoint.postbox.bounce.ends
         self.nbytes, self._stride, self._source = envelope.nbytes, envelope.channel_stride, source
-        self.key = key_of(envelope)
-        self._theirs, self._mine = _Words.at(end_address(bounce, envelope.channel_place)), memory.address(place)
-        weakref.finalize(self, memory.give_back, place, None).atexit = False
+        self._theirs, self._mine = _Words.at(end_address(bounce, envelope.channel_place)), ends.address(place)
+        weakref.finalize(self, ends.give_back, place).atexit = False
         self._data = _opened(self, endpoint, envelope, source) if self.nbytes else 0
         self._continue(endpoint)
         self._answer(endpoint)
@@ -135,11 +136,6 @@ class Inlet:
         batch.append(message(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag))
 
 
-def key_of(envelope: Envelope) -> tuple[bytes, int]:
-    """Return the key of an envelope's channel: the sender's uid and channel number."""
-    return envelope.sender.uid, envelope.channel
-
-
 def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -> int:
     """Map a channel's data for the life of the inlet; return its address here."""
     if not envelope.channel_stride and not envelope.allocation_nbytes:
@@ -158,7 +154,7 @@ def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
     in_place = nbytes > SLOT_NBYTES and (team is None or team.windows.at(address) is None)
     if in_place and (device.exports_are_copies or device.allocation(address) is None):
         return None
-    place = endpoint.postbox.channel_memory.take_place()
+    place = endpoint.postbox.bounce.ends.take()
     return None if place is None else Outlet(endpoint, nbytes, place)
 
 
@@ -171,11 +167,11 @@ def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | Non
     bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
     if bounce is None:
         return None
-    key = key_of(envelope)
+    key = channel_of(envelope)
     inlet: Inlet | None = postbox.inlets.get(key)
     if inlet is not None:
         return inlet
-    place = postbox.channel_memory.take_place()
+    place = postbox.bounce.ends.take()
     if place is None:
         return None
     try:

@@ -10,7 +10,7 @@ from ...backends import Event
 from ..arrival import Arrival
 from ..endpoint import Endpoint
 from ..envelope import EMPTY, INLINE
-from ..memory.sender import can_read, is_ready
+from ..memory.opened import can_read, is_ready
 from ..typed import TypedBuffer
 
 

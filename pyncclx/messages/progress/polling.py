@@ -1,7 +1,7 @@
 """Progress of open receives: polls for messages, and launches of their kernels.
 
-Receiving kernels are launched in the order of their messages' clocks, see `clock.py`. Those that the monitor thread
-launches wait for nothing, so their order does not matter.
+Receiving kernels are launched in the order of their messages' clocks, see `LamportClock` in `postbox.py`. Those that
+the monitor thread launches wait for nothing, so their order does not matter.
 """
 
 from __future__ import annotations

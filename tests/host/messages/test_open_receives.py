@@ -14,7 +14,7 @@ from pyncclx.backends import host
 from pyncclx.messages import postbox as postbox_module
 from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
-from pyncclx.messages.memory import sender as sender_memory
+from pyncclx.messages.memory import opened as opened_memory
 from pyncclx.messages.memory.bounce import CLOCK, words_of
 from pyncclx.messages.partitioned.ends import PartitionedEnds
 from pyncclx.messages.partitioned.send import Meeting
@@ -84,9 +84,8 @@ def endpoint(device):
     postbox = SimpleNamespace(
         opened=Opened(),
         side_stream=SIDE,
-        bounce=SimpleNamespace(arrived=defaultdict(int)),
+        bounce=SimpleNamespace(arrived=defaultdict(int), pulled={}),
         scratch=SimpleNamespace(drop=lambda message, copied: None),
-        rescue=SimpleNamespace(pulled={}),
         spare_events=[],
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )
@@ -321,7 +320,7 @@ def test_a_window_that_is_being_made(endpoint, device):
 @pytest.mark.parametrize("transport", [EAGER, INLINE])
 def test_a_short_message_keeps_no_sender_waiting(endpoint, device, transport):
     device.word = 5
-    assert not sender_memory.is_ready(endpoint, receive_of(endpoint, transport).envelope)
+    assert not opened_memory.is_ready(endpoint, receive_of(endpoint, transport).envelope)
 
 
 def test_let_receives_leave(monkeypatch, endpoint, device):

@@ -231,7 +231,7 @@ def test_rounds_wrap_around(comm, epoch):
     whole_round(requests, 4)
     synchronize()
     MPI.Comm.Barrier(comm)
-    write = postbox.POSTBOX.get().rescue.write
+    write = postbox.POSTBOX.get().bounce.write
     write(receive._work.epoch, np.full(7, epoch, "u4").tobytes())
     write(send._work.epoch, np.array([epoch, epoch * 6 % (1 << 32)], "u4").tobytes())
     synchronize()
