@@ -15,7 +15,7 @@
    sender's memory (`memory/opened.py`) it packs the arguments of a kernel (`arguments.py`).
 6. `endpoint.py`: `Endpoint.launch` launches `pull` of `cuda/messages/point_to_point.cu`, which waits until the sender
    has set the ready word (`memory/bounce.py`), copies the data, and sets the done word.
-7. Back in `calls.py`: the current stream waits for the kernel, the status is set, and the call ends (`call_end.py`).
+7. Back in `calls.py`: the current stream waits for the kernel, the status is set, and the call ends (`pending.py`).
 
 `Send` takes the first two steps, too. Then `departure.py` chooses a transport for the receiver (`peers.py`) and sends
 the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Nonblocking calls return requests of
@@ -29,6 +29,5 @@ channels instead (`persistent/channels.py`), which both ends set up when their m
 Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by the
 handshakes of `partitioned/letters.py`. These are on boards in device memory (`partitioned/board.py`), whose locations
 MPI transfers on the program's communicator (`partitioned/contacts.py`). The kernels of `cuda/messages/partitioned.cu`,
-or the program's, then count partitions on the device. `partitioned/ends.py` holds the partitioned requests of a
-communicator, `partitioned/arguments.py` packs kernels' arguments, and `memory/arena.py` holds the memory.
+or the program's, then count partitions on the device. `memory/arena.py` holds the memory.
 """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from ..errors import MPIError
-from ..requests.open_receives import LOCK
+from ..requests.open_receives import LOCK, OpenReceive
 from .endpoint import Endpoint
 from .envelope import Envelope, unpack
 from .memory.scratch import KEPT_NBYTES, PINNED_NBYTES
@@ -22,23 +22,19 @@ if TYPE_CHECKING:
     from .base import MessageBase
 
 
-class Arrival:
+class Arrival(OpenReceive):
     """A receive into a device array, up to the arrival of its message.
 
     Attributes
     ----------
     status : MPI.Status
         Status of the message, set when it arrives.
-    clock : int
-        Clock of the message, set when it arrives; 0 if a host array was sent.
-    has_arrived : bool
-        Whether the message has arrived.
     envelope : Envelope or None
         Envelope of the message, set when it arrives; None if a host array was sent.
     """
 
-    clock = _entry = 0
-    has_arrived = _is_cancelling = False
+    _entry = 0
+    _is_cancelling = False
     envelope: Envelope | None = None
     _nbytes = 0  # length of the data
     _error: Exception | None = None

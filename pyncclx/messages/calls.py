@@ -12,8 +12,7 @@ from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import copy_status, status_of_no_source
-from .call_end import emit, end_call
-from .pending import message_request
+from .pending import emit, end_call, message_request
 from .plan import NOTHING, place_of, planned, stream_of
 from .probe import ProbedMessage
 from .receive import Incoming

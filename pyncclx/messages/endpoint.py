@@ -35,7 +35,7 @@ from .arguments import teams_of
 from .envelope import Sender
 from .memory.headers import Used
 from .partitioned.contacts import contact_tag, highest_tag
-from .partitioned.ends import PartitionedEnds
+from .partitioned.letters import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
 

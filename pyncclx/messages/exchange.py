@@ -11,8 +11,7 @@ from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
-from .call_end import emit, end_call
-from .pending import message_request
+from .pending import emit, end_call, message_request
 from .plan import NOTHING, Plan, plan_of, planned, stream_of
 from .receive import Incoming
 from .send import Outgoing

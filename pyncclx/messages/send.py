@@ -13,7 +13,7 @@ from mpi4py import MPI
 from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
 from ..system.begun import has_begun
-from .arguments import PUT, PUT_MESSAGE, SIGNAL_MESSAGE, offer_arguments
+from .arguments import OFFER, PUT, PUT_MESSAGE, SIGNAL_MESSAGE
 from .departure import Departure
 from .memory.bounce import words_of
 from .persistent.batch import Message
@@ -112,13 +112,8 @@ class Outgoing(Departure):
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
         ready_word, done_word = words_of(self.postbox.bounce.address, self._offered)
-        arguments = offer_arguments(
-            ready=ready_word if ready else 0,
-            done=done_word if wait else 0,
-            clock=self.clock,
-            peer=self.peer,
-            tag=self.plan.tag,
-        )
+        words = ready_word if ready else 0, done_word if wait else 0
+        arguments = OFFER.pack(*words, self.clock, self.peer, self.plan.tag)
         if wait:
             self.postbox.waits[self._offered] = self.clock, get_ident()
         has_launched = False

@@ -7,12 +7,12 @@ Behind that work a receive's kernel could not run, and if the peer waits for the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ..system.process import held, lock
 
 
-class OpenReceive(Protocol):
+class OpenReceive:
     """A receive that is open.
 
     Attributes
@@ -27,25 +27,22 @@ class OpenReceive(Protocol):
         Whether it is, or was, in `OPEN_RECEIVES`.
     is_awaited : bool
         Whether a call waits for it. Such a call makes the program's stream wait, too.
-    is_held_back : bool
-        Whether its kernel must not be launched yet, though its message has arrived.
     start_event : object
         None while its kernel belongs on its own stream.
     """
 
-    clock: int
-    has_arrived: bool
-    launched: bool
-    is_posted: bool
-    is_awaited: bool
-    start_event: Any
+    clock = 0
+    has_arrived = launched = is_posted = is_awaited = False
+    start_event: Any = None
 
     @property
     def is_held_back(self) -> bool:
         """Whether its kernel must not be launched yet, though its message has arrived."""
+        return False
 
     def poll(self) -> bool:
         """Poll for its envelope. Return True once, when it has arrived."""
+        raise NotImplementedError
 
     def leave_stream(self) -> None:
         """Launch its kernel on another stream later, after the work its stream has now."""
@@ -55,15 +52,19 @@ class OpenReceive(Protocol):
 
         If so, the receive has left its stream.
         """
+        return True
 
     def launch(self) -> None:
         """Launch the kernel that moves the data."""
+        raise NotImplementedError
 
-    def launch_first(self, receives: Sequence[Any], first: int) -> int:
-        """Launch this receive, `receives[first]`, and those after it that fit one launch.
+    def launch_first(self, _: Sequence[Any], first: int) -> int:
+        """Launch this receive, at index `first`, and those after it that fit one launch.
 
         Return the index of the first receive that has still to be launched.
         """
+        self.launch()
+        return first + 1
 
 
 OPEN_RECEIVES: list[OpenReceive] = held([])

@@ -16,22 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from ... import backends
 from ...arrays.buffers import resolve
 from ...arrays.readers import places_of
 from ...backends import Event
 from ...errors import MPIError, NotSupported, PeerTimeout
+from ...launch import kernels
 from ...requests.partitioned import Partitioned
 from ...requests.work import Wait
+from ...system.process import PerProcess
 from ...team.streams import current_stream, stream_for
-from ..call_end import StreamWait
+from ..arguments import MOST_ROUNDS, begin_arguments
 from ..endpoint import Endpoint
 from ..memory.arena import Piece, Pieces
-from .arguments import MOST_ROUNDS, begin_arguments
-from .ends import FUNCTIONS
+from ..pending import StreamWait
 
 if TYPE_CHECKING:
     from ..base import MessageBase
 
+#: The kernels of cuda/messages/partitioned.cu.
+FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/partitioned.cu"))
 WORD = struct.Struct("=I")
 # A word that is set this many rounds ahead releases all kernels that wait for it.
 FAR = 1 << 30

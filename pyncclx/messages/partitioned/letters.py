@@ -1,4 +1,4 @@
-"""Handshakes ("letters") between the two ends of partitioned messages.
+"""A communicator's partitioned messages: their ends, and handshakes ("letters") between two ends.
 
 The receiver's offer has the location of its memory; the sender answers. Both are on a board of the receiver's
 (`board.py`). MPI transfers only the location of a rank's first board to another rank, see `contacts.py`. So receives
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mpi_bootstrap
 
 from ...backends import Exported
-from ...errors import MPIError, NotSupported
+from ...errors import MPIError, NotSupported, PeerTimeout
 from ...requests.open_receives import LOCK
 from ..envelope import EMPTY, ENVELOPE_NBYTES, Envelope, unpack
 from ..memory.arena import Piece, Pieces
@@ -24,6 +24,7 @@ from .contacts import LOCATION, REFUSAL, Contacts, freed
 
 if TYPE_CHECKING:
     from ...backends import Device
+    from .base import PartitionedMessage
 
 _BODY_NBYTES = CONTENT_NBYTES - ENVELOPE_NBYTES
 
@@ -227,3 +228,51 @@ def located(envelope: Envelope, piece: Piece) -> Envelope:
 
 def _text(body: bytes) -> str:
     return body.rstrip(b"\0").decode(errors="replace")
+
+
+class PartitionedEnds:
+    """The ends of a communicator's partitioned messages.
+
+    Attributes
+    ----------
+    letters : Letters
+        Handshakes by which two ends exchange addresses.
+    spare_streams : list of stream
+        Streams of sending ends that have been freed, to be used again.
+    """
+
+    letters: Letters
+
+    def __init__(self) -> None:
+        self.spare_streams: list[Any] = []
+        self._ends: weakref.WeakSet[PartitionedMessage] = weakref.WeakSet()
+
+    def add(self, end: PartitionedMessage) -> None:
+        """Include an end in `let_go`, as long as it exists."""
+        self._ends.add(end)
+
+    def are_active(self) -> bool:
+        """Return whether any end has begun a round that is not over."""
+        return any(end.active for end in list(self._ends))
+
+    def meet(self) -> None:
+        """Wait until the ends of active messages have each other's addresses.
+
+        The calls that wait for the messages raise errors.
+        """
+        for end in list(self._ends):
+            try:
+                if end.active and not end.is_nobodys:
+                    end.meet()
+            except PeerTimeout:
+                return
+            except Exception:
+                continue
+
+    def let_go(self, rank: int) -> bool:
+        """Release kernels that wait for a rank that has failed.
+
+        Return whether any may be waiting.
+        """
+        waiting = [end.let_go() for end in list(self._ends) if end.peer == rank]
+        return any(waiting)

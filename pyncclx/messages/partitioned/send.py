@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from ...errors import MPIError, NotSupported
-from ...requests.open_receives import LOCK
+from ...requests.open_receives import LOCK, OpenReceive
+from ..arguments import MOST_LISTED, send_arguments
+from ..arguments import partitions as pack_partitions
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.opened import address_of
 from ..persistent.batch import BLOCK_NBYTES
-from .arguments import MOST_LISTED, send_arguments
-from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
 from .letters import Key, Offer, refusal
 
@@ -39,11 +39,8 @@ class _Other(NamedTuple):
     sent: int
 
 
-class Meeting:
+class Meeting(OpenReceive):
     """The wait for the receiver's offer; see `requests/open_receives.py`."""
-
-    clock, has_arrived, launched, is_posted, is_awaited, is_held_back = 0, False, False, False, False, False
-    start_event = None
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
@@ -61,12 +58,6 @@ class Meeting:
         self.has_arrived = is_dropped or self._offer is not None or self._error is not None
         return self.has_arrived
 
-    def leave_stream(self) -> None:
-        """Do nothing: this receive has no stream."""
-
-    def is_due(self) -> bool:
-        return True
-
     def launch(self) -> None:
         end = self._end()
         try:
@@ -80,10 +71,6 @@ class Meeting:
             if end is not None:
                 end.error = error
         self.launched = True
-
-    def launch_first(self, _: Sequence[Any], first: int) -> int:
-        self.launch()
-        return first + 1
 
 
 class PartitionedSend(PartitionedMessage):

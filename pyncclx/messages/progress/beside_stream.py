@@ -27,12 +27,6 @@ class OpenArrival(Arrival):
 
     Attributes
     ----------
-    launched : bool
-        Whether its kernel is launched.
-    is_posted : bool
-        Whether it is, or was, among the open receives.
-    is_awaited : bool
-        Whether a call waits for it.
     is_abandoned : bool
         Whether no call will finish it. Its kernel is then launched once the data can be read.
     is_settled : bool
@@ -41,7 +35,7 @@ class OpenArrival(Arrival):
         Event that the kernel waits for on the side stream; None while the kernel belongs on the receive's own stream.
     """
 
-    launched = is_posted = is_awaited = is_abandoned = is_settled = False
+    is_abandoned = is_settled = False
     start_event: Event | None = None
     _held_since = 0.0
 

@@ -16,7 +16,7 @@ from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
 from pyncclx.messages.memory import opened as opened_memory
 from pyncclx.messages.memory.bounce import CLOCK, words_of
-from pyncclx.messages.partitioned.ends import PartitionedEnds
+from pyncclx.messages.partitioned.letters import PartitionedEnds
 from pyncclx.messages.partitioned.send import Meeting
 from pyncclx.messages.plan import Plan
 from pyncclx.messages.progress import polling as progress
@@ -154,8 +154,7 @@ class End:
 
 def test_partitions_may_wait_for_a_peer_that_has_to_hear_from_this_rank_first():
     """So memory is not closed while the kernel of an `Endpoint` runs that sends partitions."""
-    owner, end = Device(), End()
-    ends = PartitionedEnds(owner)
+    ends, end = PartitionedEnds(), End()
     ends.add(end)
     endpoint = SimpleNamespace(partitioned=ends)
     assert Endpoint.is_of_messages.fget(endpoint)

@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx import NotSupported, PeerTimeout, Request
-from pyncclx.messages.call_end import StreamWait
+from pyncclx.messages.pending import StreamWait
 from support.arrays import Output, gpu_only, put, synchronize, xp
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reference import comparing

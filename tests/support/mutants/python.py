@@ -157,7 +157,7 @@ PYTHON = {
         "ranks/messages/test_plans.py",
     ),
     "a message of a communicator that blocks does not wait": Mutant(
-        "pyncclx/messages/call_end.py",
+        "pyncclx/messages/pending.py",
         '    if caller.blocking == "host":\n',
         "    if False:\n",
         "ranks/messages/test_plans.py",
