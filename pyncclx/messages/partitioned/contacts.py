@@ -9,6 +9,7 @@ number of these messages is limited, so that it need not post others later.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Iterable
 from contextlib import suppress
@@ -32,8 +33,8 @@ from ..progress.polling import PROGRESS
 LOCATION, REFUSAL = 1, 2
 _MOST = 2  # messages from one rank: a location and a refusal
 _NBYTES = ENVELOPE_NBYTES + 512  # length of a message, at most
-# Receives of deleted communicators, with their memory.
-_LOST: list[object] = []
+# Open receives of deleted communicators, with their memory.
+_LOST: list[tuple[MPI.Request, bytearray]] = []
 
 
 def freed() -> MPIError:
@@ -70,6 +71,8 @@ class Contacts:
         self.is_predefined = comm in (MPI.COMM_WORLD, MPI.COMM_SELF)
         self._is_inter, self._rank = comm.is_inter, comm.rank
         self._size = cast(MPI.Intercomm, comm).remote_size if comm.is_inter else comm.size
+        with LOCK:
+            _LOST[:] = [(request, room) for request, room in _LOST if not _has_ended(request)]
         self.guarded: set[int] = set()
         # Rank to open receives with their memory.
         self._open: dict[int, list[tuple[MPI.Request, bytearray]]] = {}
@@ -111,7 +114,7 @@ class Contacts:
             for room in (bytearray(_NBYTES) for _ in range(_MOST)):
                 begun.append((MPI.Comm.Irecv(self._comm, [room, MPI.BYTE], rank, contact_tag()), room))
         except MPI.Exception:
-            _LOST.append(begun)
+            _LOST.extend(begun)
             raise
         return begun
 
@@ -162,7 +165,15 @@ class Contacts:
     def leave(self) -> None:
         """Keep the receives open, because MPI is deleting the communicator."""
         self._comm = None
-        _LOST.append(self._open)
+        _LOST.extend(itertools.chain.from_iterable(self._open.values()))
+
+
+def _has_ended(request: MPI.Request) -> bool:
+    """Complete a receive if a message has matched it; return whether it has ended."""
+    try:
+        return not request or request.Test()
+    except MPI.Exception:
+        return True
 
 
 def _finalized() -> WeakSet[Contacts]:

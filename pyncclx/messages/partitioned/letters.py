@@ -87,6 +87,8 @@ class Letters:
         self._pieces: Pieces | None = None
         # Boards of each receiver, and offers on them that are not answered.
         self._opened: dict[int, list[PeerBoard]] = {}
+        # By rank: the last poll of open receives that has read its boards.
+        self._rounds: dict[int, int] = {}
         self._offers: dict[Key, Offer] = {}
         self._refused: dict[int, str] = {}
 
@@ -166,7 +168,10 @@ class Letters:
             return self._offers.get(key)
 
     def _read(self, rank: int) -> None:
-        """Store the new offers of a rank."""
+        """Store the new offers of a rank, once in each poll of all open receives."""
+        if self._rounds.get(rank) == self._postbox.receives.round:
+            return
+        self._rounds[rank] = self._postbox.receives.round
         if rank not in self._opened:
             location = self._contacts.take(rank, LOCATION)
             if location is not None:

@@ -33,10 +33,12 @@ class ReceiveProgress:
     device : Device
     unsent : Unsent
     watcher : Watcher
+    round : int
+        Number of the poll of all open receives that is under way, or the last one.
     """
 
     def __init__(self, device: Device) -> None:
-        self.device, self._turn = device, 0
+        self.device, self._turn, self.round = device, 0, 0
         self._holds_all = not device.launches_at_once
         # Receives that are being launched. A request that is dropped meanwhile must not post its receive again.
         self._leaving: list[OpenReceive] = []
@@ -186,7 +188,7 @@ class ReceiveProgress:
         found, arrived = True, []
         # Poll again: a message that causally precedes the one just received may have arrived meanwhile.
         while found:
-            found = False
+            self.round, found = self.round + 1, False
             for receive in OPEN_RECEIVES:
                 found |= not receive.has_arrived and receive.poll()
         for receive in OPEN_RECEIVES:

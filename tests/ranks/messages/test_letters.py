@@ -11,7 +11,9 @@ from mpi4py import MPI
 
 from pyncclx import Communicator, Prequest, Request
 from pyncclx.communicator import host_first
-from pyncclx.messages.partitioned.board import _SLOTS
+from pyncclx.messages.partitioned import contacts
+from pyncclx.messages.partitioned.board import _SLOTS, PeerBoard
+from pyncclx.requests.open_receives import LOCK
 from support.arrays import put, synchronize, xp
 from support.everywhere import assert_everywhere
 from support.labelled_messages import data_of
@@ -370,3 +372,38 @@ def test_a_source_that_is_no_int(own, source):
     own.Recv([room, MPI.BYTE], source(right), MPI.ANY_TAG, status)
     sending.Wait()
     assert_everywhere(own, received(own, room, status))
+
+
+def test_each_board_is_read_once_in_a_poll(own, monkeypatch):
+    """However many sends wait for an offer that is not there."""
+    (right, left), read, look = ring(own), [], PeerBoard.look
+    assert partitions(own)
+    x, y = put(np.zeros(8)), xp.zeros(8)
+    sends = [own.Psend_init(x, 2, right, TAG + i) for i in range(5)]
+    receives = [own.Precv_init(y, 2, left, TAG + i) for i in range(5)]
+    Prequest.Startall(sends)
+    with LOCK, monkeypatch.context() as patch:
+        patch.setattr(PeerBoard, "look", lambda board: read.append(board) or look(board))
+        own.endpoint.postbox.receives.launch_arrived()
+    is_right = len(read) == 1 and not any(send._work.is_met for send in sends)
+    MPI.Comm.Barrier(own)
+    Prequest.Startall(receives)
+    for send in sends:
+        send.Pready_range(0, 1)
+    Request.Waitall(receives + sends)
+    own.synchronize()
+    assert_everywhere(own, is_right, len(read))
+
+
+def test_ended_receives_of_deleted_communicators_are_dropped(comm):
+    """Each rank has the location of its right neighbour's board, so one receive has ended; the others stay."""
+    for _ in range(3):
+        other, before = comm.Dup(), len(contacts._LOST)
+        is_right = partitions(other)
+        other.synchronize()
+        MPI.Comm(other).Free()
+        number = len(contacts._LOST) - before
+        with comm.Dup() as following:
+            is_right &= partitions(following)
+        is_right &= len(contacts._LOST) - before == max(number - 1, 0) and all(each for each, _ in contacts._LOST)
+        assert_everywhere(comm, is_right, (number, len(contacts._LOST) - before))

@@ -158,8 +158,8 @@ PYTHON = {
     ),
     "a message of a communicator that blocks does not wait": Mutant(
         "pyncclx/messages/pending.py",
-        '    if caller.blocking == "host":\n',
-        "    if False:\n",
+        '    if caller.blocking == "host":\n        for message',
+        "    if False:\n        for message",
         "ranks/messages/test_plans.py",
     ),
     "memory of a message is used again before it has been copied": Mutant(
