@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -38,9 +38,6 @@ from .partitioned.contacts import contact_tag, highest_tag
 from .partitioned.letters import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 #: Names of the methods; their indices are in error records.
 OPERATIONS = (
@@ -115,9 +112,9 @@ class Endpoint:
         self.timeout_s = settings.TIMEOUT.get()
         self.failure: Exception | None = None
         self.teams = teams_of(OPERATIONS, header=header, watch=self.watch.address, timeout_s=self.timeout_s)
-        self.peers = Peers(self.serial, self.postbox, self.world_ranks, topology)
+        self.peers = Peers(self.serial, self.postbox.readers, self.world_ranks, topology)
         self._streams = UsedStreams(device)  # used by all threads since the last `drain`
-        self.plans: BoundedCache[Hashable, Plan] = BoundedCache()
+        self.plans: BoundedCache[Hashable, Any] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds()
         self.loss: Loss | None = None

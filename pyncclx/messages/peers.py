@@ -13,14 +13,10 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from mpi_bootstrap import Topology
 
 from .envelope import Sender
-
-if TYPE_CHECKING:
-    from .postbox import Postbox
 
 _ANSWER = struct.Struct("=16sQ")  # token, number
 _TOKEN_NBYTES = 16
@@ -33,7 +29,7 @@ class Peers:
     ----------
     serial : int
         Serial number of the endpoint in this process.
-    postbox : Postbox
+    processes : Readers
     world_ranks : sequence of int
         Rank of each peer in MPI.COMM_WORLD; negative if it has none.
     topology : callable
@@ -50,9 +46,9 @@ class Peers:
     """
 
     def __init__(
-        self, serial: int, postbox: Postbox, world_ranks: Sequence[int], topology: Callable[[], Topology | None]
+        self, serial: int, processes: Readers, world_ranks: Sequence[int], topology: Callable[[], Topology | None]
     ) -> None:
-        self._postbox, self._topology = postbox, topology
+        self._processes, self._topology = processes, topology
         self.numbers = [world if world >= 0 else (serial << 32) + rank for rank, world in enumerate(world_ranks)]
         self.readers: set[int] = set()
         self.far: set[int] = set()
@@ -63,7 +59,7 @@ class Peers:
         """Whether a rank is known to have opened this process's bounce memory."""
         if rank in self.readers:
             return True
-        if self.is_far(rank) or not self._postbox.readers.has(self.numbers[rank]):
+        if self.is_far(rank) or not self._processes.has(self.numbers[rank]):
             return False
         self.readers.add(rank)
         return True

@@ -96,7 +96,7 @@ def planned(
             key = operation, writable, MAKERS[type(buf)](buf), rank, tag
         except NoKey:
             pass
-    plan = None if key is None or endpoint is None else endpoint.plans.get(key)
+    plan: Plan | None = None if key is None or endpoint is None else endpoint.plans.get(key)
     if plan is not None and endpoint is not None:
         if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:
             endpoint.check()

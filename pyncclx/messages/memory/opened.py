@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mpi_bootstrap import node_identity
 
 from ...backends import Device, Peer
+from ...team.team import Team
 from ..envelope import EMPTY, INLINE, OFFERED, WINDOW, Envelope, Sender
 from .bounce import CLOCK, READY
 
-if TYPE_CHECKING:
-    from ..endpoint import Endpoint
+#: `Endpoint`, whose module imports this one.
+_Endpoint = Any
 
 # Allocations of other processes. Their owners cannot reuse the memory while it is open here.
 MAX_OPEN = 64
@@ -124,21 +125,22 @@ class OpenedMemory:
             memory.close()
 
 
-def address_of(endpoint: Endpoint, envelope: Envelope, source: int) -> int:
+def address_of(endpoint: _Endpoint, envelope: Envelope, source: int) -> int:
     """Return the address in this process of data in a rank's window or offered memory."""
-    if envelope.transport == WINDOW:
-        # All ranks create windows together, so each has a team.
-        assert endpoint.team is not None
-        return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
-    return endpoint.postbox.opened.data_address(envelope)
+    if envelope.transport != WINDOW:
+        opened: OpenedMemory = endpoint.postbox.opened
+        return opened.data_address(envelope)
+    # All ranks create windows together, so each has a team.
+    team: Team = endpoint.team
+    return team.windows[envelope.allocation].bases[source] + envelope.offset
 
 
-def is_ready(endpoint: Endpoint, envelope: Envelope) -> bool:
+def is_ready(endpoint: _Endpoint, envelope: Envelope) -> bool:
     """Whether a long message's data can be read without waiting; False for short ones."""
     return envelope.transport in (OFFERED, WINDOW) and can_read(endpoint, envelope)
 
 
-def can_read(endpoint: Endpoint, envelope: Envelope | None) -> bool:
+def can_read(endpoint: _Endpoint, envelope: Envelope | None) -> bool:
     """Whether a message's data can be read without waiting for its sender.
 
     Memory of the sender can then be opened without waiting, too. There is no envelope if MPI has received the data.
@@ -155,4 +157,5 @@ def can_read(endpoint: Endpoint, envelope: Envelope | None) -> bool:
     if bounce is None:
         return False
     ready = bounce + READY + CLOCK.size * envelope.place
-    return endpoint.device.peek(ready, CLOCK.size) == CLOCK.pack(envelope.clock)
+    device: Device = endpoint.device
+    return device.peek(ready, CLOCK.size) == CLOCK.pack(envelope.clock)

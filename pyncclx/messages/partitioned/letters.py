@@ -24,8 +24,9 @@ from .contacts import LOCATION, REFUSAL, Contacts, freed
 
 if TYPE_CHECKING:
     from ...backends import Device
-    from .base import PartitionedMessage
 
+#: `PartitionedMessage`, whose module imports this one.
+_End = Any
 _BODY_NBYTES = CONTENT_NBYTES - ENVELOPE_NBYTES
 
 
@@ -250,9 +251,9 @@ class PartitionedEnds:
 
     def __init__(self) -> None:
         self.spare_streams: list[Any] = []
-        self._ends: weakref.WeakSet[PartitionedMessage] = weakref.WeakSet()
+        self._ends: weakref.WeakSet[_End] = weakref.WeakSet()
 
-    def add(self, end: PartitionedMessage) -> None:
+    def add(self, end: _End) -> None:
         """Include an end in `let_go`, as long as it exists."""
         self._ends.add(end)
 
