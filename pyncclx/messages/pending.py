@@ -1,4 +1,4 @@
-"""The end of sends and receives of device arrays: works of requests, and ends of calls."""
+"""The works of requests of sends and receives of device arrays; the ends of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a send or receive: its checked arguments, cached or new, and its stream."""
+"""The plan of a send or receive, cached or new: its checked arguments, its stream."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class BounceMemory:
         return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
 
     def release_receives(self, uid: bytes, base: int) -> frozenset[int]:
-        """Release kernels that wait for data of a failed sender, whose memory is at `base`.
+        """Release kernels that wait for data of a failed sender; `base` is its memory.
 
         Return the clocks of messages whose data will never arrive.
         """

@@ -1,4 +1,4 @@
-"""A communicator's partitioned messages: their ends, and handshakes ("letters") between two ends.
+"""The ends of partitioned messages, and the handshakes ("letters") of two ends.
 
 The receiver's offer has the location of its memory; the sender answers. Both are on a board of the receiver's
 (`board.py`). MPI transfers only the location of a rank's first board to another rank, see `contacts.py`. So receives

@@ -1,4 +1,4 @@
-"""The works of requests of `Send_init`, `Ssend_init`, `Rsend_init` and `Recv_init`."""
+"""The works of requests of `Send_init` and its relatives, and of `Recv_init`."""
 
 from __future__ import annotations
 
