@@ -150,7 +150,7 @@ def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
 
 
 def _ranks_with(comm: MPI.Intracomm, value: bool) -> list[int]:
-    """Return the ranks whose value is True; exchanges one bit a rank. Collective."""
+    """Return the ranks whose value is True. Collective."""
     bits = bytearray(-(-comm.size // 8))
     bits[comm.rank // 8] |= value << comm.rank % 8
     complete(comm, plain(comm).Iallreduce(MPI.IN_PLACE, [bits, MPI.BYTE], MPI.BOR), memory=bits)
@@ -172,7 +172,7 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     Raises
     ------
     Exception
-        Some rank has not come in time, or will never come (`waiting.Judge`).
+        A rank has not called this in time, or never will (`waiting.Judge`).
 
     Notes
     -----
@@ -203,9 +203,9 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
 
 
 def allgather_objects(comm: MPI.Intracomm, value: T) -> list[T]:
-    """Return the objects of all ranks, pickled meanwhile, in rank order. Collective.
+    """Return the objects of all ranks, in rank order. Collective.
 
-    See `allgather_bytes`.
+    Objects are pickled; see `allgather_bytes`.
 
     Examples
     --------
@@ -221,14 +221,14 @@ _AGREED = "_agreed"  # the attribute of an exception that `agree` raises
 
 
 class _Agreed(NamedTuple):
-    """A failed agreement among some ranks, as an agreement among more ranks needs it."""
+    """Facts about a failed `agree`, on its exception, for an `agree` around it."""
 
     packed: bytes  # the exception, before ranks were named
     failed_here: bool
 
 
 def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Return what an operation returns, and what it raises; one of the two is None."""
+    """Run an operation; return its result and the exception that it raised, or None."""
     try:
         with interrupts_allowed():
             return operation(), None
@@ -237,23 +237,24 @@ def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None
 
 
 def _inner(failure: BaseException | None) -> _Agreed | None:
-    """Return the agreement among some ranks that raised a failure; None without one."""
+    """Return the facts of the inner `agree` that raised a failure; None without one."""
     return getattr(failure, _AGREED, None)
 
 
 def _failed_here(failure: BaseException | None) -> bool:
+    """Return whether the failure began on this rank, also inside an inner `agree`."""
     inner = _inner(failure)
     return failure is not None and (inner is None or inner.failed_here)
 
 
 def _packed(failure: BaseException | None) -> bytes:
-    """Return a failure as bytes; empty without a failure."""
+    """Return a failure as bytes to send to other ranks; empty without a failure."""
     inner = _inner(failure)
     return b"" if failure is None else _pack(failure) if inner is None else inner.packed
 
 
 def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: BaseException | None) -> BaseException:
-    """Return the packed error, with the failed ranks; `failure` is this rank's own."""
+    """Return the packed error naming failed ranks, or this rank's KeyboardInterrupt."""
     if failure is not None and not isinstance(failure, Exception):
         return failure
     agreed = _naming_ranks(_unpack(packed), failed, comm.size)
@@ -263,7 +264,7 @@ def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: Base
 
 
 def _pack(error: BaseException) -> bytes:
-    """Return an exception as bytes, never empty: its text, and its pickle if faithful."""
+    """Return an exception as bytes: its text, and its pickle if that restores it."""
     text = type(error).__name__
     try:
         text += f": {error}" if str(error) else ""
@@ -286,7 +287,7 @@ def _unpack(verdict: bytes) -> Exception:
 
 
 def _naming_ranks(error: Exception, failed: list[int], size: int) -> Exception:
-    """Append the failing ranks to an error's text, or as a note if that is impossible."""
+    """Return the error with the failed ranks in its text, or else in its notes."""
     where = f"[failed on rank{'s' * (len(failed) > 1)} {', '.join(map(str, failed))} of {size}]"
     before = str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -21,9 +21,7 @@ from .waiting import patience
 def allgather_fds(
     comm: MPI.Intracomm, fd: int, wanted: Collection[int], *, timeout: float | None = None
 ) -> dict[int, int]:
-    """Exchange file descriptors: receive those of the wanted ranks, send this rank's.
-
-    Collective.
+    """Send this rank's file descriptor; return those of the wanted ranks. Collective.
 
     Parameters
     ----------
@@ -71,7 +69,7 @@ def allgather_fds(
 
 
 class _Request(NamedTuple):
-    """The ranks whose descriptors a rank wants, and the address to send them to."""
+    """A rank's request: the ranks whose descriptors it wants, and its address."""
 
     address: Address
     hostname: str
@@ -105,10 +103,10 @@ def _check(requests: list[_Request]) -> None:
 def _exchange(
     mailbox: Mailbox, rank: int, receivers: Mapping[int, Address], wanted: frozenset[int], timeout: float
 ) -> dict[int, int]:
-    """Send to all receivers and collect from all wanted ranks, as queues allow.
+    """Send this rank's descriptor to all receivers; return those of the wanted ranks.
 
-    A socket's queue holds about ten datagrams. With more ranks, a rank that first sent everything and only then
-    received could deadlock with others.
+    It alternates between sends and receives. A socket's queue holds about ten datagrams, so ranks that first sent
+    everything and only then received could deadlock.
     """
     received: dict[int, int] = {}
     unsent = deque(receiver for receiver in receivers if receiver != rank)

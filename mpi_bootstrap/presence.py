@@ -1,9 +1,9 @@
-"""Detection of dead processes of this node, by a shared page of each.
+"""Detection of dead processes of this node, through a shared page of each process.
 
-The page has a robust mutex, in whose word Linux sets a bit when its holder dies: the mark. Linux sets it 0.1 to 10 ms
-after a SIGKILL, before it frees the process's memory, which can take a second and more. Sockets and pidfds take up to
-1.2 s. The page also has what its process can no longer answer: how it ended, when it ran last, and notes about failed
-communicators.
+The page has a robust mutex, which its process holds. When the process dies, Linux sets a bit in the mutex: the mark. It
+does so 0.1 to 10 ms after a SIGKILL, before it frees the process's memory, which can take a second and more. Sockets
+and pidfds report the death after up to 1.2 s. The page also holds what a dead process can no longer answer: how it
+ended, when it ran last, and its notes about failed communicators.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ class Note(NamedTuple):
     operation: str
 
     def pack(self) -> bytes:
-        """Return the bytes of the note in a page."""
+        """Return the note as bytes with a checksum, as a page holds it."""
         group, kind, *numbers, operation = self
         body = _NOTE.pack(0, group, kind.encode(), *numbers, operation.encode()[:40])[4:]
         return struct.pack("=I", zlib.crc32(body)) + body
@@ -83,7 +83,7 @@ def _text(field: bytes) -> str:
 
 
 class _Page:
-    """A page, mapped into this process."""
+    """A page of this or another process, mapped into this process."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, NBYTES)
@@ -97,7 +97,7 @@ class _Page:
 
 
 def _pid_namespace() -> int:
-    """Return the number of the PID namespace; 0 if /proc is hidden or another one's."""
+    """Return the number of this PID namespace; 0 if /proc does not show it."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
     except OSError:
@@ -164,12 +164,12 @@ class Presence(_Page):
         return offset is not None
 
     def beat(self, now_ns: int) -> None:
-        """Write a heartbeat: this process runs."""
+        """Write a heartbeat, by which peers see that this process runs."""
         self._long(_CPU_AT).value = time.process_time_ns()
         self._long(_BEAT_AT).value = now_ns
 
     def end(self, state: int, text: str = "") -> None:
-        """Write that this process ends by itself, and why."""
+        """Write to the page that this process ends by itself, and why."""
         data = text.encode()[:_MOST_TEXT_NBYTES]
         self._map[_TEXT_AT : _TEXT_AT + len(data)] = data
         self._word(_TEXT_NBYTES_AT).value = len(data)
@@ -181,7 +181,7 @@ class Presence(_Page):
         return _AtEnd(self, self._word(_STATE_AT), self._long(_BEAT_AT))
 
     def note(self, note: Note) -> None:
-        """Write a note for peers."""
+        """Write a note to the page, for peers to read."""
         with self._lock:
             number = self._word(_NOTES_AT).value
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
@@ -190,7 +190,7 @@ class Presence(_Page):
 
 
 class _AtEnd:
-    """Sets a process's state to ENDED when deleted; modules may be gone by then."""
+    """Sets its process's state to ENDED when deleted, though modules may be gone."""
 
     def __init__(self, page: _Page, state: ctypes.c_uint32, beat: ctypes.c_int64) -> None:
         self._page, self._state, self._beat = page, state, beat
@@ -226,13 +226,13 @@ class PeerPresence(_Page):
         return marked
 
     def is_quiet(self) -> bool:
-        """Return whether the process is at work and has written no new note."""
+        """Return whether the process runs and has written no note since `new_notes`."""
         quiet = self._count.value == self._read and self._state.value in (RUNNING, ENDING)
         return quiet and not self._is_marked()
 
     @property
     def has_died(self) -> bool:
-        """Whether the process has ended without writing so."""
+        """Whether the process has ended without a call of `Presence.end`."""
         return self._is_marked() and self._state.value == RUNNING
 
     @property
@@ -270,10 +270,10 @@ class PeerPresence(_Page):
         return notes
 
     def is_gone(self) -> bool:
-        """Return whether nothing of the process runs any more, not even on a GPU.
+        """Return whether the process has ended with all its work, also that on a GPU.
 
-        Linux has then closed what it had open, and /proc shows that. /proc has no process of another PID namespace; for
-        those it is true when the mark is older than `CLOSING_S`.
+        Linux has then closed the files and devices that it had open, and /proc shows the end. /proc does not show
+        processes of another PID namespace. They count as gone when the mark is older than `CLOSING_S`.
         """
         if not self._has_number_here:
             return self._is_marked() and time.monotonic() - (self._marked_s or 0.0) >= CLOSING_S

@@ -55,9 +55,9 @@ def where(spec: Any) -> str | None:
 
 
 def on_host(*buffers: Any) -> bool:
-    """Return whether a call is mpi4py's, because no buffer is a device array.
+    """Return whether mpi4py has to run a call, because no buffer is a device array.
 
-    `resolve` rejects a mixture.
+    `resolve` refuses a mixture of host and device arrays.
     """
     for buffer in buffers:
         kind = type(buffer)
@@ -69,7 +69,7 @@ def on_host(*buffers: Any) -> bool:
 def on_device(value: Any) -> bool:
     """Return whether counts or displs are a device array.
 
-    On the host device, NumPy arrays and buffer objects are not.
+    On the host device, NumPy arrays and objects with Python's buffer protocol count as host arrays here.
     """
     # None, integers, lists and tuples have no reader.
     read = reader_of(value)
@@ -79,7 +79,7 @@ def on_device(value: Any) -> bool:
 
 
 def place(array: Any, read: Reader) -> str | None:
-    """Return the location of an array, like `where`, from the array and its reader.
+    """Return the location of an array, like `where`, from the array and its `Reader`.
 
     This creates no context and loads no array library. If the process has no GPU yet, the GPU of the first device
     array becomes the process's GPU.

@@ -19,7 +19,7 @@ class Memory(Protocol):
         """Allocate zeroed memory that other processes can map."""
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> Peer:
-        """Map memory of another process by IPC handle, or by descriptor, which is closed."""
+        """Map a peer's shared memory by IPC handle, or by descriptor, which this closes."""
 
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory that kernels and the host read and write."""
@@ -46,10 +46,10 @@ class Memory(Protocol):
         """Return whether kernels can use this address."""
 
     def room(self, address: int, nbytes: int) -> int:
-        """Return how many of `nbytes` bytes from an address kernels can use."""
+        """Return how many of the `nbytes` bytes that begin at an address kernels can use."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return how many of these bytes each allocation has; CUDA copies from one only."""
+        """Return the bytes in each allocation, in order; one copy reads from one only."""
 
 
 class Kernels(Protocol):
@@ -83,8 +83,8 @@ class Kernels(Protocol):
     ) -> bytes:
         """Compile kernels and the function that they call, and return an image for `load`.
 
-        `file` is relative to the CUDA source folder; kernels are named as C++ expressions. A cached image of all
-        kernels of `within` serves as well.
+        `file` is relative to the CUDA source folder. `instantiations` names the kernels as C++ expressions. If an image
+        with all kernels of `within` is cached, it is returned instead of a new one.
         """
 
     def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
@@ -130,7 +130,7 @@ class Streams(Protocol):
     """Streams, events, and the order in which work runs."""
 
     def current_stream(self) -> Any:
-        """Return the stream for work without a named stream; None for the host device's.
+        """Return the stream for calls that name none; None on the host device.
 
         The device becomes the current one, because CUDA's default stream is that of the current device.
         """
@@ -142,9 +142,9 @@ class Streams(Protocol):
         """Return this thread's private stream, made at first use; it waits for no other."""
 
     def current_and_private(self) -> tuple[Any, Any]:
-        """Return the current stream, and `private_stream` if that is the default one.
+        """Return the current stream, and a private one if that is CUDA's default stream.
 
-        The second is None otherwise. The default stream waits for most other streams.
+        The second is None otherwise. Use it instead of the default stream, which waits for most other streams.
         """
 
     def named_stream(self, value: Any) -> Any:
@@ -157,13 +157,13 @@ class Streams(Protocol):
         """
 
     def external_stream(self, pointer: int) -> Any:
-        """Return a stream of another library by the driver's handle."""
+        """Return a stream for the driver's handle of another library's stream."""
 
     def new_stream(self) -> Any:
         """Return a new stream that waits for no other."""
 
     def synchronize(self, stream: Any = ...) -> None:
-        """Wait until all work on a stream, or on all if none is named, has finished."""
+        """Wait on the host for all work on a stream; without an argument, on all streams."""
 
     def order(self, first: Any, then: Any) -> None:
         """Make work enqueued on `then` from now on wait for the work now on `first`."""
@@ -214,7 +214,7 @@ class Streams(Protocol):
 
 
 class Exports(Protocol):
-    """Memory for messages between two processes that do not call it at the same time.
+    """Memory that two processes share for messages, without a collective call.
 
     Attributes
     ----------
@@ -228,10 +228,13 @@ class Exports(Protocol):
         """Allocate zeroed memory that any process can open, until this process ends."""
 
     def allocation(self, address: int) -> Exported | None:
-        """Return the allocation at an address for others to open; None if they cannot."""
+        """Return the allocation at an address with its handle for other processes.
+
+        Return None if they cannot open it.
+        """
 
     def export(self, address: int, nbytes: int) -> Exported | None:
-        """Let other processes open the memory at an address; None if they cannot."""
+        """Return memory with a handle for other processes; None if they cannot open it."""
 
     def open_exported(self, handle: bytes, nbytes: int) -> Peer:
         """Map an allocation of another process by its handle.

@@ -1,7 +1,8 @@
-"""From arguments to a description, and from that to a call.
+"""Decorators that turn a check of arguments into functions that make calls.
 
-An operation's function checks its arguments and returns their description. `lowered_by` makes it return the call inside
-a node. `over_nodes` makes the function for ranks on several nodes from the same description.
+An operation has one function that checks its arguments and returns a description of them. `lowered_by` decorates it:
+the result makes the `Call` inside a node. `over_nodes` makes a second function from the same description, which makes
+the `SpanningCall` for ranks on several nodes.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _Call = TypeVar("_Call")
 
 
 class _Describing(NamedTuple):
-    """A function that describes calls, and the kinds of its buffers."""
+    """A function that describes an operation's arguments, and its buffers' kinds."""
 
     describe: Callable[..., Any]
     kinds: tuple[str, ...]
     at_root: str | None
 
     def lowered(self, lower: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        """Return the function that makes calls by a lowering."""
+        """Return a function that describes the arguments and passes that to `lower`."""
         describe = self.describe
 
         @functools.wraps(describe)
@@ -48,14 +49,15 @@ _DESCRIBING: dict[Callable[..., Any], _Describing] = {}
 def lowered_by(
     lower: Callable[[Intracomm, _Given], _Call], *kinds: str, at_root: str | None = None
 ) -> Callable[[Callable[_P, _Given | None]], Callable[_P, _Call | None]]:
-    """Let a function that describes calls make those inside a node.
+    """Decorate a function that describes arguments, so that it returns a `Call`.
 
-    It has the method's name and parameters, and returns None for host arrays, which mpi4py handles.
+    The decorated function has the name and parameters of the communicator's method. It returns a description of the
+    checked arguments, or None for host arrays, which mpi4py handles. The result makes calls inside one node.
 
     Parameters
     ----------
     lower : callable
-        ``lower(comm, description)`` returns the call.
+        ``lower(comm, description)`` returns the `Call`.
     *kinds, at_root
         Parameters of `takes_derived`. Without kinds the operation takes no derived datatypes.
     """
@@ -72,9 +74,14 @@ def lowered_by(
 def over_nodes(
     make: Callable[..., Any], lower: Callable[[Intracomm, Any], SpanningCall]
 ) -> Callable[..., SpanningCall | None]:
-    """Return the function that makes an operation's calls over nodes by a lowering.
+    """Return a function that makes an operation's calls for ranks on several nodes.
 
-    `make` makes the calls inside a node.
+    Parameters
+    ----------
+    make : callable
+        The operation's function that `lowered_by` has decorated; its description is used again.
+    lower : callable
+        ``lower(comm, description)`` returns the `SpanningCall`.
     """
     describing = _DESCRIBING[make]
 

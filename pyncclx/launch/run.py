@@ -1,4 +1,4 @@
-"""Run an operation by a cached launch, or make its call and launch the kernel."""
+"""Run an operation: launch a cached kernel, or check the arguments and launch one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
-    """Run an operation on the current stream, by the kernel of the call from `make`.
+    """Run an operation on the current stream; return False for host arrays.
 
-    Returns False if `make` returns None: the arrays are on the host. The host waits for the kernel if the communicator
-    blocks. `make` must not communicate, because a cached call with equal keys is launched without it.
+    ``make(comm, *args, **options)`` checks the arguments and returns the `Call`, or None for host arrays. It must not
+    communicate: if an equal call is cached, this function launches its kernel without calling `make`. If
+    ``comm.blocking`` is "host", it waits for the kernel.
     """
     began = events.now() if events.listeners else None
     state = state_of(comm)
@@ -50,9 +51,9 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
 def by_new_kernel(
     comm: Intracomm, make: Callable[..., Call | None], *args: Any, may_stage: bool = False, **options: Any
 ) -> bool:
-    """Run an operation as `by_kernel`, but uncached, so that `make` may communicate.
+    """Run an operation like `by_kernel`, but uncached, so that `make` may communicate.
 
-    The call may be left to MPI on host copies only with `may_stage`.
+    With `may_stage`, MPI may do the operation on copies in host memory instead.
     """
     began = events.now() if events.listeners else None
     return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
@@ -94,9 +95,10 @@ def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enq
 def _launch_after_joining(
     team: Team, plan: Plan, parameters: bytes, around: tuple[Any, Any] | None, stream: Any, current: Any
 ) -> None:
-    """Launch a kernel with its `before` and `after`, if any, on a stream.
+    """Launch a kernel on a stream, between `before` and `after` if `around` has them.
 
-    The stream may have joined the capture of the current one.
+    If the launch is not supported, `current` waits for the stream: the stream may have joined the capture of `current`,
+    which could not end otherwise.
     """
     try:
         if around is None:
@@ -162,9 +164,9 @@ def _by_new_kernel(
 
 
 def _enqueue_and_complete(comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None) -> None:
-    """Launch a call's kernel; wait on the host if the communicator blocks.
+    """Launch a call's kernel; wait for it if ``comm.blocking`` is "host".
 
-    Otherwise, if it has a `stream` of its own, keep the arrays until the kernel has ended.
+    Otherwise, if ``comm.stream`` is set, keep the arrays until the kernel has ended.
     """
     try:
         team, _, stream = enqueue(comm, state, call, key, begun)
@@ -179,7 +181,7 @@ def _enqueue_and_complete(comm: Intracomm, state: State, call: Call, key: Hashab
 
 
 class Enqueued(NamedTuple):
-    """The streams of a launch: the current one, and the one with the kernel."""
+    """Streams of a launch: the caller's current one, and the one with the kernel."""
 
     team: Team
     current: Any
@@ -197,8 +199,9 @@ def enqueue(
 ) -> Enqueued:
     """Launch a call's kernel on the current stream, and return the streams used.
 
-    With `aside` the kernel goes to the communicator's own stream, after the current one's present work. The caller then
-    compares the call with other ranks' calls. With a `key` the launch is cached, if `call.may_be_known`.
+    With `aside`, launch it on the communicator's own stream, after the present work of the current stream. With
+    PYNCCLX_CHECK the caller then has to compare the call with those of other ranks. With a `key`, cache the launch if
+    `call.may_be_known`.
     """
     if begun is None and (calls := state.calls(comm)) is not None:
         begun = calls.begin(call.operation, flags=layout.ASIDE)
@@ -239,7 +242,7 @@ def _enqueue(comm: Intracomm, state: State, call: Call, key: Hashable, begun: Be
 
 
 def describe(begun: Begun, call: Call) -> None:
-    """Describe a call in its entry of the flight recorder."""
+    """Write a call's operation, arguments and sizes to its flight recorder entry."""
     begun.describe(
         operation=call.operation,
         signature=call.signature,

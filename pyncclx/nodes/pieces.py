@@ -18,9 +18,9 @@ Begin = Callable[[Any], "MPI.Request | None"]
 
 
 class _Queue:
-    """The pieces of one peer and direction. They begin in order.
+    """Order of the pieces to or from one peer, and a limit on their pinned memory.
 
-    A few of them have pinned memory at a time.
+    Pieces begin in the order in which they joined. At most `AT_ONCE` of them have pinned memory at a time.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class PieceOfTransfer:
         return self._request is not None
 
     def is_moved(self) -> bool:
-        """Return whether MPI no longer uses the memory, or never did."""
+        """Return whether MPI does not use the piece's memory: it has ended, or not begun."""
         return not self._is_asking if self._request is None else self._request.Test()
 
 

@@ -1,10 +1,10 @@
-"""The host exchange: a few bytes of each rank through host memory, in one go.
+"""The host exchange: a step that moves a few bytes of each rank through the host.
 
-The pieces of `mpi_engine.py` take many Python calls for a few bytes, and kernels inside the node take some more. Here a
-rank's bytes are copied to its *record* in pinned memory. Persistent receives of MPI store the other ranks' records
-beside it, and kernels read them there. A record begins with a header: a word that says whether the rank's kernels have
-failed, and a text of the call, which must be the same on all ranks. Where ranks get blocks of several records, the host
-packs these for one copy to the device.
+`mpi_engine.py` and the kernels inside a node take many Python calls for a few bytes. Here a rank copies its bytes to
+its *record* in pinned memory. Persistent receives of MPI store the other ranks' records beside it, and kernels read
+them there. A record begins with a header. Its word says whether the rank's kernels have failed. Its text describes the
+call, which must be the same on all ranks. Where ranks get blocks of several records, the host packs these blocks for
+one copy to the device.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _left: list[object] = held([])  # receives that MPI has not cancelled, and their
 
 
 class Block(NamedTuple):
-    """A part of a rank's bytes."""
+    """A part of the bytes in a rank's record."""
 
     rank: int
     begin: int
@@ -63,7 +63,7 @@ class Share(NamedTuple):
     to, sources : sequence of int
         The ranks that receive them, and those whose bytes this rank receives. This rank is in neither.
     blocks : sequence of Block
-        Blocks to pack at `ShortExchange.gathered`, one after the other.
+        Blocks that the host packs at `ShortExchange.gathered`, one after the other.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Share(NamedTuple):
 
 
 class ShortExchange:
-    """The records of all ranks in this process's memory, and their receives.
+    """Records of all ranks in this process's memory, and the receives that fill them.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class ShortExchange:
 
     @property
     def address(self) -> int:
-        """Address of the bytes of the first rank by nodes."""
+        """Address of the bytes in the first record; records are ordered by node."""
         return self._memory.address + HEADER_NBYTES
 
     @property
@@ -119,18 +119,18 @@ class ShortExchange:
         return self._gathered.address
 
     def leaving_nbytes(self, share: Share) -> int:
-        """Return the number of bytes sent to other nodes."""
+        """Return the number of bytes that this rank sends to other nodes."""
         places = self._places
         others = sum(places.node_of(rank) != places.node for rank in share.to)
         return others * (HEADER_NBYTES + share.nbytes)
 
     def run(self, share: Share, stream: object) -> None:
-        """Exchange records on `stream`; the host waits.
+        """Exchange records after the work on `stream`, and wait on the host for it.
 
         Raises
         ------
         StepTimeout, CollectiveMismatch, MPI.Exception
-            At every call from then on.
+            The exchange has failed. Every later call raises, too.
         """
         self._engine.do(share.name, lambda: self._run(share), stream)
 
@@ -197,25 +197,25 @@ class ShortExchange:
 
 
 def host_waits(comm: MPI.Intracomm, blocking: str, *, uses_nccl: bool) -> bool:
-    """Return whether calls block the host anyway, on all ranks. Collective.
+    """Return whether calls over nodes block the host on all ranks. Collective.
 
-    They do for MPI's steps, or if all ranks wait for results.
+    They do where MPI moves data between nodes instead of NCCL, and where all ranks have ``blocking="host"``.
     """
     return not uses_nccl or mpi_bootstrap.first_bytes(comm, b"" if blocking == "host" else b"stream") is None
 
 
 def most_nbytes(size: int) -> int:
-    """Return the most bytes of each rank, for `size` ranks."""
+    """Return the most bytes that a host exchange takes from each of `size` ranks."""
     return min(_RECORD_NBYTES, _ALL_NBYTES // size)
 
 
 def label_of(operation: str, signature: tuple[object, ...]) -> bytes:
-    """Return the label of a call: a checksum and the beginning of its text."""
+    """Return a label by which ranks compare their calls: checksum and text, cut off."""
     text = f"{operation}{signature}".encode()
     room = LABEL_NBYTES - 4
     return zlib.crc32(text).to_bytes(4, "little") + text[:room].ljust(room, b"\0")
 
 
 def text_of(label: bytes | memoryview) -> str:
-    """Return the text of a call from its label."""
+    """Return the text in a label of `label_of`."""
     return bytes(label[4:]).rstrip(b"\0").decode(errors="replace")

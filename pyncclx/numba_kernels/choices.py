@@ -1,4 +1,4 @@
-"""The choice among kernels written in Python, and of their numbers of blocks.
+"""Choice of a kernel written in Python, and of its numbers of blocks and threads.
 
 No limit here was measured on these kernels. How they compare with the built-in ones, as chosen here, is in
 examples/benchmarks/results/h200-x2-numba.json (2 x H200, 2026-11-21) and h200-x4-numba.json.
@@ -24,7 +24,7 @@ TWO_SHOT_PACKETS_NBYTES = 2 << 20
 
 @lru_cache  # programs call with the same few sizes
 def choose_allreduce(layout: Layout, nbytes: int) -> Choice:
-    """Choose one shot for short messages, then two shots of packets, then of chunks."""
+    """Choose the kernel of Allreduce: one shot, two shots of packets, or of chunks."""
     limit = min(ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY), _most_packets(layout))
     if nbytes <= limit:
         return _as_packets(layout, "numba_allreduce_one_shot", nbytes)
@@ -35,18 +35,18 @@ def choose_allreduce(layout: Layout, nbytes: int) -> Choice:
 
 @lru_cache
 def choose_move(layout: Layout, operation: str, nbytes: int) -> Choice:
-    """Choose as many blocks as pay; each decides whether it sends packets."""
+    """Choose the blocks of an operation that moves data in packets or chunks."""
     kernel = f"numba_{operation}"
     return (_as_packets if nbytes <= _most_packets(layout) else _as_chunks)(layout, kernel, nbytes)
 
 
 def choose_barrier(layout: Layout, algorithm: str) -> Choice:
-    """Choose one block."""
+    """Choose one block of one warp for a barrier."""
     return Choice("numba_barrier", 1, 32, "written in Python; one signal to every peer")
 
 
 def choose_alltoallv(layout: Layout, algorithm: str) -> Choice:
-    """Choose all blocks, since the counts are in device memory only."""
+    """Choose all blocks for Alltoallv: the host has no counts to choose fewer by."""
     why = "written in Python; packets or chunks, decided on the device"
     return Choice("numba_alltoallv", _most_blocks(layout), CHUNKS_THREADS, why)
 
@@ -61,11 +61,15 @@ def _most_packets(layout: Layout) -> int:
 
 
 def _as_packets(layout: Layout, kernel: str, nbytes: int) -> Choice:
-    """Choose as few blocks as have work, with a warp for each peer and some to reduce."""
+    """Choose blocks for a message in packets: one for each 1024 bytes.
+
+    A block has a warp for each peer, and at least 128 threads, because all of them reduce.
+    """
     grid = max(1, min(_most_blocks(layout), -(-nbytes // PACKETS_BLOCK_NBYTES)))
     return Choice(kernel, grid, max(128, 32 * layout.peers), "written in Python; packets")
 
 
 def _as_chunks(layout: Layout, kernel: str, nbytes: int) -> Choice:
+    """Choose blocks for a message in chunks: one for each 4096 bytes."""
     grid = max(1, min(_most_blocks(layout), -(-nbytes // CHUNKS_BLOCK_NBYTES)))
     return Choice(kernel, grid, CHUNKS_THREADS, "written in Python; chunks")

@@ -14,14 +14,16 @@ Function = Callable[..., Any]
 
 
 def kept(fn: Function, what: str) -> Function:
-    """Return a copy of a function with a frozen copy of its globals and closure.
+    """Return a copy of a function that keeps the present values of captured variables.
 
-    Numba reads these whenever it compiles, once for each kernel and each type of elements.
+    Numba reads globals and closure whenever it compiles: once for each kernel and each type of elements. With the copy
+    it always reads the same values.
 
     Parameters
     ----------
+    fn : callable
     what : str
-        For messages: "Op" or "Transform".
+        "Op" or "Transform", for messages of errors.
 
     Raises
     ------
@@ -38,7 +40,7 @@ def kept(fn: Function, what: str) -> Function:
 
 
 def is_as_kept(fn: Function, copy: Function) -> bool:
-    """Return whether a function's captured values still equal those of its `copy`."""
+    """Return whether a function's captured values are still those of its `copy`."""
     values = [fn.__globals__.get(name) for name in copy.__globals__ if name != "__builtins__"]
     copies = [value for name, value in copy.__globals__.items() if name != "__builtins__"]
     cells = zip(map(_contents, fn.__closure__ or ()), map(_contents, copy.__closure__ or ()), strict=True)
@@ -46,9 +48,9 @@ def is_as_kept(fn: Function, copy: Function) -> bool:
 
 
 def fingerprint(copy: Function) -> bytes:
-    """Return bytes that differ if a copy's code or captured numbers differ.
+    """Return a hash of a function's code and captured values: a key for its kernels.
 
-    Captured objects count by their types.
+    `copy` comes from `kept`. Numbers, strings and NumPy arrays count by value, other captured objects by type.
     """
     cells = map(_contents, copy.__closure__ or ())
     captured = [each for name, each in sorted(copy.__globals__.items()) if name != "__builtins__"]

@@ -1,4 +1,4 @@
-"""Functions of operators and row transforms, which kernels are linked with."""
+"""The program's functions that are linked into kernels: operators, row transforms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Function = TypeVar("_Function", bound="LinkedFunction")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LinkedFunction:
-    """A program's function for certain types of elements.
+    """A function of the program, with the types of elements that it is compiled for.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class LinkedFunction:
     types : numpy.dtype or RowTypes
         The types that Numba compiles it for.
     template : tuple of str
-        Template arguments of the kernels that call it: C++ types, and its own name, such as "UserOp#3".
+        Template arguments of the kernels that call it: C++ types, and the function's name, such as "UserOp#3".
     """
 
     fn: Callable[..., Any]
@@ -47,7 +47,7 @@ class LinkedFunction:
 
 
 def unnumbered(name: str) -> str:
-    """Return a kernel's name without the numbers of functions, which processes count."""
+    """Return a kernel's name without numbers of functions, which differ by process."""
     return re.sub(r"#\d+", "", name)
 
 
@@ -57,7 +57,7 @@ _FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: def
 
 
 def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
-    """Make a function with a new name, and register it for `named`."""
+    """Return a function that `make` makes for a new name, and register it for `named`."""
     functions = _FUNCTIONS.get()[parameter]
     made = make(f"{parameter}#{len(functions)}")
     functions.append(made)
@@ -65,7 +65,9 @@ def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
 
 
 def named(template: tuple[str, ...]) -> LinkedFunction | None:
-    """Return the function named by a kernel's template arguments, or None.
+    """Return the program's function that a kernel calls, or None if it calls none.
+
+    Its name is the last of the kernel's template arguments.
 
     Raises
     ------
@@ -82,5 +84,5 @@ def named(template: tuple[str, ...]) -> LinkedFunction | None:
 
 
 def computed(datatype: Datatype) -> np.dtype[Any]:
-    """Return the dtype in which a function computes elements of a datatype."""
+    """Return the dtype in which functions of the program compute a datatype."""
     return np.dtype("f4" if datatype.name in HALVES else datatype.name)

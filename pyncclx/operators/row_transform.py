@@ -20,29 +20,30 @@ _FIRST = ("x", "row", "column")  # arguments of every transform
 
 
 class Transform:
-    """A function of each element that an operation sends, instead of a kernel before.
+    """A Python function that an operation applies to each element that it sends.
 
-    Decorate a Python function with it, and pass it as ``transform=``, with its arrays if it has any. Numba compiles it
-    at its first use, and it is inlined into the kernel.
+    Decorate a function with it, and pass the result as ``transform=``, called with its arrays if it has any. The
+    operation's kernel then does what a kernel before the operation would do. Numba compiles the function at its first
+    use, and it is inlined into the kernel.
 
     Parameters
     ----------
     fn : callable
         ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type, but
-        float32 for float16 and bfloat16. `row` is its index in the first dimension of the array, or of the rows, that
-        are sent. `column` is its place in the row, over all other dimensions. A vector is one row. The result is
-        converted to the type of the receiving array: rounded to a float, or to an integer by the rules of C. It must
-        not raise: a kernel cannot pass an exception on.
+        float32 for float16 and bfloat16. `row` is its index in the first dimension of the array that is sent, and
+        `column` its place in that row, over all other dimensions. A vector is one row. The result is converted to the
+        type of the receiving array: rounded to a float, or to an integer by the rules of C. `fn` must not raise: a
+        kernel cannot pass an exception on.
 
     Raises
     ------
     TypeError
-        `fn` does not take these arguments; later, at the first use and on all ranks: it has a ``raise`` or an
+        `fn` does not take these arguments. At the first use, and then on all ranks: `fn` has a ``raise`` or an
         ``assert``, or Numba cannot compile it. The text has Numba's message and the line.
 
     Notes
     -----
-    Captured variables keep the values of the first use: for other values, make another transform, or pass an array.
+    Captured variables keep their values of the first use. For other values, make another transform, or pass an array.
 
     The kernel has one element at a time. Compute a function of a whole row, such as its mean square, before the call,
     and pass an array with a number for each row.
@@ -69,7 +70,10 @@ class Transform:
         self._kept: Callable[..., Any] | None = None
 
     def __call__(self, *arrays: Any) -> WithArrays:
-        """Return the transform with its device arrays, one per argument after `column`."""
+        """Return the transform with its device arrays, to pass as ``transform=``.
+
+        There is one array for each argument of the function after `column`.
+        """
         if len(arrays) != self.count:
             raise TypeError(f"{self!r} takes {self.count} arrays, not {len(arrays)}")
         return WithArrays(self, arrays)
@@ -78,9 +82,10 @@ class Transform:
         return f"pyncclx.Transform({self.name})"
 
     def as_at_first_use(self) -> Callable[..., Any]:
-        """Return the function with the captured values of its first use.
+        """Return a copy of the function whose captured variables keep their values.
 
-        Equal transforms of a function share one.
+        They have the values of the first call of this method. Transforms of one function with equal captured values
+        share the copy, so that kernels are compiled once.
         """
         if self._kept is None:
             copy = _KEPT.get(self.fn)
@@ -98,7 +103,7 @@ class WithArrays(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """A transform in a call: template arguments of the kernel, and arrays' addresses."""
+    """A transform in a call: the kernel's template arguments, and the array addresses."""
 
     name: str
     template: tuple[str, ...]  # types of elements, and name of the transform
@@ -107,10 +112,13 @@ class Applied(NamedTuple):
 
 
 def apply(transform: Any, operation: str, types: tuple[str, str], element: Datatype, result: Datatype) -> Applied:
-    """Check a call's `transform` argument, and return it as applied in the call.
+    """Check a call's `transform` argument, and return what the kernel needs of it.
 
     Parameters
     ----------
+    transform : Transform or WithArrays
+    operation : str
+        Name of the method, for messages.
     types : tuple of str
         The C++ types that are template arguments of the kernel.
     element, result : Datatype
@@ -119,7 +127,7 @@ def apply(transform: Any, operation: str, types: tuple[str, str], element: Datat
     Raises
     ------
     TypeError
-        `transform` is none, lacks arrays, or has arrays that it cannot read.
+        `transform` is no Transform, lacks arrays, or has arrays that it cannot read.
     NotSupported
         A transform is not possible for these elements.
     """

@@ -29,7 +29,7 @@ MOST_KEPT = 32
 
 
 def base() -> Path:
-    """Return the folder of this user's jobs; create it if it is missing.
+    """Return the folder that holds this user's job folders; create it if missing.
 
     Raises
     ------
@@ -42,7 +42,13 @@ def base() -> Path:
 
 
 def own(folder: Path) -> Path:
-    """Return a folder in a shared one; create it if missing, and raise like `base`."""
+    """Return a folder that only this user can write to; create it if it is missing.
+
+    Raises
+    ------
+    OSError
+        It cannot be created, or other users can write to it.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -61,7 +67,7 @@ def job() -> str:
 
 
 def is_agreed(name: str) -> bool:
-    """Return whether the name of a job is equal on all of its nodes."""
+    """Return whether a name from `job` is the same on all nodes of the job."""
     return re.fullmatch(r"\d+-\d+", name) is None
 
 
@@ -74,14 +80,14 @@ def jobs() -> list[Path]:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a job's processes."""
+    """Yield the flight recorder files in a job's folder, one for each process."""
     return folder.glob(f"*{SUFFIX}")
 
 
 def started(pid: int) -> int:
-    """Return the start of a process in ticks; 0 if there is none.
+    """Return the start time of a process in clock ticks; 0 if there is no process.
 
-    Number and start identify a process for ever.
+    Process number and start time identify a process, since Linux uses numbers again.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -103,7 +109,7 @@ def condition(pid: int, since: int) -> str:
 
 
 def header_of(path: Path) -> layout.Header | None:
-    """Return the header of a file; None if it is no file of a flight recorder."""
+    """Return the header of a flight recorder file; None if the file is none."""
     try:
         with path.open("rb") as file:
             header = layout.Header(*layout.HEADER.unpack(file.read(layout.HEADER.size)))
@@ -113,14 +119,14 @@ def header_of(path: Path) -> layout.Header | None:
 
 
 def leave(path: Path) -> None:
-    """Remove the folder of a file if all processes of the job have ended cleanly."""
+    """Remove the folder that a file is in if all processes of the job ended cleanly."""
     headers = [header_of(each) for each in files(path.parent)]
     if all(header is not None and header.state == layout.ENDED for header in headers):
         shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def clean(own: Path) -> None:
-    """Remove old folders of earlier jobs, and all but the newest MOST_KEPT."""
+    """Remove folders of ended jobs: those older than KEPT_S, and all but MOST_KEPT."""
     left = [folder for folder in jobs() if folder != own and not _is_running(folder)]
     for number, folder in enumerate(left):
         with suppress(OSError):

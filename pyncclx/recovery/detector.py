@@ -83,9 +83,10 @@ class Detector:
             self._watched.discard(watched)
 
     def add_peers(self, fds: Mapping[bytes, int]) -> None:
-        """Watch the pages of more processes, by their uids: all of them or none.
+        """Watch more processes by their pages, which are mapped from file descriptors.
 
-        Closes the descriptors.
+        `fds` has a descriptor for the identifier of each process. This call closes all descriptors. If one page cannot
+        be mapped, it raises, and watches none of these processes.
         """
         left, pages = dict(fds), dict[bytes, PeerPresence]()
         try:
@@ -100,16 +101,19 @@ class Detector:
             self.peers.update(pages)
 
     def gone(self) -> set[bytes]:
-        """Return the uids of failed processes of which nothing runs, not even on a GPU."""
+        """Return identifiers of failed processes that no longer run, not even on a GPU."""
         return {uid for uid in list(self._failed) if uid not in self.peers or self.peers[uid].is_gone()}
 
     def are_gone(self, world_ranks: Sequence[int]) -> bool:
-        """Return whether nothing of these COMM_WORLD ranks' processes runs on this node."""
+        """Return whether all these COMM_WORLD ranks have ended, with their work on GPUs.
+
+        It is False if this process does not watch one of them.
+        """
         peers = [self.peers.get(self._uids.get(rank, b"")) for rank in world_ranks]
         return all(peer is not None and peer.is_gone() for peer in peers)
 
     def standing_still(self, world_ranks: Sequence[int]) -> list[int]:
-        """Return indices of the COMM_WORLD ranks in a list that have not run for a while."""
+        """Return the indices in a list of COMM_WORLD ranks that show no heartbeat."""
         before_ns = time.monotonic_ns() - STOOD_STILL_S * 1e9
         peers = ((index, self.peers.get(self._uids.get(rank, b""))) for index, rank in enumerate(world_ranks))
         return [index for index, peer in peers if peer and peer.state == RUNNING and peer.beat_ns < before_ns]

@@ -1,4 +1,4 @@
-"""Calls that look at several requests and complete none."""
+"""Calls that return the state of several requests and complete none of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .status import copy_status, fill_empty, has_ended
 
 
 class Queries(OwnRequest):
-    """mpi4py's calls for the statuses of many requests, which MPI 4.1 has added."""
+    """Class methods for the statuses of many requests, which MPI 4.1 has added."""
 
     @classmethod
     def Get_status_all(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
-        """Return whether all requests are over, without completing any.
+        """Return whether all requests have ended, without completing any.
 
-        As mpi4py's `Get_status_all`.
+        Like mpi4py's `Get_status_all`. If they have, set `statuses`.
         """
         found, over = _look(requests)
         if False in over:
@@ -28,9 +28,10 @@ class Queries(OwnRequest):
 
     @classmethod
     def Get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of one request that is over, and whether there is one.
+        """Return the index of a request that has ended, and True; complete none.
 
-        Complete none. As mpi4py's `Get_status_any`. If no request is active, return MPI.UNDEFINED and True.
+        Like mpi4py's `Get_status_any`. Return MPI.UNDEFINED and False if no request has ended, and MPI.UNDEFINED and
+        True if no request is active.
         """
         found, over = _look(requests)
         index = over.index(True) if True in over else MPI.UNDEFINED
@@ -43,9 +44,9 @@ class Queries(OwnRequest):
 
     @classmethod
     def Get_status_some(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Return the indices of the requests that are over, without completing any.
+        """Return the indices of the requests that have ended, without completing any.
 
-        Return None if no request is active. As mpi4py's `Get_status_some`.
+        Like mpi4py's `Get_status_some`. Return None if no request is active.
         """
         found, over = _look(requests)
         if all(each is None for each in over):
@@ -56,22 +57,25 @@ class Queries(OwnRequest):
 
     @classmethod
     def get_status_all(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
-        """Return whether all requests are over, without completing any."""
+        """Return whether all requests have ended, without completing any."""
         return cls.Get_status_all(requests, statuses)
 
     @classmethod
     def get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return what `Get_status_any` returns."""
+        """Return the index of a request that has ended, and True; complete none.
+
+        See `Get_status_any`.
+        """
         return cls.Get_status_any(requests, status)
 
     @classmethod
     def get_status_some(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Return the indices of the requests that are over, without completing any."""
+        """Return the indices of the requests that have ended, without completing any."""
         return cls.Get_status_some(requests, statuses)
 
 
 def _look(requests: Sequence[MPI.Request]) -> tuple[list[MPI.Status], list[bool | None]]:
-    """Return the requests' statuses, and whether each is over: None if inactive.
+    """Return the requests' statuses, and whether each has ended, None if inactive.
 
     Raises
     ------
@@ -84,7 +88,7 @@ def _look(requests: Sequence[MPI.Request]) -> tuple[list[MPI.Status], list[bool 
 
 
 def _is_over(request: MPI.Request, status: MPI.Status) -> bool | None:
-    """Return whether a request is over, and set its status if so.
+    """Return whether a request has ended, and set its status if so.
 
     Return None if the request is inactive.
     """

@@ -196,14 +196,14 @@ class ErrorRecord:
             noted(loss.exception())
 
     def give_up(self, kind: str, operation: str = "") -> None:
-        """Fail the communicator on all ranks, for a reason that is no rank's failure."""
+        """Make calls and kernels of this communicator fail on all ranks, for a reason."""
         note = Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), operation)
         self.lose(Loss(note=note))
         if DETECTOR.made is not None:
             DETECTOR.made.presence.note(note)
 
     def given_up(self) -> Note | None:
-        """Return a note for other ranks if kernels here timed out or failed; once."""
+        """Return once a note for other ranks if kernels of this rank failed; else None."""
         if not self._words[FAILURE] or self._gave_up is not None or self.loss is not None:
             return None
         record = read(self._watch)

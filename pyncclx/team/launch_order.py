@@ -1,4 +1,4 @@
-"""The order of a communicator's launches: each follows the last, on any stream."""
+"""The order of a communicator's kernels: each runs after the last, on any stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_STREAM, _ABSENT = object(), object()
 
 
 class LaunchOrder:
-    """Launcher of one communicator's kernels on this rank, one after the other.
+    """Launches one communicator's kernels on this rank, so that they run one by one.
 
     Captured launches do not run now, so later launches do not wait for them; the owner of the graph orders its replays.
     Inside one capture, captured launches follow each other. If the stream of the last launch is then captured, a call
@@ -73,13 +73,17 @@ class LaunchOrder:
 
     @contextmanager
     def following(self, stream: Any) -> Iterator[None]:
-        """Order the block's work on `stream` after the last launch and open receives."""
+        """Order work that a ``with`` block enqueues on `stream` as the next launch.
+
+        The work runs after the communicator's last launch, and the next launch runs after the work. Open receives move
+        to other streams first, because behind the work their kernels could not run.
+        """
         self.follow(stream)
         yield
         self.extend(stream)
 
     def follow(self, stream: Any) -> None:
-        """Order the next work on `stream` as `following` does; call `extend` after it."""
+        """Order the next work on `stream` like `following`; call `extend` after that work."""
         if stream is self._ready and not OPEN_RECEIVES:
             return
         let_receives_leave()
@@ -109,8 +113,8 @@ class LaunchOrder:
     def aside(self, stream: Any) -> Any:
         """Return the stream for a launch aside, ordered after the work on `stream`.
 
-        If `stream` is being captured, it is a stream that joins the capture. It is `stream` itself if that is
-        impossible, because two captures are in progress.
+        If `stream` is being captured, the returned stream joins the capture. If the communicator's stream is already in
+        another capture, return `stream` itself.
         """
         capturing = self._device.is_capturing(stream)
         if capturing not in self._asides:
@@ -124,7 +128,7 @@ class LaunchOrder:
         return aside
 
     def keep(self, end: End, arrays: Any) -> None:
-        """Keep arrays until `end` is over, which later launches look at.
+        """Keep arrays until the event `end`; a later launch releases them.
 
         A destructor may call this at any time.
         """
@@ -132,7 +136,7 @@ class LaunchOrder:
         self._ready = _NO_STREAM
 
     def keep_left(self, stream: Any, arrays: Any) -> None:
-        """Keep the arrays of a call that has raised while `stream` may use them."""
+        """Keep the arrays of a call that has raised until `stream` no longer uses them."""
         self.keep(self.mark(stream), arrays)
 
     def record_aside(self, event: Event) -> None:
@@ -140,12 +144,12 @@ class LaunchOrder:
         event.record(self._asides[False])
 
     def keep_left_aside(self, arrays: Any) -> None:
-        """Keep the arrays of a call aside that an exception has left."""
+        """Keep the arrays of a launch aside whose call has raised until it has ended."""
         if False in self._asides:
             self.keep_left(self._asides[False], arrays)
 
     def extend(self, stream: Any) -> None:
-        """Count the work enqueued on `stream` since the last launch as part of it."""
+        """Make the next launch also wait for work enqueued on `stream` since the last one."""
         if self._end is not None and not self._is_captured:
             self._end.record(stream)
 
@@ -157,12 +161,12 @@ class LaunchOrder:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing has been launched."""
+        """Whether nothing has been launched on this communicator."""
         return self._end is None and self._stream is _NO_STREAM and self._captured is _NO_STREAM
 
     @property
     def has_graphs(self) -> bool:
-        """Whether graphs have captured a launch, so that it may run at any time."""
+        """Whether a graph has captured a launch, which may then run at any time."""
         return self._captured_beside or self._captured is not _NO_STREAM
 
     def is_busy(self) -> bool:
@@ -221,6 +225,6 @@ class LaunchOrder:
             self._wait_for(stream)
 
     def _wait_for(self, stream: Any) -> None:
-        """Wait for a stream; on None a call has returned after its kernel's end."""
+        """Wait on the host for a stream, except for None, which has no pending kernels."""
         if stream is not None and not self._device.is_capturing(stream):
             self._device.synchronize(stream)

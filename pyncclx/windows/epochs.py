@@ -1,4 +1,4 @@
-"""MPI's epochs for windows of device memory; at their end the host waits for it."""
+"""MPI's epochs for windows of device memory; their end waits for the device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _COLLECTIVE = ("Fence",)
 
 
 def recorded(method: _Method) -> _Method:
-    """Record a window method's calls and ends, and make its waits visible to monitors."""
+    """Decorate a window method so that the flight recorder has its calls.
+
+    While a call waits, ``python -m pyncclx status`` shows it.
+    """
     name = method.__name__
     with_rank = "rank" in inspect.signature(method).parameters
 

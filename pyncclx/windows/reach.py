@@ -1,4 +1,4 @@
-"""Memory of all ranks as mapped in this process, and targets of operations in it."""
+"""Memory of a window on all ranks, as it is mapped in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..team.team import Team
 
 @dataclass(slots=True)
 class TargetSpec:
-    """The parts of a target argument; None for those left out."""
+    """Parsed target argument of an operation, with defaults for parts left out."""
 
     disp: int = 0
     count: int | None = None
@@ -32,7 +32,7 @@ class TargetSpec:
 
 @dataclass(slots=True)
 class Target:
-    """Elements in a rank's memory, at an address in this process."""
+    """Elements in a rank's memory that an operation accesses, by their address here."""
 
     address: int
     count: int
@@ -40,13 +40,15 @@ class Target:
 
 
 class Reach:
-    """Memory of all ranks, as mapped in this process. Subclasses find addresses.
+    """Memory of a window on all ranks, as mapped in this process.
+
+    Subclasses compute addresses.
 
     Attributes
     ----------
     team : Team
     copies : BoundedCache or None
-        Cached copies by the keys of their arguments; None if the memory may change.
+        Cached copies by the keys of their arguments; None for dynamic windows, whose memory may change.
     """
 
     team: Team
@@ -63,9 +65,9 @@ class Reach:
         return stream
 
     def stream_for_change(self, *buffers: Buffer) -> Any:
-        """Return the stream for an atomic change, ordered after the last one's.
+        """Return the stream for an atomic operation, ordered after the last such one.
 
-        MPI orders the atomic changes of one rank.
+        MPI orders the atomic operations of one rank.
         """
         stream = self.stream_for(buffers)
         if self._changing and self._changing[0] is not stream:
@@ -74,7 +76,7 @@ class Reach:
         return stream
 
     def check_mapped(self) -> None:
-        """Raise if the memory has been given back."""
+        """Raise MPI.Exception (ERR_WIN) if the window's memory has been freed."""
         if not self.team.windows.by_number:
             raise MPIError(
                 MPI.ERR_WIN,
@@ -83,7 +85,7 @@ class Reach:
             )
 
     def synchronize(self) -> None:
-        """Wait on the host for the operations so far, and for the program's own stores."""
+        """Wait on the host for this window's operations and the program's own stores."""
         used, self._used, self._changing = list(self._used.values()), {}, ()
         wait_for_program(self.device, self.team.caller, used)
 
@@ -94,7 +96,7 @@ class Reach:
 
     @property
     def in_use(self) -> bool:
-        """Whether the window has device memory."""
+        """Whether any memory of the window is on a device."""
         return True
 
     def holds(self, rank: int, target: object) -> bool:
@@ -102,7 +104,7 @@ class Reach:
         raise NotImplementedError
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """Return the address in this process of bytes in a rank's memory."""
+        """Return the address, in this process, of `nbytes` bytes in a rank's memory."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -117,7 +119,7 @@ class Reach:
         return rank
 
     def find(self, operation: str, rank: int, target: TargetSpec, origin: Buffer) -> Target:
-        """Find the elements that a target argument names; its defaults are `origin`'s.
+        """Return the elements that a target argument names; defaults come from `origin`.
 
         Raises
         ------

@@ -32,7 +32,10 @@ def read_requests() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Sleep until no other such program compiles for the same cache."""
+    """Hold the lock under which one background program compiles for a cache.
+
+    Entering the context sleeps until no other one holds it. On a file system without locks there is no wait.
+    """
     folder = importlib.import_module("pyncclx.system.cache_folders").cache_directory()
     descriptor = os.open(folder, os.O_RDONLY)
     try:

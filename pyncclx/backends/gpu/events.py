@@ -1,4 +1,4 @@
-"""Events of the GPU, and prepared launches, which record them."""
+"""CUDA events, and kernels prepared as one graph that can be launched often."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _query_event = LIBRARY.cuEventQuery
 
 
 class Event:
-    """Event on a stream; `pointer` is its handle, for ctypes."""
+    """CUDA event; `pointer` is its handle for calls through ctypes."""
 
     def __init__(self) -> None:
         self._owner = cupy.cuda.Event(disable_timing=True)
@@ -53,7 +53,7 @@ class Event:
             fail(status)
 
     def recorded(self, pointer: int) -> None:
-        """Note that a graph launched on the stream with this handle records the event."""
+        """Store that a graph launched on the stream with this handle records the event."""
         self._on, self._capture, self._then = pointer, 0, None
 
     def is_over(self) -> bool:
@@ -94,14 +94,14 @@ class Event:
 
 
 class Repeated:
-    """Prepared launches of kernels, one after the other.
+    """Kernels prepared as one CUDA graph, which run one after the other.
 
     Parameters
     ----------
     launcher
         Function that launches one kernel, for a stream that is being captured.
     steps
-        The kernels; after each, its `Event` is recorded if it has one.
+        The kernels and their parameters. After a kernel with an `Event`, the graph records that event.
     """
 
     def __init__(self, launcher: Callable[..., None], steps: Sequence[Step]) -> None:
@@ -120,7 +120,10 @@ class Repeated:
             self._note(stream)
 
     def launch_aside(self, stream: Any, aside: Any) -> bool:
-        """Launch on `aside` after the work now on `stream`; False if `stream` is captured."""
+        """Launch on `aside` after the work now on `stream`, and return True.
+
+        If `stream` is being captured, do nothing and return False.
+        """
         if is_capturing(stream):
             return False
         record_event(self._begin.pointer, stream)
@@ -129,7 +132,7 @@ class Repeated:
         return True
 
     def _note(self, stream: Any) -> None:
-        """Note that a graph launched on this stream records the events."""
+        """Store in the events that the graph just launched on this stream records them."""
         for event in self._events:
             event.recorded(stream.ptr)
 

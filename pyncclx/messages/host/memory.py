@@ -1,4 +1,4 @@
-"""The memory of a host array, as the bytes of a message received into it."""
+"""Access to a host array as the bytes of the message that MPI received into it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class HostMemory:
-    """Contiguous memory of a received message.
+    """Contiguous memory of a host array, into which MPI has received a message.
 
     Attributes
     ----------
     nbytes : int
-        Greatest length of a message.
+        Length of the longest message that it can hold.
     """
 
     def __init__(self, array: Bytes) -> None:
@@ -47,9 +47,9 @@ class HostMemory:
 
 
 class ScatteredMemory(HostMemory):
-    """Memory over which a datatype scatters the message.
+    """Memory of a host array that a derived datatype describes.
 
-    MPI gathers and scatters it, by messages to this process.
+    MPI gathers its bytes, and scatters new ones, by messages from this process to itself.
     """
 
     def __init__(self, spec: Any, *, is_kept: bool) -> None:
@@ -79,7 +79,7 @@ class ScatteredMemory(HostMemory):
 
 
 def gathered(spec: Any) -> Bytes:
-    """Return the bytes of a message that a buffer argument describes, gathered by MPI."""
+    """Return a contiguous copy of the bytes that a buffer argument names, made by MPI."""
     itself, status = ITSELF.get(), MPI.Status()
     with LOCK:
         sending = MPI.Comm.Isend(itself, spec, 0)
@@ -91,15 +91,15 @@ def gathered(spec: Any) -> Bytes:
 
 
 def has_own_datatype(spec: Any) -> bool:
-    """Whether a buffer argument has a derived datatype."""
+    """Return whether a buffer argument has a derived datatype."""
     key = spec[-1] if isinstance(spec, (list, tuple)) and spec else None
     return isinstance(key, MPI.Datatype) and not key.is_predefined
 
 
 def memory_of(spec: Any, *, is_kept: bool = False) -> HostMemory:
-    """Return the memory of a buffer argument.
+    """Return an object that reads and writes the memory of a buffer argument.
 
-    With `is_kept` the memory copies a derived datatype, which the program may free meanwhile.
+    With `is_kept` it copies a derived datatype, because the program may free the datatype.
     """
     array, count, displ, key = spec_parts(spec)
     try:

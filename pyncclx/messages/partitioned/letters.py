@@ -242,9 +242,9 @@ class PartitionedEnds:
     Attributes
     ----------
     letters : Letters
-        Handshakes by which two ends exchange addresses.
+        Handshake messages by which two ends exchange addresses.
     spare_streams : list of stream
-        Streams of sending ends that have been freed, to be used again.
+        Streams of freed sending ends, for new ones.
     """
 
     letters: Letters
@@ -254,17 +254,17 @@ class PartitionedEnds:
         self._ends: weakref.WeakSet[_End] = weakref.WeakSet()
 
     def add(self, end: _End) -> None:
-        """Include an end in `let_go`, as long as it exists."""
+        """Register a new end for the other methods; the garbage collector removes it."""
         self._ends.add(end)
 
     def are_active(self) -> bool:
-        """Return whether any end has begun a round that is not over."""
+        """Return whether any end has begun a round that has not ended."""
         return any(end.active for end in list(self._ends))
 
     def meet(self) -> None:
-        """Wait until the ends of active messages have each other's addresses.
+        """Wait until the ends of active messages have exchanged addresses.
 
-        The calls that wait for the messages raise errors.
+        This raises no errors: the calls that wait for the messages raise them.
         """
         for end in list(self._ends):
             try:
@@ -276,9 +276,9 @@ class PartitionedEnds:
                 continue
 
     def let_go(self, rank: int) -> bool:
-        """Release kernels that wait for a rank that has failed.
+        """End the waits of kernels for a rank that has failed.
 
-        Return whether any may be waiting.
+        Return whether any kernel may have waited.
         """
         waiting = [end.let_go() for end in list(self._ends) if end.peer == rank]
         return any(waiting)

@@ -1,7 +1,8 @@
-"""Progress of open receives: polls for messages, and launches of their kernels.
+"""Progress of open receives: poll for their messages, and launch their kernels.
 
-Receiving kernels are launched in the order of their messages' clocks, see `LamportClock` in `postbox.py`. Those that
-the monitor thread launches wait for nothing, so their order does not matter.
+Every message carries a logical clock: see `LamportClock` in `postbox.py`. The program's calls launch the kernels that
+receive in the order of these clocks. The monitor thread launches only kernels that wait for no sender, so their order
+does not matter.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GATHER_S = 50e-6
 
 
 class ReceiveProgress:
-    """The progress of this process's open receives: polls, and launches of kernels.
+    """Polls for messages of this process's open receives, and launches their kernels.
 
     Attributes
     ----------
@@ -51,7 +52,7 @@ class ReceiveProgress:
         return self._turn + self.unsent.begun
 
     def post(self, receive: OpenReceive) -> None:
-        """Poll for the message of a receive from now on, even while this process waits."""
+        """Open a receive: from now on every poll also looks for its message."""
         with LOCK:
             self._turn, receive.is_posted = self._turn + 1, True
             if receive not in OPEN_RECEIVES and receive not in self._leaving:
@@ -101,9 +102,9 @@ class ReceiveProgress:
     def launch_arrived(self) -> None:
         """Launch the receives whose messages have arrived, in the order of their clocks.
 
-        A kernel may wait until the sender has written the data. Unless a call waits for the receive, its kernel leaves
-        the program's stream: the stream's next work must not wait for the sender, which may itself wait for that work.
-        An abandoned receive stays on its stream, so it is launched only when its data can be read.
+        A kernel may wait until the sender has written the data. Unless a call waits for the receive, its kernel runs on
+        another stream than the program's: later work of the program must not wait for the sender, because the sender
+        may wait for that work. An abandoned receive stays on its stream, so it is launched only when its data is ready.
         """
         if self.watcher.failure is not None:
             self.check()
@@ -136,9 +137,9 @@ class ReceiveProgress:
             self._leaving = before
 
     def launch_all(self, receives: Sequence[OpenReceive]) -> None:
-        """Wait until receives are launched, with one launch if possible.
+        """Wait until all these receives are launched, in one launch if possible.
 
-        Within GATHER_S, launch nothing unless the messages of all have arrived.
+        For GATHER_S seconds, wait for the messages of all of them. Then launch those whose messages have arrived.
         """
         deadline, left = time.perf_counter() + GATHER_S, list(receives)
         for receive in left:
@@ -161,15 +162,12 @@ class ReceiveProgress:
                 os.sched_yield()
 
     def go_on(self) -> None:
-        """Do the work that peers may wait for and that waits for nothing itself.
-
-        The monitor thread calls this.
-        """
+        """Do, on the monitor thread, the work that peers may wait for, without waiting."""
         self.launch_due()
         self.unsent.go_on()
 
     def launch_due(self) -> None:
-        """Launch receives that senders may wait for and whose kernels wait for nothing."""
+        """Launch arrived receives that a sender may wait for and whose data is ready."""
         with LOCK:
             for receive in self._arrived():
                 if receive.is_due():
@@ -221,7 +219,7 @@ class ReceiveProgress:
 
 
 def _open_again(receives: Sequence[OpenReceive]) -> None:
-    """Post receives whose launch has been interrupted. A later call launches them."""
+    """Open receives again whose launch was interrupted. A later call launches them."""
     for receive in receives:
         if not receive.launched and receive not in OPEN_RECEIVES:
             OPEN_RECEIVES.append(receive)

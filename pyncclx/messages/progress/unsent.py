@@ -37,18 +37,18 @@ _LOST: list[Any] = held([])
 
 
 class Kept(Protocol):
-    """A message that the library keeps with its memory, because no call completes it."""
+    """A message whose memory the library keeps, because no call completes it."""
 
     @property
     def nbytes(self) -> int:
-        """Its size in device memory."""
+        """Number of bytes that it occupies in device memory."""
 
     def has_ended(self) -> bool:
-        """Return whether its memory is unused. Raise if it can never complete."""
+        """Return whether its memory is no longer used. Raise if it can never complete."""
 
 
 class _Sent(NamedTuple):
-    """A kept message that MPI has still to send."""
+    """A send of MPI that no call completes, with its memory."""
 
     request: MPI.Request
     memory: Any
@@ -59,7 +59,7 @@ class _Sent(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Kept memory that a stream uses until the event `end`."""
+    """Memory that work on a stream uses until the event `end`."""
 
     end: Event
     memory: Any
@@ -76,14 +76,14 @@ class Follows(ref[Any]):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the program has still to complete the request.
+        """Whether the program has not completed the request yet.
 
-        Python clears the callback when the part is destroyed.
+        Python clears the callback when it destroys the part.
         """
         return self.__callback__ is not None
 
     def go_on(self) -> None:
-        """Do the work that other ranks may wait for, without waiting."""
+        """Do the request's work that other ranks may wait for, and wait for nothing."""
 
 
 class Unsent:
@@ -96,7 +96,7 @@ class Unsent:
     begun : int
         Number of MPI requests that the program has begun.
     dropped : deque
-        Works of requests that the program has dropped. Destructors append to it at any time.
+        Messages of requests that the program has dropped. Destructors append to it at any time.
     may_have_more : bool
         Whether MPI may have messages to send that have no request: buffered ones, or those whose requests the program
         has freed or dropped. MPI does not report when it has sent them.
@@ -150,7 +150,7 @@ class Unsent:
                 self._watcher.wake()
 
     def add(self, message: Any) -> None:
-        """Let MPI make progress until the message is discarded."""
+        """Let MPI make progress for a message until `discard`."""
         with LOCK:
             self._open.add(message)
             self._watcher.wake()
@@ -161,7 +161,7 @@ class Unsent:
             self._open.discard(message)
 
     def keep(self, request: MPI.Request, memory: Any) -> None:
-        """Keep a message that no call waits for until MPI has sent it.
+        """Keep a message's memory until MPI has sent it. No call waits for the message.
 
         MPI has already sent most of these messages.
         """
@@ -186,7 +186,7 @@ class Unsent:
         self.note_buffered()
 
     def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
-        """Keep memory until a stream has done its present work.
+        """Keep memory until the present work of a stream has finished.
 
         In a capture, do nothing: the graph's owner keeps the memory.
         """
@@ -196,7 +196,7 @@ class Unsent:
             self.keep_message(Used(end, memory))
 
     def keep_message(self, message: Kept) -> None:
-        """Keep a message that no call waits for until its memory is unused."""
+        """Keep a message until its memory is no longer used. No call waits for it."""
         with LOCK:
             self._kept.appendleft(message)
             self.sweep(1 + _FOR_ONE)
@@ -234,7 +234,7 @@ class Unsent:
                 self.dropped.popleft().abandon()
 
     def give_back(self, message: Any) -> None:
-        """Stop keeping a message, which no other thread tests during the call."""
+        """Stop keeping a message; when this returns, no other thread is testing it."""
         with LOCK, suppress(ValueError):
             self._kept.remove(message)
 

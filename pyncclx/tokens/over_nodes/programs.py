@@ -36,7 +36,9 @@ _Compose = Callable[[Composition], None]
 
 
 def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: bool) -> Iterator[Program]:
-    """Yield the programs of a move, or of one half of it, in the order of enqueueing.
+    """Yield the programs of a dispatch, combine or collect, in the order to enqueue.
+
+    `phases` selects both halves of the move, or only its sends or its receives.
 
     With `capturing`, the streams of all ranks are being captured.
     """
@@ -65,7 +67,7 @@ def in_turn(*composes: _Compose) -> _Compose:
 
 
 def is_padded(memory: SpanningMemory, row_nbytes: int) -> bool:
-    """Return whether rows are padded outside of captures."""
+    """Return whether calls that are not captured also send the most possible rows."""
     return memory.settings.max_tokens * row_nbytes <= PADDED_NBYTES
 
 
@@ -185,7 +187,7 @@ def _collect(memory: SpanningMemory, move: Move, arguments: CollectArgs, capturi
 
 
 def _of_handle(handle: SpanningHandle) -> dict[str, int]:
-    """Return the kernels' arguments from a handle."""
+    """Return the arguments of kernels that a handle has."""
     outputs = {name: value for name, value in handle.outputs._asdict().items() if name != "token_counts"}
     return outputs | {"where": handle.where, "crossing": handle.crossing}
 
@@ -200,7 +202,7 @@ def _run(
     threads: int,
     template: tuple[str, ...] = (),
 ) -> None:
-    """Add a kernel of this rank that needs `threads` threads."""
+    """Add a step with a kernel of this rank alone, on at least `threads` threads."""
     spanning, device = memory.spanning, memory.team.device
     function = kernels.get(spanning.local, spanning.team, file_of(kernel), kernel, *template)
     grid = max(1, min(-(-threads // _THREADS), device.max_channels))
@@ -210,7 +212,7 @@ def _run(
 def _run_inside(
     memory: SpanningMemory, composition: Composition, operation: str, arguments: bytes, template: tuple[str, ...]
 ) -> None:
-    """Add the operation's kernel among the ranks of the node."""
+    """Add a step with the kernel by which the node's ranks dispatch or combine."""
     spanning, inner, name = memory.spanning, memory.inner, operation.lower()
     function = kernels.get(spanning.local, spanning.team, f"tokens/{name}.cu", name, *template)
     parameters = inner.packed[operation] + arguments
@@ -232,7 +234,10 @@ def _to_inbox(
 
 
 def _share_words(memory: SpanningMemory, composition: Composition) -> None:
-    """Add an allgather of the ranks' announcements."""
+    """Add a step in which all ranks get each other's numbers of tokens and choices.
+
+    See `SpanningMemory.words_nbytes`.
+    """
     words, nbytes, rank = memory.constants.words, memory.words_nbytes, memory.spanning.places.rank
     spans = blocks(nbytes, memory.spanning.places.size)
     allgather.compose(composition, own=words + rank * nbytes, recv=words, spans=spans)
@@ -247,9 +252,10 @@ def _exchange(
     *,
     backwards: bool = False,
 ) -> None:
-    """Add the exchange of rows between this node and others.
+    """Add the step that moves rows between this node and others.
 
-    This rank's rows go to its proxies, and the rows of ranks that it stands for come here; or `backwards`.
+    A rank sends its rows to its proxy on each other node, and receives the rows of the ranks that it is a proxy of.
+    With `backwards` the rows move the other way.
     """
     places, proxies, most = memory.spanning.places, memory.proxies, memory.settings.max_tokens
     on_rail, name = places.is_even, "sums to their ranks" if backwards else "tokens to their nodes"
@@ -271,7 +277,7 @@ def _exchange(
 def _transfers(
     memory: SpanningMemory, row_nbytes: int, counts: list[int], *, backwards: bool
 ) -> tuple[list[Transfer], list[Transfer]]:
-    """Return what this rank sends and receives; `counts` are `CrossingArgs.crossing`."""
+    """Return this rank's sends and receives; `counts` are `CrossingArgs.crossing`."""
     places, proxies, slot_nbytes = memory.spanning.places, memory.proxies, memory.settings.max_tokens * row_nbytes
     outbox, inbox = memory.constants.outbox, memory.constants.inbox
     own = [

@@ -17,7 +17,8 @@ class SpanningShuffle(TokenShuffle):
     """A `TokenShuffle` over several nodes, with the same methods and results.
 
     Only the order of sums differs: see `combine`. A dispatch applies a transform before it sends tokens to other nodes.
-    Either all ranks capture a call in a CUDA graph, or none does. A captured call sends the most possible rows.
+    Either all ranks capture a call in a CUDA graph, or none does. A captured call sends `max_tokens` rows to each node,
+    because the host cannot read the number of rows inside a capture.
     """
 
     def _make_memory(self) -> SpanningMemory:
@@ -63,10 +64,10 @@ class SpanningShuffle(TokenShuffle):
     def combine(
         self, expert_out: Any, handle: Any, *, out: Any = None, weighted: bool = True, transform: Any = None
     ) -> Any:
-        """Send the rows' results back, and add up those of each token. Collective.
+        """Return the sum of the experts' results for each token. Collective.
 
-        Parameters, result and exceptions are those of `TokenShuffle.combine`. Each node adds up its ranks' sums in rank
-        order, in single precision, and rounds to `dtype`. The nodes' sums are added in the nodes' order, in single
-        precision, and rounded once more.
+        Parameters, result and exceptions are those of `TokenShuffle.combine`. A sum is made in two steps, both in
+        single precision. First each node adds up the results of its ranks, in rank order, and rounds the sum to
+        `dtype`. Then the sums of the nodes are added in the order of the nodes, and rounded to `dtype`.
         """
         return super().combine(expert_out, handle, out=out, weighted=weighted, transform=transform)

@@ -1,4 +1,4 @@
-"""Host time of one call of 1 KB: the time before the GPU begins."""
+"""Measure the time that the host takes for one call of 1 KB."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ BATCH = 100
 
 
 def default_peers(comm: Any) -> str | None:
-    """Return the peers of a command line that names none.
+    """Return the library to compare with if the command line names none, or None.
 
-    That is PyTorch, if it is installed and there are GPUs of one node.
+    It is PyTorch, if that is installed and all ranks have GPUs of one node.
     """
     return "torch" if comm.device == "gpu" and find_spec("torch") and comm.spanning is None else None
 
 
 def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
-    """Time the calls of each operation, pyncclx's and the peers' (collective).
+    """Measure and print the host time of each operation's calls. Collective.
 
-    pyncclx's calls include the nonblocking form and the Start of the persistent one. Rank 0 prints.
+    The calls are pyncclx's and those of `peers`. pyncclx's include the nonblocking form and the Start of the persistent
+    form. Rank 0 prints the table and writes the results.
     """
     arguments.operation = arguments.operation or ["allreduce"]
     if comm.rank == 0:
@@ -61,7 +62,10 @@ def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about:
 
 
 class Timed(NamedTuple):
-    """Timed call, which may start several operations."""
+    """A call to time, with its name in the table.
+
+    One call may start several operations (`operations`). The time is then divided by their number.
+    """
 
     name: str
     call: Callable[[], Any]
@@ -86,7 +90,7 @@ def driver_alone(comm: Any) -> Iterator[Timed]:
 
 
 def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
-    """Yield the calls of an operation, pyncclx's and the peers'."""
+    """Yield the calls to time of one operation: pyncclx's, then those of `peers`."""
     in_place = case.forms[0]
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), queue)
@@ -113,9 +117,10 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
 
 
 def _method(case: Case, name: str) -> Callable[..., Any] | None:
-    """Return the communicator's method `name`; None if it is mpi4py's.
+    """Return the communicator's method of this name, or None.
 
-    mpi4py's methods take no device arrays. Return None, too, if the case cannot be captured in a graph.
+    It is None if the method is mpi4py's own, which takes no device arrays, or if the case cannot be captured in a
+    graph.
     """
     kind = type(case.comm)
     ours = getattr(kind, name, None) is not getattr(MPI.Intracomm, name, None)
@@ -129,7 +134,10 @@ def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
 
 
 def measure(comm: Any, timed: Timed) -> dict[str, float]:
-    """Return median and 99th percentile of host time on the slowest rank (collective)."""
+    """Return median and 99th percentile of a call's host time in µs. Collective.
+
+    Both are those of the slowest rank.
+    """
     times = np.empty(CALLS)
     call, finish, queue = timed.call, timed.finish, timed.queue
     backends.select().synchronize()

@@ -1,4 +1,4 @@
-"""Time of one operation, eager or in a replayed CUDA graph, on every rank."""
+"""Measure the time of one operation on every rank, eager or in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Work = Callable[[], Any]
 
 
 class Times(NamedTuple):
-    """Microseconds of one operation by rank; the slowest rank's count."""
+    """Microseconds of one operation: fastest rank, average, and slowest rank.
+
+    Results report the slowest.
+    """
 
     fastest: float
     average: float
@@ -24,9 +27,9 @@ class Times(NamedTuple):
 
 
 class Queue:
-    """Queue for calls; inside ``with`` it is the current stream.
+    """Queue of calls to time that return when they are complete.
 
-    This class is for calls that return when they are complete.
+    `CupyQueue` is for calls that enqueue work on a stream: inside ``with`` its stream is the current one.
     """
 
     def __enter__(self) -> Any:
@@ -39,11 +42,11 @@ class Queue:
         """Wait on the host for all enqueued work."""
 
     def mark(self) -> Any:
-        """Return a mark of the time at the end of the queue."""
+        """Return a mark at the end of the queue, to pass to `between`."""
         return clock.perf_counter()
 
     def between(self, begin: Any, end: Any) -> float:
-        """Wait for the second mark, and return the seconds between two marks."""
+        """Wait until the queue reaches the mark `end`; return the seconds since `begin`."""
         return float(end - begin)
 
     def elapsed(self, work: Work) -> float:
@@ -58,7 +61,7 @@ class Queue:
 
 
 class CupyQueue(Queue):
-    """Queue on a CuPy stream."""
+    """Queue of calls to time on a CuPy stream."""
 
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU

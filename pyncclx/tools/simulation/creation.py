@@ -1,4 +1,7 @@
-"""Making a communicator over many nodes with the real code, on a few of its ranks."""
+"""Measure the creation of a communicator over many nodes, without the nodes.
+
+This process runs the code of the library for a few of the ranks. A `SimulatedComm` stands for the other ranks.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ TEAM = "Team of a node"
 
 
 class Creation(NamedTuple):
-    """Time and memory that making a communicator takes.
+    """Time and memory that the creation of a communicator takes.
 
     Attributes
     ----------
@@ -50,7 +53,7 @@ class Creation(NamedTuple):
 
 
 class _Identifiers:
-    """Identifiers in place of NCCL's."""
+    """A stand-in for the NCCL library that makes identifiers."""
 
     def get_unique_id(self) -> bytes:
         """Return an identifier of NCCL's length."""
@@ -59,7 +62,7 @@ class _Identifiers:
 
 @dataclass
 class Job:
-    """A job of simulated ranks, and the results of its collectives so far."""
+    """A job of simulated ranks, with the results of its collectives so far."""
 
     ranks: int
     per_node: int
@@ -68,7 +71,10 @@ class Job:
     results: Results = field(default_factory=Results)
 
     def make(self, rank: int) -> tuple[list[Stage], SimulatedComm, Spanning]:
-        """Make the communicator on one rank; call it for rank 0 first."""
+        """Make the communicator on one rank; return its stages, with times, and itself.
+
+        Call it for rank 0 first: other ranks get the results of its collectives.
+        """
         clock = Clock(self.costs)
         local = Intracomm(MPI.COMM_SELF).Dup()
         # The Team is made before the clock starts, and stands for the node's Team.
@@ -93,15 +99,17 @@ class Job:
 
 
 def create(ranks: int, per_node: int, costs: Network, node_s: float) -> Creation:
-    """Make a communicator of so many ranks, once for each kind of rank.
+    """Return the time and memory that a communicator of `ranks` ranks takes.
+
+    It is made on three ranks: the first, the last, and one in the middle. The times are those of the slowest.
 
     Parameters
     ----------
     ranks, per_node : int
-        The last node may have fewer ranks.
+        Ranks of the communicator and of each node. The last node may have fewer.
     costs : Network
     node_s : float
-        Seconds in which the ranks of a node make their Team.
+        Seconds that the ranks of a node take to make their Team.
     """
     nodes = (b"node %d" % (rank // per_node) for rank in range(ranks))
     table = b"".join(hashlib.blake2b(node, digest_size=IDENTITY_NBYTES).digest() for node in nodes)
@@ -116,7 +124,7 @@ def create(ranks: int, per_node: int, costs: Network, node_s: float) -> Creation
 
 
 def _memory(job: Job) -> tuple[float, float]:
-    """Return the bytes per rank that rank 0 keeps, and its peak."""
+    """Return rank 0's memory divided by the number of ranks, in bytes: kept, and peak."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
