@@ -14,7 +14,7 @@ from contextlib import suppress
 from .. import backends
 from ..backends import Device
 from ..recovery.detector import DETECTOR
-from ..recovery.watched import Watched
+from ..recovery.losses import Watched
 from ..requests.open_receives import OPEN_RECEIVES
 from ..system.process import PerProcess
 

@@ -27,10 +27,10 @@ from ..requests import late
 from ..requests.open_receives import LOCK
 from ..system import settings
 from ..system.bounded import BoundedCache
+from ..team.kept import UsedStreams
 from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
-from ..team.used_streams import UsedStreams
 from .arguments import teams_of
 from .envelope import Sender
 from .memory.headers import Used
@@ -83,7 +83,7 @@ class Endpoint:
     broken : set of (int, int)
         Rank and clock of messages whose data never arrived.
     id, uids, comm, world_ranks, loss
-        See `recovery.watched.Watched`. The detector asks only MPI, and includes failures found in MPI.COMM_WORLD.
+        See `recovery.losses.Watched`. The detector asks only MPI, and includes failures found in MPI.COMM_WORLD.
     """
 
     id: bytes = b""

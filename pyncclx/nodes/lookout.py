@@ -22,7 +22,7 @@ _PAUSE_S = 0.01
 class Lookout:
     """All ranks of a communicator over nodes, for the failure detector.
 
-    It implements `recovery.detector.Watched`.
+    It implements `recovery.losses.Watched`.
 
     Parameters
     ----------

@@ -23,8 +23,7 @@ from ..system import threads
 from ..system.process import PerProcess
 from . import ulfm
 from .interrupts import Interrupts
-from .losses import INTERRUPTED, Loss
-from .watched import Watched
+from .losses import INTERRUPTED, Loss, Watched
 
 PAUSE_S = 0.1  # between polls; 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # seconds after a program's end, until all that it sent has arrived

@@ -1,8 +1,10 @@
-"""Ends of waits for failed ranks: in a rendezvous on the host, and in MPI."""
+"""Ends of waits for failed ranks, on the host and in MPI, and of the program."""
 
 from __future__ import annotations
 
+import atexit
 import functools
+import signal
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, cast
@@ -15,12 +17,14 @@ from ..errors import RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
 from ..system import settings
 from ..system.process import PerProcess
-from . import ending, ulfm  # noqa: F401  # registers functions for the end of the program
+from ..system.signals import has_default_action
+from . import ulfm
 from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
 MEETING = "a meeting of all ranks on the host"
 _FOR_MPI_S = 0.5  # seconds until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
 _FOR_SURE_S = 10.0  # seconds if ranks have certainly failed; it takes longer on a busy machine
+_FINALIZE_S = 10.0  # seconds in which MPI may end after a rank has failed
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER}
 
@@ -125,3 +129,23 @@ def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = MEETING) -
 
 #: Made with the first communicator.
 JUDGE = PerProcess(lambda: mpi_bootstrap.judge_by(Judge()), lasting=True)
+
+
+def _end() -> None:
+    detector = DETECTOR.made
+    if detector is not None:
+        detector.end()
+
+
+def _bound_finalize() -> None:
+    """Bound the time of MPI_Finalize: Open MPI's may wait for a dead rank."""
+    detector = DETECTOR.made
+    if detector is None or not detector.has_failed or not ulfm.is_enabled() or MPI.Is_finalized():
+        return
+    if has_default_action(signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, _FINALIZE_S)
+
+
+# Functions run in the reverse order of registration, so functions that the program registers later run first.
+atexit.register(_bound_finalize)
+atexit.register(_end)

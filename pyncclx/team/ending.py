@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
+from typing import Protocol
 
 from mpi4py import MPI
 
@@ -14,12 +15,33 @@ from ..memory.heap import Heap
 from ..memory.quarantine import Abandoned, Lease
 from ..recovery.detector import DETECTOR
 from ..system.bounded import BoundedCache
-from .dependents import Dependent, KernelTeam
 from .error_record import ErrorRecord
 from .launch_order import LaunchOrder
 from .plans import RememberedLaunch
 from .scratch import Scratch
 from .windows import TeamWindows
+
+
+class Dependent(Protocol):
+    """Memory beside the lease; `close` removes it from `Team.dependents`."""
+
+    nbytes: int
+
+    def close(self) -> None: ...
+
+
+class KernelTeam(Dependent, Protocol):
+    """Memory for a program's own kernels; `close` removes it from `Team.device_teams`.
+
+    Attributes
+    ----------
+    for_program : bool
+        Whether the program launches the kernels, on any streams. Otherwise a window's signals use them.
+    """
+
+    for_program: bool
+
+    def update_window(self, number: int) -> None: ...
 
 
 class Ending:

@@ -57,7 +57,7 @@ class ErrorRecord:
     disagreement : Disagreement or None
         Finds which calls differ between ranks; None before the ranks have their leases.
     id, rank, comm, uids, world_ranks, is_busy, may_launch, is_of_messages
-        See `recovery.watched.Watched`.
+        See `recovery.losses.Watched`.
     """
 
     comm: MPI.Comm

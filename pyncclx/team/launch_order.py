@@ -8,8 +8,7 @@ from typing import Any
 
 from ..backends import Device, Event, Function, Repeated
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
-from .kept import End, Kept
-from .used_streams import UsedStreams
+from .kept import End, Kept, UsedStreams
 
 _NO_STREAM, _ABSENT = object(), object()
 

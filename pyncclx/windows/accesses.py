@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from .. import events
@@ -18,6 +19,7 @@ from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.work import Work
 from ..staging.arguments import Argument, argument, device_buffers
+from ..staging.public_copy import PublicCopy
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT, State
@@ -37,6 +39,11 @@ class Accesses(MPI.Win):
     _staging: bool | None = None  # setting of a pyncclx communicator
     _caller: Caller = ANY_CALLER  # state of a pyncclx communicator
     _recording: Calls | None = None
+    _comm: MPI.Intracomm
+    # Public copies of device memory that peers cannot map; None if the window has none. Empty if this rank's memory is
+    # on the host. MPI exposes them: its separate memory model (`MPI.WIN_SEPARATE`), in which only the owner's
+    # synchronisation calls update device array and public copy.
+    _copies: tuple[PublicCopy, ...] | None = None
 
     def _calls(self) -> Calls | None:
         """Return the recorder of the window's calls; None if calls are not recorded."""
@@ -95,6 +102,32 @@ class Accesses(MPI.Win):
         """Copy results of completed staged operations with a rank, or all, to the device."""
         if self._origins is not None:
             self._origins.copy_back(rank)
+
+    def _give(self, rank: int | None = None) -> None:
+        """Make this rank's stores visible to others, if a call is for its own memory."""
+        for copy in self._copies_now(rank):
+            copy.give()
+
+    def _take(self, rank: int | None = None) -> None:
+        """Make other ranks' stores visible to this rank, if a call is for its own memory."""
+        for copy in self._copies_now(rank):
+            copy.take()
+
+    def _copies_now(self, rank: int | None) -> tuple[PublicCopy, ...]:
+        return () if not self._copies or rank not in (None, self._comm.rank) else self._copies
+
+    def _hold_own(self, rank: int | None = None) -> None:
+        """Get this rank's own lock now; MPI may put it off until the first access."""
+        copies = self._copies_now(rank)
+        if copies and copies[0].nbytes:
+            self._access(self._comm.rank, 0)
+
+    def _access(self, rank: int, place: int) -> None:
+        """Get a rank's lock now, by an access to a byte of MPI's own window."""
+        # MPI may write to the byte until the Flush.
+        byte = np.empty(1, "u1")
+        MPI.Win.Get(self, [byte, MPI.BYTE], rank, [place, 1, MPI.BYTE])
+        MPI.Win.Flush(self, rank)
 
 
 def on_device(method: _Method) -> _Method:

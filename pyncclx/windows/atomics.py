@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
@@ -11,9 +12,9 @@ from ..arrays.datatypes import Datatype
 from ..backends import Device
 from ..errors import MPIError, NotSupported
 from ..launch import kernels, sources
+from ..memory.cstruct import U64, CStruct
 from ..operators import ops
 from ..operators.user_op import no_arithmetic
-from .parameters import RmaArgs
 from .reach import Reach, Target
 
 COMPARE_AND_SWAP = "CompareAndSwap"  # used like an operator
@@ -25,6 +26,17 @@ _WITHOUT_RESULT = ("Accumulate", "Raccumulate")
 
 # An operator that computes, or the name of one that replaces or compares bits.
 _Functor = ops.BuiltinOp | str
+
+
+@dataclass(slots=True, kw_only=True)
+class RmaArgs(CStruct):
+    """`RmaArgs` of cuda/windows/rma.cu; all but the count are addresses."""
+
+    origin: U64
+    compare: U64  # equal to origin if nothing is compared
+    result: U64  # 0: old elements are not returned
+    target: U64
+    count: U64
 
 
 def functor_of(operation: str, op: Any) -> _Functor:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Literal, TypeVar, cast
 
-import numpy as np
 from mpi4py import MPI
 
 import mpi_bootstrap
@@ -18,9 +17,9 @@ import mpi_bootstrap
 from ..errors import MPIError, PeerTimeout, RankFailed, Revoked
 from ..recording.layout import ANY
 from ..system import settings
+from .accesses import Accesses
 from .exposed import Attached
 from .locks import Locks
-from .separate import Separate
 
 WORD_NBYTES = 8  # bytes of MPI's window on each rank
 
@@ -55,7 +54,7 @@ def recorded(method: _Method) -> _Method:
     return cast(_Method, either)
 
 
-class Epochs(Separate):
+class Epochs(Accesses):
     """The methods of `pyncclx.Win` that begin and end epochs, or complete operations.
 
     Methods that complete operations wait on the host until the device has finished this rank's operations. Then they
@@ -138,8 +137,8 @@ class Epochs(Separate):
             begin()
             undo.callback(end, *rank)
             if self._reach is not None and self._reach.in_use:
-                for each in self._ranks(*rank):
-                    self._acquire(each)
+                for each in self._ranks(*rank):  # MPI may put a lock off until the first access
+                    self._access(each, self._words[each] if isinstance(self._reach, Attached) else 0)
             self._hold_own(*rank)
             self._take(*rank)
             undo.pop_all()
@@ -279,14 +278,3 @@ class Epochs(Separate):
     def _wait_for_device(self) -> None:
         if self._reach is not None and self._reach.in_use:
             self._reach.synchronize()
-
-    def _acquire(self, rank: int) -> None:
-        """Get a rank's lock now, by an access to a word of MPI's own window.
-
-        MPI may put the lock off until the first access.
-        """
-        place = self._words[rank] if isinstance(self._reach, Attached) else 0
-        # MPI may write to the word until the Flush.
-        word = np.empty(WORD_NBYTES, "u1")
-        MPI.Win.Get(self, [word, MPI.BYTE], rank, [place, WORD_NBYTES, MPI.BYTE])
-        MPI.Win.Flush(self, rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from mpi4py import MPI
 
@@ -12,6 +12,7 @@ from ..arrays.places import host_arrays, where
 from ..arrays.vectors import integer
 from ..errors import MPIError, NotSupported
 from ..memory.mapped import Window
+from ..staging.public_copy import PublicCopy
 from ..system.bounded import BoundedCache
 from ..team.base import Base
 from ..team.state import state_of
@@ -217,3 +218,19 @@ def checked_unit(operation: str, disp_unit: Any) -> int:
     if unit < 1:
         raise MPIError(MPI.ERR_DISP, f"{operation}: disp_unit is {disp_unit} bytes; it must be positive")
     return unit
+
+
+def public_copies(comm: MPI.Intracomm, memory: Any, disp_unit: Any) -> tuple[PublicCopy, ...]:
+    """Return the public copy of a rank's device array.
+
+    The result is empty for host memory, which MPI exposes itself.
+
+    Raises
+    ------
+    TypeError, MPI.Exception, BufferError
+        Raised by `checked_unit`, or because the array is read-only.
+    """
+    checked_unit("Win.Create", disp_unit)
+    if where(memory) != "device" or host_arrays():
+        return ()
+    return (PublicCopy(memory, "Win.Create: memory", state_of(cast(Base, comm))),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
@@ -13,10 +14,10 @@ from ..arrays.buffers import Buffer
 from ..device.team import DeviceTeam
 from ..launch import kernels
 from ..launch.sources import FILES
+from ..memory.cstruct import U32, U64, CStruct
 from ..requests.open_receives import let_receives_leave
 from ..team.streams import Enqueuing, stream_for
 from ..team.team import Team
-from .parameters import PutArgs, PutSignalArgs, WaitSignalArgs
 
 COUNT = 64  # signals of each rank in a window
 _FILE = "windows/signals.cu"
@@ -26,6 +27,36 @@ _FILE = "windows/signals.cu"
 _BLOCK_NBYTES = 32 << 10
 _COPY_ENGINE_NBYTES = 16 << 20
 _WORD_NBYTES = 8  # bytes of a signal
+
+
+@dataclass(slots=True, kw_only=True)
+class PutArgs(CStruct):
+    """`PutArgs` of the kernel `put_blocks`."""
+
+    origin: U64  # address
+    target: U64  # address
+    nbytes: U64
+
+
+@dataclass(slots=True, kw_only=True)
+class PutSignalArgs(CStruct):
+    """`PutSignalArgs` of the kernel `put_signal`; the last three are its `data`."""
+
+    word: U64  # address of the signal
+    origin: U64  # address
+    target: U64  # address
+    nbytes: U64  # 0: an earlier copy moves the data
+
+
+@dataclass(slots=True, kw_only=True)
+class WaitSignalArgs(CStruct):
+    """`WaitSignalArgs` of the kernel `wait_signal`."""
+
+    team: U64  # address
+    word: U64  # address of the signal
+    taken: U64  # address of the sum of counts of earlier waits
+    count: U64
+    signal: U32
 
 
 class Signals:

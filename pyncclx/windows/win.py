@@ -2,7 +2,7 @@
 
 Locks and epochs are those of an MPI window beneath, of one word in each rank's host memory. Before each call that ends
 an epoch, the host waits for the device, so that operations are complete when peers go on. Device arrays that peers
-have not mapped, such as those of other nodes, have copies in host memory instead (`separate.py`).
+have not mapped, such as those of other nodes, have copies in host memory instead (`Accesses._copies`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from ..team.handlers import Handled
 from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES
-from .exposed import Attached, Exposed, Place, all_from_alloc, checked_size, checked_unit, place_of
+from .exposed import Attached, Exposed, Place, all_from_alloc, checked_size, checked_unit, place_of, public_copies
 from .locks import Locks
 from .operations import Operations
-from .separate import public_copies
 from .signalling import Signalling
 from .views import Views
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyncclx.team.used_streams import FEW, UsedStreams
+from pyncclx.team.kept import FEW, UsedStreams
 
 
 class Stream:

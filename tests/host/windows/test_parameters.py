@@ -1,21 +1,21 @@
-"""The structs of windows/parameters.py lie in memory as those of cuda/windows/."""
+"""The structs of windows/atomics.py and signals.py lie in memory as those of cuda/windows/."""
 
 import pytest
 
 from pyncclx.memory.cstruct import offsets_of, sizeof
-from pyncclx.windows import parameters
+from pyncclx.windows import atomics, signals
 from support import cxx_layout
 
 STRUCTS = {
-    "rma.cu": ["RmaArgs"],
-    "signals.cu": ["PutArgs", "WaitSignalArgs"],
+    "rma.cu": [atomics.RmaArgs],
+    "signals.cu": [signals.PutArgs, signals.WaitSignalArgs],
 }
 
 
 @cxx_layout.needs_compiler
 @pytest.mark.parametrize("file", STRUCTS)
 def test_as_the_kernels_read_them(tmp_path, file):
-    structs = {name: (getattr(parameters, name), 0) for name in STRUCTS[file]}
+    structs = {struct.__name__: (struct, 0) for struct in STRUCTS[file]}
     cxx_layout.check(tmp_path, [f"windows/{file}"], structs)
 
 
@@ -23,7 +23,7 @@ def test_as_the_kernels_read_them(tmp_path, file):
 def test_data_of_a_put_with_a_signal(tmp_path):
     constants = {
         f"offsetof(PutSignalArgs, {'word' if name == 'word' else f'data.{name}'})": offset
-        for name, offset in offsets_of(parameters.PutSignalArgs).items()
+        for name, offset in offsets_of(signals.PutSignalArgs).items()
     }
-    constants["sizeof(PutSignalArgs)"] = sizeof(parameters.PutSignalArgs)
+    constants["sizeof(PutSignalArgs)"] = sizeof(signals.PutSignalArgs)
     cxx_layout.check(tmp_path, ["windows/signals.cu"], {}, constants)
