@@ -16,7 +16,7 @@ from ..memory.parameters import TransformedRows
 from ..team.plans import producers_of
 from ..team.streams import is_of_current
 from ..team.team import Team
-from .engine import Engine, Transfer
+from .engine import Transfer
 from .places import Places
 from .program import Program, Step
 from .rails import without_empty
@@ -25,6 +25,16 @@ from .spanning import Spanning
 
 # Bytes of a vector or of results for each thread, before more blocks are used. Not measured.
 _THREAD_NBYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors in this rank's memory, equally far apart."""
+
+    address: int
+    count: int
+    stride: int  # bytes from one to the next
+    own: tuple[int, int] = (-1, 0)  # number of a vector that lies elsewhere, and its address
 
 
 class Composition:
@@ -68,21 +78,17 @@ class Composition:
     def fold(
         self,
         template: tuple[str, ...],
-        *,
-        vectors: int,
-        count: int,
-        stride: int,
+        vectors: Vectors,
         nbytes: int,
         result: int,
-        own: tuple[int, int] = (-1, 0),
+        *,
         finish_as: int | None = None,
         alone: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a fold of `count` vectors in this rank's memory. Collective in the node.
+        """Add a fold of `nbytes` of each vector, to `result`. Collective in the node.
 
-        The vectors are `stride` bytes apart. `template` names elements and operator, as for a reduction's kernels.
-        `own` is the number of a vector that lies elsewhere, and its address. An average is over `finish_as` ranks, or
+        `template` names elements and operator, as for a reduction's kernels. An average is over `finish_as` ranks, or
         over all. A rank may have nothing to fold. With `alone` it is not collective: this rank prepares the kernel.
         """
         spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
@@ -91,13 +97,13 @@ class Composition:
         else:
             function = kernels.get(spanning.local, spanning.team, *kernel)
         args = FoldArgs(
-            vectors=vectors,
-            own=own[1],
+            vectors=vectors.address,
+            own=vectors.own[1],
             result=result,
             nbytes=nbytes,
-            stride=stride,
-            vector_count=count,
-            own_index=own[0],
+            stride=vectors.stride,
+            vector_count=vectors.count,
+            own_index=vectors.own[0],
             size=finish_as or self.places.size,
         )
         return self.launch(function, self._blocks_for(nbytes), spanning.team.device.threads, args.pack(), after=after)
@@ -173,19 +179,21 @@ class Composition:
         return self._add(Step(run, name, engine, peers, aside=aside, after=after))
 
     def collective(
-        self, engine: Engine, name: str, enqueue: Callable[[Any], None], *, peers: Iterable[int], sent_nbytes: int
+        self, enqueue: Callable[..., None], *arguments: Any, sent_nbytes: int, peers: Iterable[int] | None = None
     ) -> int:
-        """Add a collective of an engine. All ranks add it.
+        """Add a collective of NCCL's. All ranks add it, and each is alone on its node.
 
-        `enqueue` is called with the stream. `peers` are the ranks that this one waits for.
+        `enqueue` is a method of `NcclEngine`, called with the arguments and the stream. `peers` are the ranks that this
+        one waits for, by default all others.
         """
-        spanning = self.spanning
+        spanning, engine = self.spanning, self.spanning.rails.rail()
+        name = f"{self.operation}, NCCL's {enqueue.__name__.replace('_', '-')}"
 
         def run(team: Team, stream: Any, call: int) -> None:
             spanning.sent_nbytes += sent_nbytes
-            enqueue(stream)
+            enqueue(*arguments, stream)
 
-        return self._add(Step(run, f"{self.operation}, {name}", engine, tuple(peers)))
+        return self._add(Step(run, name, engine, tuple(self.places.away if peers is None else peers)))
 
     def share(
         self,

@@ -79,10 +79,8 @@ def compose(composition: Composition, *, own: int, recv: int, spans: list[Span],
 
 def gather_all(composition: Composition, engine: NcclEngine, own: int, everything: int, nbytes: int) -> None:
     """Add NCCL's allgather of `nbytes` of each rank, contiguous in `everything`."""
-    places = composition.places
-    others = places.away  # all others: each rank is alone on its node
-    enqueue = partial(engine.allgather, own, everything, nbytes)
-    composition.collective(engine, "NCCL's allgather", enqueue, peers=others, sent_nbytes=nbytes * len(others))
+    sent_nbytes = nbytes * (composition.places.size - 1)
+    composition.collective(engine.allgather, own, everything, nbytes, sent_nbytes=sent_nbytes)
 
 
 def _are_blocks(spans: list[Span]) -> bool:

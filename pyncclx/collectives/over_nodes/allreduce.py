@@ -8,9 +8,7 @@ get all pieces. Several segments of the vector are under way, in different steps
 
 from __future__ import annotations
 
-from functools import partial
-
-from ...nodes.composition import Composition
+from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.nccl_library import NcclReduction
@@ -81,11 +79,9 @@ def is_of_nccl(places: Places, nbytes: int) -> bool:
 def _by_nccl(
     composition: Composition, engine: NcclEngine, reduction: NcclReduction, send: int, recv: int, nbytes: int
 ) -> None:
-    places = composition.places
-    peers = places.away  # all others: each rank is alone on its node
-    enqueue = partial(engine.allreduce, send, recv, nbytes, reduction)
-    sent_nbytes = 2 * nbytes * len(peers) // places.size  # bytes around a ring
-    composition.collective(engine, "NCCL's allreduce", enqueue, peers=peers, sent_nbytes=sent_nbytes)
+    size = composition.places.size
+    sent_nbytes = 2 * nbytes * (size - 1) // size  # bytes around a ring
+    composition.collective(engine.allreduce, send, recv, nbytes, reduction, sent_nbytes=sent_nbytes)
 
 
 def _short(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
@@ -97,15 +93,8 @@ def _short(composition: Composition, folding: Folding, send: int, recv: int, nby
     sends = [Transfer(peer, own, nbytes) for _, peer in peers]
     receives = [Transfer(peer, slots + node * stride, nbytes) for node, peer in peers]
     composition.exchange("exchange of the nodes' results", sends, receives, on_rail=True)
-    composition.fold(
-        folding.template,
-        vectors=slots,
-        count=places.count if takes_part else 0,
-        stride=stride,
-        nbytes=nbytes if takes_part else 0,
-        result=recv,
-        own=(places.node, own),
-    )
+    vectors = Vectors(slots, places.count if takes_part else 0, stride, (places.node, own))
+    composition.fold(folding.template, vectors, nbytes if takes_part else 0, recv)
     if not places.is_even and places.local_size > 1:
         composition.kernel(bcast_call(recv, nbytes, 0))
 
@@ -123,9 +112,7 @@ def _gathered(
     for begin, length in spans:
         if length:
             gather_all(composition, engine, send + begin, vectors, length)
-            composition.fold(
-                folding.template, vectors=vectors, count=size, stride=length, nbytes=length, result=recv + begin
-            )
+            composition.fold(folding.template, Vectors(vectors, size, length), length, recv + begin)
 
 
 def _long(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
@@ -160,7 +147,7 @@ def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: 
     spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
     mine = spans[places.rank]
     slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
-    folded = fold_from_all(composition, folding, send, spans, result, slots, upto=places.size)
+    folded = fold_from_all(composition, folding, send, spans, result, slots)
     sends = [Transfer(rank, result, mine.nbytes) for rank in range(places.size)]
     receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans)]
     exchange(composition, "exchange of results", sends, receives, after=(folded,))

@@ -50,9 +50,7 @@ def _compose(composition: Composition, *, send: int, recv: int, nbytes: int) -> 
         sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
         exchange(composition, "exchange between nodes", sends, receives, after)
     elif nbytes:
-        peers = composition.places.away  # all others: each rank is alone on its node
-        enqueue = partial(engine.alltoall, send, recv, nbytes)
-        composition.collective(engine, "NCCL's alltoall", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
+        composition.collective(engine.alltoall, send, recv, nbytes, sent_nbytes=nbytes * (size - 1))
 
 
 def _on_host(composition: Composition, send: int, recv: int, nbytes: int) -> None:

@@ -59,9 +59,8 @@ def _compose(composition: Composition, *, address: int, nbytes: int, root: int) 
 def broadcast_all(composition: Composition, engine: NcclEngine, address: int, nbytes: int, root: int) -> None:
     """Add NCCL's broadcast of root's bytes to each rank's `address`."""
     is_root, others = composition.places.rank == root, composition.places.size - 1
-    enqueue, peers = partial(engine.broadcast, address, nbytes, root), () if is_root else (root,)
-    sent_nbytes = nbytes * others if is_root else 0
-    composition.collective(engine, "NCCL's broadcast", enqueue, peers=peers, sent_nbytes=sent_nbytes)
+    peers, sent_nbytes = ((), nbytes * others) if is_root else ((root,), 0)
+    composition.collective(engine.broadcast, address, nbytes, root, sent_nbytes=sent_nbytes, peers=peers)
 
 
 def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...nodes.composition import Composition
+from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.nccl_library import NcclReduction, nccl_reduction
 from ...nodes.places import Places
@@ -126,31 +126,16 @@ def fold_shared(composition: Composition, folding: Folding, nbytes: int, result:
         stride_of_results = aligned(nbytes)
         (results,) = composition.memory(places.count * stride_of_results)
         for node, (first, end) in enumerate(itertools.pairwise([0, *ends])):
-            composition.fold(
-                folding.inside,
-                vectors=vectors + first * stride,
-                count=end - first,
-                stride=stride,
-                nbytes=nbytes,
-                result=results + node * stride_of_results,
-                alone=True,
-            )
+            of_node = Vectors(vectors + first * stride, end - first, stride)
+            composition.fold(folding.inside, of_node, nbytes, results + node * stride_of_results, alone=True)
         vectors, stride = results, stride_of_results
-    composition.fold(
-        folding.template,
-        vectors=vectors,
-        count=places.count,
-        stride=stride,
-        nbytes=nbytes,
-        result=result,
-        alone=True,
-    )
+    composition.fold(folding.template, Vectors(vectors, places.count, stride), nbytes, result, alone=True)
 
 
 def fold_from_all(
-    composition: Composition, folding: Folding, send: int, spans: list[Span], result: int, slots: int, *, upto: int
+    composition: Composition, folding: Folding, send: int, spans: list[Span], result: int, slots: int
 ) -> int:
-    """Add a fold, in rank order, of the vectors of ranks below `upto`.
+    """Add a fold of all ranks' vectors, in rank order.
 
     Every rank r folds part ``spans[r]``; this rank's goes to `result`. `slots` are aligned vectors, one for each rank.
     Return the fold's place.
@@ -161,6 +146,4 @@ def fold_from_all(
     sends = [Transfer(rank, send + span.begin, span.nbytes) for rank, span in enumerate(spans)]
     receives = [Transfer(rank, slots + rank * stride, mine) for rank in range(places.size)]
     moved = exchange(composition, "exchange of contributions", sends, receives)
-    return composition.fold(
-        folding.template, vectors=slots, count=upto, stride=stride, nbytes=mine, result=result, after=(moved,)
-    )
+    return composition.fold(folding.template, Vectors(slots, places.size, stride), mine, result, after=(moved,))

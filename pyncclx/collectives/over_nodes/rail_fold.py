@@ -7,7 +7,7 @@ nodes.
 
 from __future__ import annotations
 
-from ...nodes.composition import Composition
+from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from .folding import Folding, part_of_node
 from .pieces import Span, aligned
@@ -76,17 +76,10 @@ class RailFold:
         )
 
     def _fold(self, slots: int, own: int, nbytes: int, result: int, begun: int) -> int:
-        on_rail = self._places.local_rank < self._places.lanes
-        return self._composition.fold(
-            self._folding.template,
-            vectors=slots,
-            count=self._places.count if on_rail else 0,
-            stride=self._stride,
-            nbytes=nbytes,
-            result=result,
-            own=(self._places.node, own),
-            after=(begun,),
-        )
+        places = self._places
+        count = places.count if places.local_rank < places.lanes else 0
+        vectors = Vectors(slots, count, self._stride, (places.node, own))
+        return self._composition.fold(self._folding.template, vectors, nbytes, result, after=(begun,))
 
     def _parts(self, mine: Span) -> list[Span]:
         return Span(0, mine.nbytes).cut(self._places.count, self._folding.unit_nbytes)

@@ -5,9 +5,7 @@ Each node folds its vectors in pieces. The pieces go to root's node, which folds
 
 from __future__ import annotations
 
-from functools import partial
-
-from ...nodes.composition import Composition
+from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.nccl_library import NcclReduction
@@ -60,9 +58,8 @@ def _by_nccl(
     root: int,
 ) -> None:
     is_root = composition.places.rank == root
-    peers = composition.places.away if is_root else ()  # all others: each rank is alone on its node
-    enqueue = partial(engine.reduce, send, recv, nbytes, reduction, root)
-    composition.collective(engine, "NCCL's reduce", enqueue, peers=peers, sent_nbytes=0 if is_root else nbytes)
+    peers, sent_nbytes = (None, 0) if is_root else ((), nbytes)
+    composition.collective(engine.reduce, send, recv, nbytes, reduction, root, sent_nbytes=sent_nbytes, peers=peers)
 
 
 def is_broadcast(places: Places) -> bool:
@@ -82,9 +79,7 @@ def _from_other(
     if is_root:
         # The fold reads vectors in rank order, but root's own from `send`.
         vectors = vector - (1 - root) * nbytes
-        composition.fold(
-            folding.template, vectors=vectors, count=2, stride=nbytes, nbytes=nbytes, result=recv, own=(root, send)
-        )
+        composition.fold(folding.template, Vectors(vectors, 2, nbytes, (root, send)), nbytes, recv)
 
 
 def _by_node(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
@@ -112,15 +107,8 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
         return
     is_root = places.rank == root
     result = recv + mine.begin if is_root else whole
-    composition.fold(
-        folding.template,
-        vectors=slots,
-        count=places.count,
-        stride=stride,
-        nbytes=mine.nbytes,
-        result=result,
-        own=(places.node, own),
-    )
+    vectors = Vectors(slots, places.count, stride, (places.node, own))
+    composition.fold(folding.template, vectors, mine.nbytes, result)
     if places.local_size > 1:
         blocks = blocks_from(recv, spans) if is_root else None
         composition.kernel(gatherv_call(result, mine.nbytes, blocks, places.local_of(root)))
@@ -132,6 +120,6 @@ def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: 
     spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
     mine, is_root = spans[places.rank], places.rank == root
     slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
-    folded = fold_from_all(composition, folding, send, spans, result, slots, upto=places.size)
+    folded = fold_from_all(composition, folding, send, spans, result, slots)
     receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans) if is_root]
     exchange(composition, "results go to root", [Transfer(root, result, mine.nbytes)], receives, after=(folded,))

@@ -7,9 +7,8 @@ index and sends it there. The receiver folds the results of all nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from ...nodes.composition import Composition
+from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.nccl_engine import NcclEngine
 from ...nodes.nccl_library import NcclReduction
@@ -72,15 +71,13 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         (vectors,) = composition.memory(places.size * nbytes)
         gather_all(composition, engine, send, vectors, nbytes)
         block = vectors + mine.begin
-        composition.fold(
-            folding.template, vectors=block, count=places.size, stride=nbytes, nbytes=mine.nbytes, result=recv
-        )
+        composition.fold(folding.template, Vectors(block, places.size, nbytes), mine.nbytes, recv)
         return
     if folding.goes_by_node(places) and not folding.of_records:
         _ByNode(composition, folding, send, spans).add(mine, recv)
         return
     (slots,) = composition.memory(places.size * aligned(mine.nbytes))
-    fold_from_all(composition, folding, send, spans, recv, slots, upto=places.size)
+    fold_from_all(composition, folding, send, spans, recv, slots)
 
 
 def _by_nccl(
@@ -92,9 +89,7 @@ def _by_nccl(
     if send < recv + nbytes and recv < send + size * nbytes:
         composition.copy(apart, send, size * nbytes)
         send = apart
-    peers = composition.places.away  # all others: each rank is alone on its node
-    enqueue = partial(engine.reduce_scatter, send, recv, nbytes, reduction)
-    composition.collective(engine, "NCCL's reduce-scatter", enqueue, peers=peers, sent_nbytes=nbytes * len(peers))
+    composition.collective(engine.reduce_scatter, send, recv, nbytes, reduction, sent_nbytes=nbytes * (size - 1))
 
 
 @dataclass
@@ -128,15 +123,8 @@ class _ByNode:
             ranks = places.ranks_of(node)
             receives.append(Transfer(ranks[places.local_rank % len(ranks)], slots + node * stride, mine.nbytes))
         composition.exchange("exchange of the nodes' results", sends, receives, on_rail=places.is_even)
-        composition.fold(
-            self.folding.template,
-            vectors=slots,
-            count=places.count,
-            stride=stride,
-            nbytes=mine.nbytes,
-            result=recv,
-            own=(places.node, own),
-        )
+        vectors = Vectors(slots, places.count, stride, (places.node, own))
+        composition.fold(self.folding.template, vectors, mine.nbytes, recv)
 
     def _apart(self, own: int, nbytes: int, recv: int, slot: int) -> int:
         """Copy this rank's vector if the result partly overlaps it; return its address."""

@@ -5,7 +5,7 @@ Each rank sends its vector to all ranks above, which fold the vectors they recei
 
 from __future__ import annotations
 
-from ...nodes.composition import Composition
+from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
@@ -33,14 +33,5 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
     sends = [Transfer(rank, send, nbytes) for rank in range(places.rank + (not inclusive), places.size)]
     receives = [Transfer(rank, slots + rank * stride, nbytes) for rank in range(count)]
     moved = exchange(composition, "exchange of contributions", sends, receives)
-    length = nbytes if count else 0
-    composition.fold(
-        folding.template,
-        vectors=slots,
-        count=count,
-        stride=stride,
-        nbytes=length,
-        result=recv,
-        finish_as=max(count, 1),
-        after=(moved,),
-    )
+    vectors, length = Vectors(slots, count, stride), nbytes if count else 0
+    composition.fold(folding.template, vectors, length, recv, finish_as=max(count, 1), after=(moved,))
