@@ -178,16 +178,20 @@ class Composition:
 
         return self._add(Step(run, name, engine, peers, aside=aside, after=after))
 
-    def collective(
-        self, enqueue: Callable[..., None], *arguments: Any, sent_nbytes: int, peers: Iterable[int] | None = None
-    ) -> int:
-        """Add a collective of NCCL's. All ranks add it, and each is alone on its node.
+    @property
+    def has_collectives(self) -> bool:
+        """Whether NCCL can do the collectives: each rank is alone on its node."""
+        return self.spanning.rails.has_collectives
 
-        `enqueue` is a method of `NcclEngine`, called with the arguments and the stream. `peers` are the ranks that this
-        one waits for, by default all others.
+    def collective(self, method: str, *arguments: Any, sent_nbytes: int, peers: Iterable[int] | None = None) -> int:
+        """Add a collective of NCCL's. All ranks add it, if `has_collectives`.
+
+        `method` is the name of one of `NcclEngine`, called with the arguments and the stream. `peers` are the ranks
+        that this one waits for, by default all others.
         """
         spanning, engine = self.spanning, self.spanning.rails.rail()
-        name = f"{self.operation}, NCCL's {enqueue.__name__.replace('_', '-')}"
+        enqueue = getattr(engine, method)
+        name = f"{self.operation}, NCCL's {method.replace('_', '-')}"
 
         def run(team: Team, stream: Any, call: int) -> None:
             spanning.sent_nbytes += sent_nbytes

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import cast
 
 from mpi4py import MPI
 
@@ -70,10 +69,6 @@ class Rails:
     def rail(self) -> Engine:
         """Return the engine of this rank's rail. All ranks of the communicator call this."""
         return self._nccl("rail") if self.uses_nccl else self.mpi()
-
-    def collectives(self) -> NcclEngine | None:
-        """Return NCCL's engine if it can do the collectives. All ranks call this."""
-        return cast(NcclEngine, self.rail()) if self.has_collectives else None
 
     @property
     def has_collectives(self) -> bool:

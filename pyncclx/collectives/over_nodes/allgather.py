@@ -11,7 +11,6 @@ from functools import partial
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...nodes.short_exchange import Block
@@ -71,16 +70,16 @@ def compose(composition: Composition, *, own: int, recv: int, spans: list[Span],
     """
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
-    elif _are_blocks(spans) and (engine := composition.spanning.rails.collectives()) is not None:
-        gather_all(composition, engine, own, recv + spans[0].begin, spans[0].nbytes)
+    elif composition.has_collectives and _are_blocks(spans):
+        gather_all(composition, own, recv + spans[0].begin, spans[0].nbytes)
     else:
         _by_node(composition, own, recv, spans, after)
 
 
-def gather_all(composition: Composition, engine: NcclEngine, own: int, everything: int, nbytes: int) -> None:
+def gather_all(composition: Composition, own: int, everything: int, nbytes: int) -> None:
     """Add NCCL's allgather of `nbytes` of each rank, contiguous in `everything`."""
     sent_nbytes = nbytes * (composition.places.size - 1)
-    composition.collective(engine.allgather, own, everything, nbytes, sent_nbytes=sent_nbytes)
+    composition.collective("allgather", own, everything, nbytes, sent_nbytes=sent_nbytes)
 
 
 def _are_blocks(spans: list[Span]) -> bool:

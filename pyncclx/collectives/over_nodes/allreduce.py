@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.nccl_engine import NcclEngine
-from ...nodes.nccl_library import NcclReduction
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
@@ -55,11 +53,11 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
         fold_shared(composition, folding, nbytes, recv)
     else:
         is_short = nbytes <= SHORT_NBYTES or folding.of_records
-        engine = composition.spanning.rails.collectives()
-        if engine is not None and folding.nccl is not None and is_of_nccl(composition.places, nbytes):
-            _by_nccl(composition, engine, folding.nccl, send, recv, nbytes)
-        elif engine is not None and (is_short or is_gathered(composition.places, nbytes)):
-            _gathered(composition, folding, engine, send, recv, nbytes)
+        alone = composition.has_collectives
+        if alone and folding.nccl is not None and is_of_nccl(composition.places, nbytes):
+            _by_nccl(composition, folding, send, recv, nbytes)
+        elif alone and (is_short or is_gathered(composition.places, nbytes)):
+            _gathered(composition, folding, send, recv, nbytes)
         elif is_short:
             _short(composition, folding, send, recv, nbytes)
         else:
@@ -76,12 +74,10 @@ def is_of_nccl(places: Places, nbytes: int) -> bool:
     return nbytes >= WHOLE_NBYTES or not is_gathered(places, nbytes)
 
 
-def _by_nccl(
-    composition: Composition, engine: NcclEngine, reduction: NcclReduction, send: int, recv: int, nbytes: int
-) -> None:
+def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     size = composition.places.size
     sent_nbytes = 2 * nbytes * (size - 1) // size  # bytes around a ring
-    composition.collective(engine.allreduce, send, recv, nbytes, reduction, sent_nbytes=sent_nbytes)
+    composition.collective("allreduce", send, recv, nbytes, folding.nccl, sent_nbytes=sent_nbytes)
 
 
 def _short(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
@@ -99,9 +95,7 @@ def _short(composition: Composition, folding: Folding, send: int, recv: int, nby
         composition.kernel(bcast_call(recv, nbytes, 0))
 
 
-def _gathered(
-    composition: Composition, folding: Folding, engine: NcclEngine, send: int, recv: int, nbytes: int
-) -> None:
+def _gathered(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     """Add NCCL's allgather of whole vectors, then their fold.
 
     Each rank is alone on its node. The allgather takes less time than NCCL's sends and receives.
@@ -111,7 +105,7 @@ def _gathered(
     (vectors,) = composition.memory(size * spans[0].nbytes)
     for begin, length in spans:
         if length:
-            gather_all(composition, engine, send + begin, vectors, length)
+            gather_all(composition, send + begin, vectors, length)
             composition.fold(folding.template, Vectors(vectors, size, length), length, recv + begin)
 
 

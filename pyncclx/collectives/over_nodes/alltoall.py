@@ -45,12 +45,11 @@ def _compose(composition: Composition, *, send: int, recv: int, nbytes: int) -> 
         _on_host(composition, send, recv, nbytes)
         return
     send, after = apart(composition, send, recv, 0, size * nbytes)
-    engine = composition.spanning.rails.collectives()
-    if engine is None:
+    if not composition.has_collectives:
         sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
         exchange(composition, "exchange between nodes", sends, receives, after)
     elif nbytes:
-        composition.collective(engine.alltoall, send, recv, nbytes, sent_nbytes=nbytes * (size - 1))
+        composition.collective("alltoall", send, recv, nbytes, sent_nbytes=nbytes * (size - 1))
 
 
 def _on_host(composition: Composition, send: int, recv: int, nbytes: int) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.nccl_engine import NcclEngine
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
@@ -48,19 +47,19 @@ def explain(places: Places, nbytes: int) -> str:
 def _compose(composition: Composition, *, address: int, nbytes: int, root: int) -> None:
     if composition.spanning.is_short(nbytes):
         _on_host(composition, address, nbytes, root)
-    elif (engine := composition.spanning.rails.collectives()) is not None:
-        broadcast_all(composition, engine, address, nbytes, root)
+    elif composition.has_collectives:
+        broadcast_all(composition, address, nbytes, root)
     elif nbytes <= SHORT_NBYTES:
         _short(composition, address, nbytes, root)
     else:
         _long(composition, address, nbytes, root)
 
 
-def broadcast_all(composition: Composition, engine: NcclEngine, address: int, nbytes: int, root: int) -> None:
+def broadcast_all(composition: Composition, address: int, nbytes: int, root: int) -> None:
     """Add NCCL's broadcast of root's bytes to each rank's `address`."""
     is_root, others = composition.places.rank == root, composition.places.size - 1
     peers, sent_nbytes = ((), nbytes * others) if is_root else ((root,), 0)
-    composition.collective(engine.broadcast, address, nbytes, root, sent_nbytes=sent_nbytes, peers=peers)
+    composition.collective("broadcast", address, nbytes, root, sent_nbytes=sent_nbytes, peers=peers)
 
 
 def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.nccl_engine import NcclEngine
-from ...nodes.nccl_library import NcclReduction
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
@@ -40,26 +38,18 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         sources = range(places.size) if places.rank == root else ()
         composition.share("exchange of vectors on the host", send, nbytes, to=(root,), sources=sources)
         fold_shared(composition, folding, nbytes if places.rank == root else 0, recv)
-    elif (engine := composition.spanning.rails.collectives()) is not None and folding.nccl is not None:
-        _by_nccl(composition, engine, folding.nccl, send, recv, nbytes, root)
-    elif engine is not None and is_broadcast(places):
-        _from_other(composition, folding, engine, send, recv, nbytes, root)
+    elif composition.has_collectives and folding.nccl is not None:
+        _by_nccl(composition, folding, send, recv, nbytes, root)
+    elif composition.has_collectives and is_broadcast(places):
+        _from_other(composition, folding, send, recv, nbytes, root)
     else:
         _by_node(composition, folding, send, recv, nbytes, root)
 
 
-def _by_nccl(
-    composition: Composition,
-    engine: NcclEngine,
-    reduction: NcclReduction,
-    send: int,
-    recv: int,
-    nbytes: int,
-    root: int,
-) -> None:
+def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
     is_root = composition.places.rank == root
     peers, sent_nbytes = (None, 0) if is_root else ((), nbytes)
-    composition.collective(engine.reduce, send, recv, nbytes, reduction, root, sent_nbytes=sent_nbytes, peers=peers)
+    composition.collective("reduce", send, recv, nbytes, folding.nccl, root, sent_nbytes=sent_nbytes, peers=peers)
 
 
 def is_broadcast(places: Places) -> bool:
@@ -70,12 +60,10 @@ def is_broadcast(places: Places) -> bool:
     return places.count == 2
 
 
-def _from_other(
-    composition: Composition, folding: Folding, engine: NcclEngine, send: int, recv: int, nbytes: int, root: int
-) -> None:
+def _from_other(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
     is_root = composition.places.rank == root
     (vector,) = composition.memory(nbytes) if is_root else (send,)
-    broadcast_all(composition, engine, vector, nbytes, 1 - root)
+    broadcast_all(composition, vector, nbytes, 1 - root)
     if is_root:
         # The fold reads vectors in rank order, but root's own from `send`.
         vectors = vector - (1 - root) * nbytes

@@ -6,12 +6,10 @@ index and sends it there. The receiver folds the results of all nodes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.nccl_engine import NcclEngine
-from ...nodes.nccl_library import NcclReduction
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
@@ -62,93 +60,70 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         composition.share("exchange of vectors on the host", send, nbytes, to=everyone, sources=everyone)
         fold_shared(composition, folding, mine.nbytes, recv, begin=mine.begin)
         return
-    engine = composition.spanning.rails.collectives()
     is_whole = is_of_nccl(places, mine.nbytes) and all(span.nbytes == mine.nbytes for span in spans)
-    if engine is not None and is_whole and folding.nccl is not None:
-        _by_nccl(composition, engine, folding.nccl, send, recv, mine.nbytes)
+    if composition.has_collectives and is_whole and folding.nccl is not None:
+        _by_nccl(composition, folding, send, recv, mine.nbytes)
         return
-    if engine is not None and is_gathered(places, max(span.nbytes for span in spans)):
+    if composition.has_collectives and is_gathered(places, max(span.nbytes for span in spans)):
         (vectors,) = composition.memory(places.size * nbytes)
-        gather_all(composition, engine, send, vectors, nbytes)
+        gather_all(composition, send, vectors, nbytes)
         block = vectors + mine.begin
         composition.fold(folding.template, Vectors(block, places.size, nbytes), mine.nbytes, recv)
         return
     if folding.goes_by_node(places) and not folding.of_records:
-        _ByNode(composition, folding, send, spans).add(mine, recv)
+        _by_node(composition, folding, send, spans, recv)
         return
     (slots,) = composition.memory(places.size * aligned(mine.nbytes))
     fold_from_all(composition, folding, send, spans, recv, slots)
 
 
-def _by_nccl(
-    composition: Composition, engine: NcclEngine, reduction: NcclReduction, send: int, recv: int, nbytes: int
-) -> None:
+def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     size = composition.places.size
     (apart,) = composition.memory(size * nbytes)
     # The result would overwrite data that NCCL still reads.
     if send < recv + nbytes and recv < send + size * nbytes:
         composition.copy(apart, send, size * nbytes)
         send = apart
-    composition.collective(engine.reduce_scatter, send, recv, nbytes, reduction, sent_nbytes=nbytes * (size - 1))
+    composition.collective("reduce_scatter", send, recv, nbytes, folding.nccl, sent_nbytes=nbytes * (size - 1))
 
 
-@dataclass
-class _ByNode:
-    """The steps of a reduce-scatter that folds the nodes' results."""
+def _by_node(composition: Composition, folding: Folding, send: int, spans: list[Span], recv: int) -> None:
+    """Fold the nodes' results; this rank's block of the result goes to `recv`."""
+    places = composition.places
+    mine = spans[places.rank]
+    # This node's ranks fold the blocks for a node with more ranks in several turns.
+    turns = [(node, ranks) for node in range(places.count) for ranks in _turns(places, node)]
+    outgoing = [(node, ranks, [spans[rank] for rank in ranks]) for node, ranks in turns]
+    longest, stride = aligned(max(span.nbytes for span in spans)), aligned(mine.nbytes)
+    slots, parts = composition.memory(places.count * stride, len(outgoing) * longest)
+    sends, own = [], 0
+    for number, (node, ranks, of_turn) in enumerate(outgoing):
+        if not any(span.nbytes for span in of_turn):
+            continue
+        padded = of_turn + [Span(0, 0)] * (places.local_size - len(ranks))
+        part, _ = part_of_node(composition, folding, send, padded, parts + number * longest)
+        if node == places.node:
+            own = _apart(composition, part, mine.nbytes, recv, slots + node * stride)
+        elif places.local_rank < len(ranks):
+            sends.append(Transfer(ranks[places.local_rank], part, of_turn[places.local_rank].nbytes))
+    receives = []
+    for node in places.other_nodes:
+        ranks = places.ranks_of(node)
+        receives.append(Transfer(ranks[places.local_rank % len(ranks)], slots + node * stride, mine.nbytes))
+    composition.exchange("exchange of the nodes' results", sends, receives, on_rail=places.is_even)
+    vectors = Vectors(slots, places.count, stride, (places.node, own))
+    composition.fold(folding.template, vectors, mine.nbytes, recv)
 
-    composition: Composition
-    folding: Folding
-    send: int
-    spans: list[Span]
 
-    def add(self, mine: Span, recv: int) -> None:
-        """Add the steps; this rank's block of the result goes to `recv`."""
-        composition, places = self.composition, self.composition.places
-        nodes = range(places.count)
-        outgoing = [(node, turn, self._of_turn(node, turn)) for node in nodes for turn in self._turns(node)]
-        longest = aligned(max(span.nbytes for _, _, spans in outgoing for span in spans))
-        stride = aligned(mine.nbytes)
-        slots, parts = composition.memory(places.count * stride, len(outgoing) * longest)
-        sends, receives, own = [], [], 0
-        for number, (node, turn, spans) in enumerate(outgoing):
-            if not any(span.nbytes for span in spans):
-                continue
-            part, _ = part_of_node(composition, self.folding, self.send, spans, parts + number * longest)
-            peer = self._receiver(node, turn)
-            if node == places.node:
-                own = self._apart(part, mine.nbytes, recv, slots + node * stride)
-            elif peer is not None:
-                sends.append(Transfer(peer, part, spans[places.local_rank].nbytes))
-        for node in places.other_nodes:
-            ranks = places.ranks_of(node)
-            receives.append(Transfer(ranks[places.local_rank % len(ranks)], slots + node * stride, mine.nbytes))
-        composition.exchange("exchange of the nodes' results", sends, receives, on_rail=places.is_even)
-        vectors = Vectors(slots, places.count, stride, (places.node, own))
-        composition.fold(self.folding.template, vectors, mine.nbytes, recv)
+def _turns(places: Places, node: int) -> list[array[int]]:
+    """Return the ranks of a node, as many at a time as this node has ranks."""
+    ranks, size = places.ranks_of(node), places.local_size
+    return [ranks[begin : begin + size] for begin in range(0, len(ranks), size)]
 
-    def _apart(self, own: int, nbytes: int, recv: int, slot: int) -> int:
-        """Copy this rank's vector if the result partly overlaps it; return its address."""
-        if own == recv or abs(own - recv) >= nbytes:
-            return own
-        self.composition.copy(slot, own, nbytes)
-        return slot
 
-    def _turns(self, node: int) -> range:
-        """Return the turns in which this node's ranks fold the blocks for a node.
-
-        There are several if that node has more ranks.
-        """
-        places = self.composition.places
-        return range(-(-len(places.ranks_of(node)) // places.local_size))
-
-    def _of_turn(self, node: int, turn: int) -> list[Span]:
-        """Return the blocks for a node's ranks that this node's ranks fold in a turn."""
-        places = self.composition.places
-        ranks = places.ranks_of(node)[turn * places.local_size : (turn + 1) * places.local_size]
-        return [self.spans[rank] for rank in ranks] + [Span(0, 0)] * (places.local_size - len(ranks))
-
-    def _receiver(self, node: int, turn: int) -> int | None:
-        """Return the rank whose block this rank folds in a turn."""
-        places = self.composition.places
-        ranks, index = places.ranks_of(node), turn * places.local_size + places.local_rank
-        return ranks[index] if index < len(ranks) else None
+def _apart(composition: Composition, own: int, nbytes: int, recv: int, slot: int) -> int:
+    """Copy this rank's vector if the result partly overlaps it; return its address."""
+    if own == recv or abs(own - recv) >= nbytes:
+        return own
+    composition.copy(slot, own, nbytes)
+    return slot

@@ -248,8 +248,8 @@ PYTHON = {
     ),
     "a lock is not held when Lock returns": Mutant(
         "pyncclx/windows/epochs.py",
-        "                    self._acquire(each)\n",
-        "                    pass\n",
+        "                    self._access(each, ",
+        "                    print(each, ",
         "ranks/windows",
         mpich=True,
     ),
@@ -516,8 +516,8 @@ PYTHON = {
     ),
     "over nodes: root's own vector takes the place of the other's": Mutant(
         "pyncclx/collectives/over_nodes/reduce.py",
-        "own=(root, send)",
-        "own=(1 - root, send)",
+        "nbytes, (root, send)",
+        "nbytes, (1 - root, send)",
         "ranks/nodes/test_engine_collectives.py",
     ),
     "over nodes: a block of all vectors that is not this rank's": Mutant(
@@ -528,8 +528,8 @@ PYTHON = {
     ),
     "over nodes: a vector is folded where results overwrite it": Mutant(
         "pyncclx/collectives/over_nodes/reduce_scatter.py",
-        "        if own == recv or abs(own - recv) >= nbytes:\n            return own\n",
-        "        if True:\n            return own\n",
+        "    if own == recv or abs(own - recv) >= nbytes:\n        return own\n",
+        "    if True:\n        return own\n",
         "ranks/nodes/test_engine_collectives.py",
     ),
     "over nodes: sums in NCCL's order though it shows": Mutant(
