@@ -133,8 +133,8 @@ HEAP = Setting(
     default=96 << 20,
     parse=_nbytes,
     accepts="a number of bytes, 1 or more, such as 16777216 or 16M",
-    text="device memory of a process for communication, in bytes or with `K`, `M`, `G`; "
-    "with less, fewer messages travel as lines",
+    text="device memory that a process uses for communication, in bytes or with `K`, `M`, `G`; with less, fewer "
+    "messages use LL128 lines",
     default_text="`96M`",
 )
 CHANNELS = Setting[int | None](
@@ -142,19 +142,19 @@ CHANNELS = Setting[int | None](
     default=None,
     parse=_positive,
     accepts="a number of blocks, from 1 up to the multiprocessors of the GPU",
-    text="the most blocks of an operation on a GPU, up to one for each multiprocessor, divided among the ranks that "
-    "share it: more are faster, and leave less of the GPU to other kernels",
+    text="the most blocks of an operation on a GPU, up to one for each multiprocessor; ranks that share the GPU share "
+    "these blocks. More are faster, and leave less of the GPU to other kernels",
     default_text="`64`",
 )
 LINES = _switch(
-    "PYNCCLX_LINES", default=True, text="`0`: no message travels as lines, where NVLink does not carry 128 bytes whole"
+    "PYNCCLX_LINES", default=True, text="`0`: no LL128 lines, for links that do not deliver 128 bytes as a whole"
 )
 TIMEOUT = Setting(
     "PYNCCLX_TIMEOUT",
     default=300.0,
     parse=_seconds,
     accepts="a positive number of seconds",
-    text="seconds that a kernel waits for a peer before it gives up",
+    text="seconds that a kernel or a call waits for other ranks before it raises an error",
     default_text="`300`",
 )
 NODE = Setting(  # read by mpi_bootstrap, which imports nothing of pyncclx
@@ -162,15 +162,15 @@ NODE = Setting(  # read by mpi_bootstrap, which imports nothing of pyncclx
     default="",
     parse=str,
     accepts="any text",
-    text="makes pretend nodes: ranks in which it differs never share memory, as if they ran on different nodes",
-    default_text="found out",
+    text="makes pretend nodes: ranks with different values never share memory, as if they ran on different nodes",
+    default_text="by host name and network namespace",
 )
 ENGINE = Setting[str | None](
     "PYNCCLX_ENGINE",
     default=None,
     parse=_one_of("mpi", "nccl"),
     accepts="'mpi' or 'nccl'",
-    text="what moves data between nodes: `nccl`, which follows streams, or `mpi`",
+    text="what moves data between nodes: `nccl`, in the order of streams, or `mpi`, while the host waits",
     default_text="`nccl` on GPUs where all ranks have nccl4py and NCCL 2.28 or newer",
 )
 BLOCKING = Setting(
@@ -184,35 +184,37 @@ BLOCKING = Setting(
 CHECK = _switch(
     "PYNCCLX_CHECK",
     default=False,
-    text="`1` when a communicator is first used: compare its calls between the ranks before they are launched; "
-    "slow, for finding mistakes",
+    text="`1`: compare each call with those of the other ranks before it is launched; slow, for finding mistakes. Set "
+    "it before the first use of a communicator",
 )
 CACHE = Setting[tuple[Path, ...]](
     "PYNCCLX_CACHE",
     default=(),
     parse=_folders,
     accepts="a folder, or several with ':' between them",
-    text="folder of compiled kernels; before it, each with a `:`, folders that are only read",
+    text="folder in which compiled kernels are kept; of several folders, separated by `:`, the last one is written "
+    "and the others are only read",
     default_text="`pyncclx` in `$XDG_CACHE_HOME` or `~/.cache`",
 )
 READY = _switch(
     "PYNCCLX_READY",
     default=True,
-    text="whether kernels are used that were compiled when the package was installed; `0`: only those of these folders",
+    text="whether to use the kernels that were compiled when the package was installed; `0`: only those in the "
+    "folders of `PYNCCLX_CACHE`",
 )
 AHEAD = _switch(
     "PYNCCLX_AHEAD",
     default=True,
-    text="GPUs: whether kernels that the next calls may need are compiled in the background once one has been; `0`: "
-    "each at its first use",
+    text="on GPUs, whether kernels that later calls may need are compiled in the background; `0`: each is compiled at "
+    "its first use",
 )
 VERBOSE = Setting(
     "PYNCCLX_VERBOSE",
     default=1,
     parse=_level,
     accepts="0, 1 or 2",
-    text="what is reported on stderr, if the program has no log handlers: `0` warnings, `1` kernels that take a second "
-    "or more to compile, `2` each kernel",
+    text="what is logged to stderr, if the program has no log handlers: `0` warnings, `1` also kernels that take a "
+    "second or more to compile, `2` also every other kernel",
     default_text="`1`",
 )
 IPC = Setting(
@@ -220,7 +222,7 @@ IPC = Setting(
     default="descriptors",
     parse=_one_of("descriptors", "legacy"),
     accepts="'descriptors' (the default) or 'legacy'",
-    text="`legacy`: share memory by CUDA IPC, where file descriptors of GPU memory do not work",
+    text="`legacy`: share memory by CUDA IPC handles; for machines where file descriptors of GPU memory do not work",
     default_text="`descriptors`",
 )
 RECORD = Setting(
@@ -228,7 +230,7 @@ RECORD = Setting(
     default=1,
     parse=_level,
     accepts="0, 1 or 2",
-    text="what the flight recorder keeps: `0` nothing, `1` calls on device arrays, `2` those with host arrays, too",
+    text="what the flight recorder keeps: `0` nothing, `1` calls on device arrays, `2` calls on host arrays, too",
     default_text="`1`",
 )
 DUMP = Setting[Path | None](
@@ -236,8 +238,8 @@ DUMP = Setting[Path | None](
     default=None,
     parse=Path,
     accepts="a folder",
-    text="folder for what each rank writes after a failure, for `python -m pyncclx analyze`; ranks on several nodes "
-    "need one that all of them see",
+    text="folder in which each rank writes a report after a failure, for `python -m pyncclx analyze`; if the ranks "
+    "are on several nodes, all of them must see it",
     default_text="`pyncclx-dump` in the folder for temporary files, by user and job",
 )
 SEED = Setting(
@@ -245,16 +247,17 @@ SEED = Setting(
     default=0,
     parse=int,
     accepts="a whole number",
-    text="host device: a number other than 0 permutes the threads of a block, differently for each number",
+    text="host device: each number other than 0 makes the threads of a block run in another order",
     default_text="`0`",
 )
 HOSTILE = _switch(
-    "PYNCCLX_HOSTILE", default=False, text="host device: `1` delays and reorders what ranks write to each other"
+    "PYNCCLX_HOSTILE", default=False, text="host device: `1` delays and reorders stores to other ranks' memory"
 )
 SANITIZE = _switch(
     "PYNCCLX_SANITIZE",
     default=False,
-    text="host device: `1` overwrites the memory of NumPy arrays when it is freed: what still uses it has wrong data",
+    text="host device: `1` overwrites the memory of NumPy arrays when it is freed, so that a use after that gives "
+    "wrong data",
 )
 
 FAULT = Setting[tuple[faults.Fault, ...]](
@@ -262,7 +265,7 @@ FAULT = Setting[tuple[faults.Fault, ...]](
     default=(),
     parse=faults.parse,
     accepts=faults.ACCEPTS,
-    text="faults to try what a program does then, such as `rank=2,call=Allreduce,nth=5,do=kill` "
+    text="faults to inject, to try what a program does then, such as `rank=2,call=Allreduce,nth=5,do=kill` "
     "([fault injection](../howto/failures.md#try-it))",
     default_text="none",
 )
