@@ -13,9 +13,14 @@ from threading import get_ident
 BEGUN: dict[int, bytes] = {}
 
 
+def forget() -> None:
+    """Forget this thread's last launch, before one that may have the same parameters."""
+    BEGUN.pop(get_ident(), None)
+
+
 def has_begun(arguments: bytes) -> bool:
     """Return whether the parameters of this thread's last launch end with these.
 
-    No earlier launch of this thread may have had the same parameters.
+    An earlier launch of this thread may have had the same parameters only if `forget` was called after it.
     """
     return BEGUN.get(get_ident(), b"").endswith(arguments)

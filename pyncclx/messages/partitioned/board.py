@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ...backends import Device
 from ..envelope import ENVELOPE_NBYTES, Envelope, unpack
+from ..memory.arena import Piece
 
 _SLOTS = 32  # one more offer needs another board
 _WORD, _WORDS = struct.Struct("=I"), struct.Struct(f"={_SLOTS}I")
@@ -53,7 +54,15 @@ class _Board:
 
 
 class OwnBoard(_Board):
-    """The receiver's view of a board, whose memory is zeroed at first."""
+    """The receiver's view of a board, whose memory is zeroed at first.
+
+    Attributes
+    ----------
+    piece : Piece or None
+        Its memory, until the sender has been told where it is.
+    """
+
+    piece: Piece | None = None
 
     def __init__(self, device: Device, address: int) -> None:
         super().__init__(device, address)
@@ -64,17 +73,25 @@ class OwnBoard(_Board):
         """Whether no slot is free."""
         return not self._free
 
-    def offer(self, content: bytes) -> int:
-        """Write an offer; return its slot."""
+    def reserve(self) -> int:
+        """Return a slot for an offer."""
         slot = self._free.pop()
         self._numbers[slot] += 1
-        self._write(slot, content, 0)
         return slot
+
+    def offer(self, slot: int, content: bytes) -> None:
+        """Write an offer into its slot, unless it is there: the sender may have answered it."""
+        if self._word(slot, 0) != self._numbers[slot]:
+            self._write(slot, content, 0)
 
     def answer(self, slot: int) -> bytes | None:
         """Return the answer to an offer; None before it is there."""
-        (number,) = _WORD.unpack(self._device.peek(self._address + _ANSWERS_AT + _WORD.size * slot, _WORD.size))
+        number = self._word(slot, _ANSWERS_AT)
         return self._read(slot, number) if number == self._numbers[slot] else None
+
+    def _word(self, slot: int, words_at: int) -> int:
+        (word,) = _WORD.unpack(self._device.peek(self._address + words_at + _WORD.size * slot, _WORD.size))
+        return int(word)
 
     def free(self, slot: int) -> None:
         """Let another offer use a slot."""

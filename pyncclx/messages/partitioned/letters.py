@@ -105,30 +105,42 @@ class Letters:
 
     @mpi_bootstrap.interrupts_deferred()
     def offer(self, key: Key, head: Envelope, body: bytes) -> None:
-        """Write an offer for the key's rank, unless it is there."""
+        """Write an offer for the key's rank, unless it is there.
+
+        An interrupted call is made again, and goes on.
+        """
         head = head._replace(channel=key.number, channel_place=key.tag)
         with LOCK:
-            if key in self._places:
-                return
             boards = self._boards.setdefault(key.rank, [])
-            board = next((each for each in boards if not each.is_full), None) or self._new_board(key.rank, boards)
-            self._places[key] = board, board.offer(head.pack() + body)
+            if key not in self._places:
+                board = next((each for each in boards if not each.is_full), None) or self._new_board(boards)
+                self._places[key] = board, board.reserve()
+            if boards[-1].piece is not None:
+                self._announce(key.rank, *boards[-2:])
+            board, slot = self._places[key]
+            board.offer(slot, head.pack() + body)
 
-    def _new_board(self, rank: int, boards: list[OwnBoard]) -> OwnBoard:
-        """Allocate a board for a sender, and send its location to the sender."""
-        postbox = self._postbox
+    def _new_board(self, boards: list[OwnBoard]) -> OwnBoard:
+        """Allocate a board for a sender."""
         if self._pieces is None:
-            self._pieces = Pieces(postbox.arena)
+            self._pieces = Pieces(self._postbox.arena)
             weakref.finalize(self, self._pieces.give_back).atexit = False
         piece = self._pieces.take(NBYTES, zeroed=True)
-        location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), piece)
         board = OwnBoard(self._device, piece.address)
-        if boards:
-            boards[-1].link(location)
-        else:
-            self._contacts.send(rank, LOCATION, location)
+        board.piece = piece
         boards.append(board)
         return board
+
+    def _announce(self, rank: int, *boards: OwnBoard) -> None:
+        """Tell a sender where the last board is: on the one before, or by a message."""
+        postbox, board = self._postbox, boards[-1]
+        assert board.piece is not None
+        location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), board.piece)
+        if len(boards) > 1:
+            boards[0].link(location)
+        else:
+            self._contacts.send(rank, LOCATION, location)
+        board.piece = None
 
     def answer(self, key: Key) -> tuple[int, str] | None:
         """Return error class and text of the answer; None before it is there."""

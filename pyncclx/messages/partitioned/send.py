@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from ...errors import MPIError, NotSupported
 from ...requests.open_receives import LOCK, OpenReceive
+from ...system.begun import forget, has_begun
 from ..arguments import MOST_LISTED, send_arguments
 from ..arguments import partitions as pack_partitions
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
@@ -139,9 +140,8 @@ class PartitionedSend(PartitionedMessage):
             self._answer = self._answer_to(offer)
         self.endpoint.partitioned.letters.reply(self._key, offer, *self._answer)
         self.error = refusal(self.name, *self._answer)
-        numbers, self._waiting = self._waiting, []
-        if numbers and self._other is not None:
-            self._send(numbers, self._side)
+        if self._waiting and self._other is not None:
+            self._send(self._waiting, self._side)
 
     def _answer_to(self, offer: Offer) -> tuple[int, str]:
         """Open the receiver's memory; return error class and text of the answer."""
@@ -216,10 +216,11 @@ class PartitionedSend(PartitionedMessage):
         with LOCK:
             if self.error is not None:
                 raise self.error
-            self._readied.update(numbers)
             self._side = self._beside(stream)
             if self._other is None:
+                # No interrupt comes between the two.
                 self._waiting += numbers
+                self._readied.update(numbers)
             else:
                 self._send(numbers, self._side)
 
@@ -241,12 +242,24 @@ class PartitionedSend(PartitionedMessage):
         return side
 
     def _send(self, numbers: Sequence[int], stream: Any) -> None:
+        """Launch the kernels that send partitions. After an exception those left may be sent again."""
         most = self.endpoint.device.max_channels
         chunks = min(max(1, -(-self.buffer.nbytes // BLOCK_NBYTES)), most)
         for first in range(0, len(numbers), MOST_LISTED):
             listed = numbers[first : first + MOST_LISTED]
             arguments = send_arguments(self.packed(), listed, chunks)
-            self.launch("send_partitions", min(len(listed) * chunks, most), arguments, stream)
+            forget()
+            try:
+                self.launch("send_partitions", min(len(listed) * chunks, most), arguments, stream)
+                self._note_sent(listed)
+            except BaseException:
+                if has_begun(arguments):
+                    self._note_sent(listed)
+                raise
+
+    def _note_sent(self, numbers: Sequence[int]) -> None:
+        self._readied.update(numbers)
+        self._waiting = sorted(set(self._waiting).difference(numbers))
 
     def end_round(self, stream: Any) -> None:
         if self._readied and self._side is not stream:

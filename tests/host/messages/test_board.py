@@ -31,6 +31,13 @@ def memory():
     return Memory()
 
 
+def offer(own, content):
+    """Write an offer; return its slot."""
+    slot = own.reserve()
+    own.offer(slot, content)
+    return slot
+
+
 @pytest.fixture
 def own(memory):
     return OwnBoard(memory, HERE)
@@ -42,7 +49,7 @@ def peer(memory):
 
 
 def test_offers_and_answers(own, peer):
-    slots = [own.offer(b"offer %d" % i) for i in range(SLOTS)]
+    slots = [offer(own, b"offer %d" % i) for i in range(SLOTS)]
     assert own.is_full
     notes, following = peer.look()
     assert following is None
@@ -57,7 +64,7 @@ def test_offers_and_answers(own, peer):
 
 
 def test_an_offer_is_new_until_it_is_seen(own, peer):
-    own.offer(b"first")
+    offer(own, b"first")
     (note,) = peer.look()[0]
     assert peer.look()[0] == [note]
     peer.see(note)
@@ -65,7 +72,7 @@ def test_an_offer_is_new_until_it_is_seen(own, peer):
 
 
 def test_a_slot_is_used_again(own, peer):
-    slots = [own.offer(b"") for _ in range(SLOTS)]
+    slots = [offer(own, b"") for _ in range(SLOTS)]
     notes, _ = peer.look()
     note = next(each for each in notes if each.slot == slots[5])
     peer.answer(note, b"first answer")
@@ -73,7 +80,7 @@ def test_a_slot_is_used_again(own, peer):
         peer.see(each)
     assert own.answer(slots[5])
     own.free(slots[5])
-    assert own.offer(b"second") == slots[5]
+    assert offer(own, b"second") == slots[5]
     assert own.answer(slots[5]) is None
     (second,) = peer.look()[0]
     peer.answer(second, b"second answer")
@@ -82,10 +89,10 @@ def test_a_slot_is_used_again(own, peer):
 
 def test_what_is_written_in_parts_is_not_read(memory, own, peer):
     memory.halves = 1
-    slot = own.offer(b"x" * board.CONTENT_NBYTES)
+    slot = offer(own, b"x" * board.CONTENT_NBYTES)
     assert peer.look() == ([], None)
     own.free(slot)
-    own.offer(b"whole")
+    offer(own, b"whole")
     (note,) = peer.look()[0]
     memory.halves = 1
     peer.answer(note, b"y" * board.CONTENT_NBYTES)
