@@ -95,7 +95,7 @@ class Watchdog:
         self._awaited: deque[tuple[Device, Awaited]] = deque()
         self._looks: deque[tuple[Device, Callable[[], None]]] = deque()
         self._rolls: deque[weakref.ref[RollCall]] = deque()
-        self._there, self._looking = threading.Event(), threading.Lock()
+        self._there, self._looking = threads.Bell(), threading.Lock()
         self._ended = False
         threads.start("pyncclx watchdog", self._run)
         before_finalize(self._end)
@@ -103,19 +103,17 @@ class Watchdog:
     def add(self, device: Device, awaited: Awaited) -> None:
         """Watch a program. Programs of one stream end in the order of these calls."""
         self._awaited.append((device, awaited))
-        if not self._there.is_set():
-            self._there.set()
+        self._there.ring()
 
     def look_once(self, device: Device, look: Callable[[], None]) -> None:
         """Call `look` once after a pause. Its errors are raised by later calls."""
         self._looks.append((device, look))
-        if not self._there.is_set():
-            self._there.set()
+        self._there.ring()
 
     def answer(self, roll: RollCall) -> None:
         """Answer other ranks' roll calls on a communicator from now on."""
         self._rolls.append(weakref.ref(roll))
-        self._there.set()
+        self._there.ring()
 
     def absent(self, roll: RollCall, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks that have not begun call `number`; `peers` if all have."""
@@ -138,9 +136,6 @@ class Watchdog:
                     if self._ended:  # MPI may be finalized
                         return
                     self.look()
-            self._there.clear()
-            if self._awaited or self._looks:  # added between the last two lines
-                self._there.set()
 
     def _end(self) -> None:
         """Stop polling: MPI is about to be finalized."""

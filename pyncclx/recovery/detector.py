@@ -60,7 +60,7 @@ class Detector:
         self._asks_mpi = ulfm.is_enabled() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._interrupts = Interrupts()
         self._last_ns, self._last_cpu_ns = time.monotonic_ns(), time.process_time_ns()
-        self._ended, held = threading.Event(), threading.Event()
+        self._ended, held = False, threads.Bell()
         if threads.start("pyncclx detector", self._run, held) is not None:
             held.wait()
         elif threading.current_thread() is threading.main_thread():  # the interpreter is ending, so nothing polls
@@ -267,10 +267,10 @@ class Detector:
 
     # The thread
 
-    def _run(self, held: threading.Event) -> None:
+    def _run(self, held: threads.Bell) -> None:
         self.presence.hold()
-        held.set()
-        while not self._ended.is_set():
+        held.ring()
+        while not self._ended:
             self._interrupts.pause(PAUSE_S)
             self.look()
             if self._interrupts.is_overdue():
@@ -285,7 +285,7 @@ class Detector:
         """Publish that the program ends, before MPI is finalized."""
         interactive = hasattr(sys, "ps1")  # an exception does not end it
         error = None if interactive else getattr(sys, "last_value", None)
-        self._ended.set()
+        self._ended = True
         self._interrupts.wake()
         with self._lock:
             self._asks_mpi = False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import threading
 import time
 
 from ..system.signals import SIGNALS
+from ..system.threads import Bell
 
 GRACE_S = 0.4  # from a signal to the end of the wait
 _NUMBERS = {signal.SIGINT, signal.SIGTERM}
@@ -23,7 +23,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._since = 0.0  # time of a signal that no handler is known to have received; 0: none
         self._asked = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._received)
-        self._woken = threading.Event()
+        self._woken = Bell()
         SIGNALS.get().functions.append(self._note)
 
     def _received(self, _: int | None) -> int:
@@ -39,14 +39,13 @@ class Interrupts:
 
     def wake(self) -> None:
         """End a pause."""
-        self._woken.set()
+        self._woken.ring()
 
     def pause(self, seconds: float) -> None:
         """Sleep until a signal, or until the main thread's time for one has passed."""
         if self._since > 0:
             seconds = min(seconds, max(self._since + GRACE_S - time.monotonic(), 0.001))
-        if self._woken.wait(seconds):
-            self._woken.clear()
+        self._woken.wait(seconds)
 
     def is_overdue(self) -> bool:
         """Return whether a signal is overdue in the main thread; true once per signal."""

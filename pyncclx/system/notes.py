@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +57,7 @@ def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -
 @contextmanager
 def called_if_long(report: Callable[[], None]) -> Iterator[None]:
     """Call a function in another thread if a block takes longer than `LONG_S`."""
-    over = threading.Event()
+    over = threads.Bell()
 
     def wait() -> None:
         if not over.wait(LONG_S):
@@ -68,4 +67,4 @@ def called_if_long(report: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        over.ring()

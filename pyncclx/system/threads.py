@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from .begun import BEGUN
@@ -35,6 +35,29 @@ def start(name: str, function: Callable[..., object], *arguments: Any) -> thread
             raise
         return None
     return thread
+
+
+class Bell:
+    """Wakes a thread that waits for it: an event that the wait resets.
+
+    Its lock is C's: an exception of a signal handler, which Python may run in every method of `threading.Event`, must
+    not leave it locked.
+    """
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread, or let its next wait return at once."""
+        if self._silent.locked():
+            # Another thread may have rung meanwhile.
+            with suppress(RuntimeError):
+                self._silent.release()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for a ring, for at most `seconds`; return whether there was one. One thread waits at a time."""
+        return self._silent.acquire(timeout=-1 if seconds is None else seconds)
 
 
 class Worker:

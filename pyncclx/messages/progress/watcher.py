@@ -69,7 +69,7 @@ class Watcher:
     def __init__(self, receives: Receives) -> None:
         self.asleep = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._receives = receives
-        self._posted = threading.Event()
+        self._posted = threads.Bell()
         self._thread: threading.Thread | None = None
         self._ended = False
 
@@ -78,12 +78,17 @@ class Watcher:
         if not self.asleep:
             return
         self.asleep = False
-        self._posted.set()
-        if self._thread is None:
-            self._thread = threads.start("pyncclx messages", self._run)
-            # Without a thread the interpreter is exiting, and only calls make progress.
-            if self._thread is not None:
-                before_finalize(self._end)
+        try:
+            self._posted.ring()
+            if self._thread is None:
+                self._thread = threads.start("pyncclx messages", self._run)
+                # Without a thread the interpreter is exiting, and only calls make progress.
+                if self._thread is not None:
+                    before_finalize(self._end)
+        except BaseException:
+            # An interrupt may have come before it was woken.
+            self.asleep = True
+            raise
 
     def raise_failure(self) -> None:
         """Raise the error that ended the thread, and start another thread if needed.
@@ -101,7 +106,7 @@ class Watcher:
     def _end(self) -> None:
         """End the thread before MPI is finalized."""
         self._ended = True
-        self._posted.set()
+        self._posted.ring()
         if self._thread is not None and not sys.is_finalizing():
             self._thread.join(_END_S)
 
@@ -132,7 +137,7 @@ class Watcher:
 
     def _sleep(self) -> None:
         """Sleep until `wake`. Poll meanwhile if `may_have_more`."""
-        self._posted.clear()
+        self._posted.wait(0.0)
         self.asleep = not self._ended
         # Test this after setting `asleep`: from then on new messages call `wake`.
         if self._receives.at_rest and not self._ended:

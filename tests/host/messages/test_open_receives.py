@@ -1,7 +1,9 @@
 """Receives that leave their streams: when they do, and when the watcher thread launches them."""
 
+import itertools
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from threading import get_ident
@@ -24,6 +26,8 @@ from pyncclx.messages.progress import watcher
 from pyncclx.messages.receive import Incoming
 from pyncclx.messages.typed import TypedBuffer
 from pyncclx.requests import open_receives
+from pyncclx.system import threads
+from support.interruption import Interruption
 
 OWN, SIDE, CURRENT = "own stream", "side stream", "current stream"
 SENDER = Sender(b"u" * 16, b"node", b"handle", 4096, b"name", b"t" * 16)
@@ -382,6 +386,23 @@ def test_the_watcher_sleeps_and_wakes(watching):
     thread.wake()
     until(lambda: receives.looks > before)
     assert not thread.asleep
+
+
+def test_an_interrupt_lets_the_next_call_wake_the_watcher(watching):
+    """Wherever Python runs a signal handler, in the library of Python too."""
+    receives, thread = watching
+    files = [watcher.__file__, threads.__file__, threading.__file__]
+    for point in itertools.count(1):
+        receives.at_rest = True
+        until(lambda: thread.asleep)
+        interruption, before = Interruption(point, *files), receives.looks
+        interruption.end(thread.wake)
+        receives.at_rest = False
+        thread.wake()
+        until(lambda before=before: receives.looks > before)
+        if interruption.is_past:
+            break
+    assert point > 3
 
 
 def test_the_watcher_looks_seldom_while_the_program_does(watching):

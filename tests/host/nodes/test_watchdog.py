@@ -10,8 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from pyncclx.errors import StepTimeout
+from pyncclx.nodes import watchdog as watchdog_module
 from pyncclx.nodes.program import Program, Step
 from pyncclx.nodes.watchdog import PAUSE_S, Awaited, Watchdog
+from pyncclx.system import threads
+from support.interruption import Interruption
 
 RANK = 1
 NEVER = SimpleNamespace(is_over=lambda: False)
@@ -153,3 +156,18 @@ def test_the_host_is_not_in_a_call_without_end():
     ((step, reason),) = engine.aborted
     assert step == "Bcast, exchange"
     assert isinstance(reason, StepTimeout)
+
+
+def test_an_interrupt_leaves_it_awake():
+    """Wherever Python runs a signal handler, in the library of Python too, the next call is heard."""
+    watchdog, device = Watchdog(), SimpleNamespace(attached=contextlib.nullcontext)
+    files, point, is_past = [watchdog_module.__file__, threads.__file__, threading.__file__], 0, False
+    while not is_past:
+        point += 1
+        interruption, seen = Interruption(point, *files), threading.Semaphore(0)
+        interruption.end(watchdog.look_once, device, bool)
+        is_past = interruption.is_past
+        other = threading.Thread(target=watchdog.look_once, args=(device, seen.release), daemon=True)
+        other.start()
+        assert seen.acquire(timeout=5), interruption.place
+    assert point > 3
