@@ -11,107 +11,28 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from ... import backends
 from ...arrays.buffers import resolve
 from ...arrays.readers import places_of
 from ...backends import Event
-from ...errors import MPIError, NotSupported, PeerTimeout
-from ...launch import kernels
+from ...errors import MPIError, PeerTimeout
 from ...requests.partitioned import Partitioned
 from ...requests.work import Wait
-from ...system.begun import forget, has_begun
-from ...system.process import PerProcess
 from ...team.streams import current_stream, stream_for
-from ..arguments import MOST_ROUNDS, begin_arguments
-from ..endpoint import Endpoint
 from ..memory.arena import Piece, Pieces
 from ..pending import StreamWait
+from .starts import FUNCTIONS, start_several
 
 if TYPE_CHECKING:
     from ..base import MessageBase
 
-#: The kernels of cuda/messages/partitioned.cu.
-FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/partitioned.cu"))
 WORD = struct.Struct("=I")
 # A word that is set this many rounds ahead releases all kernels that wait for it.
 FAR = 1 << 30
-# The messages of one launch, and its stream.
-_Batch = tuple["list[PartitionedMessage]", Any]
-
-
-def start_several(messages: Sequence[PartitionedMessage]) -> None:
-    """Start messages, with one launch for each communicator and stream.
-
-    After an interrupt all or none have been started.
-    """
-    batches = _batches(messages)
-    try:
-        _begin_all(batches, messages)
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            _begin_all(batches, messages)
-        raise
-
-
-def _begin_all(batches: Sequence[_Batch], messages: Sequence[PartitionedMessage]) -> None:
-    """Begin the rounds of all messages, except those that have begun."""
-    for batch, stream in batches:
-        if not batch[0].active:
-            _begin(batch, stream)
-    for message in messages:
-        if message.is_nobodys:
-            message.activate(None)
-
-
-def _batches(messages: Sequence[PartitionedMessage]) -> list[_Batch]:
-    """Prepare messages; return the batch of each launch. Those with MPI.PROC_NULL have none."""
-    groups: dict[tuple[int, int], tuple[Any, list[PartitionedMessage]]] = {}
-    for message in messages:
-        if message.is_nobodys:
-            continue
-        stream = message.stream()
-        if message.endpoint.device.is_capturing(stream) and not message.is_met:
-            how = "start it once before, and wait for it, or ask for its pointer"
-            raise NotSupported(f"{message.name}: a graph cannot hold the first start, when both ends meet: {how}")
-        message.prepare()
-        key = message.endpoint.serial, getattr(stream, "ptr", 0)
-        groups.setdefault(key, (stream, []))[1].append(message)
-    return [
-        (group[first : first + MOST_ROUNDS], stream)
-        for stream, group in groups.values()
-        for first in range(0, len(group), MOST_ROUNDS)
-    ]
-
-
-def _begin(messages: Sequence[PartitionedMessage], stream: Any) -> None:
-    """Begin a round of each message.
-
-    If an exception comes after the launch, the rounds have begun.
-    """
-    endpoint: Endpoint = messages[0].endpoint
-    arguments = begin_arguments([message.epoch for message in messages])
-    forget()
-    try:
-        endpoint.enqueue(FUNCTIONS.get()["begin_rounds"], 1, endpoint.device.threads, arguments, stream)
-        _activate(messages, stream)
-    except BaseException:
-        if has_begun(arguments):
-            _activate(messages, stream)
-        raise
-
-
-def _activate(messages: Sequence[PartitionedMessage], stream: Any) -> None:
-    device, began = messages[0].endpoint.device, None
-    if not device.is_capturing(stream):
-        began = device.event()
-        began.record(stream)
-    for message in messages:
-        message.activate(began)
 
 
 class PartitionedMessage(Partitioned):
