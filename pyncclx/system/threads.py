@@ -56,7 +56,10 @@ class Bell:
                 self._silent.release()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a ring, for at most `seconds`; return whether there was one. One thread waits at a time."""
+        """Wait for a ring, for at most `seconds`; return whether there was one.
+
+        Only one thread may wait at a time.
+        """
         return self._silent.acquire(timeout=-1 if seconds is None else seconds)
 
 

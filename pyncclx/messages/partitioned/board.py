@@ -80,7 +80,10 @@ class OwnBoard(_Board):
         return slot
 
     def offer(self, slot: int, content: bytes) -> None:
-        """Write an offer into its slot, unless it is there: the sender may have answered it."""
+        """Write an offer into its slot, unless it has been written.
+
+        The sender may have answered it.
+        """
         if self._word(slot, 0) != self._numbers[slot]:
             self._write(slot, content, 0)
 

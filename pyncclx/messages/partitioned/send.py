@@ -242,7 +242,10 @@ class PartitionedSend(PartitionedMessage):
         return side
 
     def _send(self, numbers: Sequence[int], stream: Any) -> None:
-        """Launch the kernels that send partitions. After an exception those left may be sent again."""
+        """Launch the kernels that send partitions.
+
+        After an exception those whose kernel was not launched may be sent again.
+        """
         most = self.endpoint.device.max_channels
         chunks = min(max(1, -(-self.buffer.nbytes // BLOCK_NBYTES)), most)
         for first in range(0, len(numbers), MOST_LISTED):

@@ -1,4 +1,7 @@
-"""Starts of partitioned messages: one launch serves all those that start together on a stream."""
+"""Starts of partitioned messages.
+
+One launch serves all those that start together on a stream.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def _begin_all(batches: Sequence[_Batch], messages: Sequence[_Partitioned]) -> N
 
 
 def _batches(messages: Sequence[_Partitioned]) -> list[_Batch]:
-    """Prepare messages; return the batch of each launch. Those with MPI.PROC_NULL have none."""
+    """Prepare messages, and return the batch of each launch.
+
+    Messages with MPI.PROC_NULL have none.
+    """
     groups: dict[tuple[int, int], tuple[Any, list[_Partitioned]]] = {}
     for message in messages:
         if message.is_nobodys:
