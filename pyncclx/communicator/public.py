@@ -13,7 +13,7 @@ from ..errors import PeerTimeout as PeerTimeout
 from ..errors import RankFailed as RankFailed
 from ..errors import Revoked as Revoked
 from ..events import Event as Event
-from ..events.subscription import on_event as on_event
+from ..events import on_event as on_event
 from ..messages.host.persistent import HostReceivePrequest
 from ..messages.matched import Message
 from ..operators.ops import AVG as AVG

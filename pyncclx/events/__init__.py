@@ -25,7 +25,7 @@ START, END, SLOW, FAILURE, MISMATCH = "start", "end", "slow", "failure", "mismat
 now = time.perf_counter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """An operation, emitted when its method returns.
 
@@ -82,7 +82,7 @@ def begin(operation: str, comm: Any = None) -> float:
 def start(operation: str, began: float, comm: Any = None) -> None:
     """Emit the START of an operation that began at a given time to hooks."""
     if hooks:
-        event = Event(operation=operation, how="", nbytes=0, began=began, ended=began, comm=comm, kind=START)
+        event = Event(operation, "", 0, began, began, comm=comm, kind=START)
         for hook in hooks:
             hook(event)
 
@@ -90,11 +90,67 @@ def start(operation: str, began: float, comm: Any = None) -> None:
 def failed(kind: str, error: BaseException) -> None:
     """Emit a FAILURE or MISMATCH to hooks, just before it is raised."""
     if hooks:
-        at, text = now(), f"{type(error).__name__}: {error}"
-        operation = str(getattr(error, "operation", ""))
-        event = Event(operation=operation, how="", nbytes=0, began=at, ended=at, kind=kind, text=text, error=error)
+        at, operation = now(), str(getattr(error, "operation", ""))
+        event = Event(operation, "", 0, at, at, kind=kind, text=f"{type(error).__name__}: {error}", error=error)
         for hook in hooks:
             hook(event)
+
+
+def emit(
+    operation: str, how: str, nbytes: int, began: float, *, together: int = 1, comm: Any = None, peer: int | None = None
+) -> None:
+    """Emit the END of an operation to all listeners."""
+    event = Event(operation, how, nbytes, began, now(), together, comm, peer)
+    for listener in listeners:
+        listener(event)
+
+
+def on_event(hook: Callable[[Event], object], *, slow_s: float = 1.0) -> Callable[[], None]:
+    """Call a function at each operation's start and end, and when one fails.
+
+    Parameters
+    ----------
+    hook : callable
+        Receives a `pyncclx.Event`, whose `kind` is "start", "end", "slow", "failure" or "mismatch". Exceptions of the
+        hook are logged, not raised.
+    slow_s : float
+        Calls that take at least so many seconds also emit an event "slow", after their "end".
+
+    Returns
+    -------
+    callable
+        Removes the hook.
+
+    Examples
+    --------
+    >>> seen = []
+    >>> remove = pyncclx.on_event(seen.append)
+    >>> x = pyncclx.Communicator(MPI.COMM_SELF).Alloc(4)
+    >>> pyncclx.Communicator(MPI.COMM_SELF).Allreduce(MPI.IN_PLACE, x)
+    >>> remove()
+    >>> [(event.kind, event.operation, event.nbytes) for event in seen]
+    [('start', 'Allreduce', 0), ('end', 'Allreduce', 16)]
+    """
+    if not callable(hook):
+        raise TypeError(f"on_event: hook is {hook!r}; expecting a function that takes an event")
+
+    def end(event: Event) -> None:
+        sent(hook, event)
+        if event.ended - event.began >= slow_s:
+            sent(hook, event.as_kind(SLOW))
+
+    def begin_or_fail(event: Event) -> None:
+        if event.kind != END:
+            sent(hook, event)
+
+    def remove() -> None:
+        if begin_or_fail in hooks:
+            hooks.remove(begin_or_fail)
+            listeners.remove(end)
+
+    hooks.append(begin_or_fail)
+    listeners.append(end)
+    return remove
 
 
 def sent(hook: Callable[[Event], object], event: Event) -> None:
@@ -106,31 +162,6 @@ def sent(hook: Callable[[Event], object], event: Event) -> None:
         hook(event)
     except Exception:
         logging.getLogger("pyncclx").exception("a hook of pyncclx.on_event has raised")
-
-
-def emit(
-    operation: str,
-    how: str,
-    nbytes: int,
-    began: float,
-    *,
-    together: int = 1,
-    comm: Any = None,
-    peer: int | None = None,
-) -> None:
-    """Emit the END of an operation to all listeners."""
-    event = Event(
-        operation=operation,
-        how=how,
-        nbytes=nbytes,
-        began=began,
-        ended=now(),
-        together=together,
-        comm=comm,
-        peer=peer,
-    )
-    for listener in listeners:
-        listener(event)
 
 
 def longest_nbytes(arguments: Iterable[Any]) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..system.bounded import BoundedCache
 from . import layout
+from .facts import calling_site
 from .identity import Identity
 from .layout import FACTS, Facts, Live
 from .ring import RING, Ring, now
-from .sites import calling_site
 
 #: Writers of communicators and windows that are in use.
 CALLS: weakref.WeakSet[Calls] = weakref.WeakSet()
@@ -123,21 +123,11 @@ class Calls:
         key = operation, peer, tag, nbytes, datatype
         facts = self._kept.get(key)
         if facts is None:
-            values = self._facts_of_one(operation, kind, _whole(peer), _whole(tag), nbytes, datatype)
+            text, peer, tag = self.ring.text, self.world_rank(_whole(peer)), _whole(tag)
+            values = Facts(text(operation), self.reference, datatype=text(datatype), site=text(calling_site()))
+            values = values._replace(nbytes=nbytes, peer=peer, tag=tag, kind=kind)
             facts = self._kept[key] = FACTS.pack(*values)
         return facts
-
-    def _facts_of_one(self, operation: str, kind: int, peer: int, tag: int, nbytes: int, datatype: str) -> Facts:
-        text = self.ring.text
-        return Facts(
-            *(text(operation), self.reference),
-            datatype=text(datatype),
-            site=text(calling_site()),
-            nbytes=nbytes,
-            peer=self.world_rank(peer),
-            tag=tag,
-            kind=kind,
-        )
 
     def end(self, sequence: int) -> None:
         """Record the end of an entry's operation."""

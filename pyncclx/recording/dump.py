@@ -20,14 +20,13 @@ from ..system.notes import note
 from ..system.process import lock
 from . import folders
 from .calls import CALLS, Calls
-from .reading import Reading
+from .facts import innermost, line
+from .layout import Reading
 from .ring import RING, Ring
-from .sites import is_inside
 
 FORMAT = 1
 _LONGEST_STACK = 40  # frames
 _FAILURES_KEPT = 20
-
 
 
 class Progressing(Protocol):
@@ -131,10 +130,8 @@ def stacks() -> list[dict[str, Any]]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found = []
     for number, frame in sys._current_frames().items():
-        summary = traceback.extract_stack(frame)[-_LONGEST_STACK:]
-        lines = [f"{each.filename}:{each.lineno} in {each.name}" for each in summary]
-        outside = [line for line, each in zip(lines, summary, strict=True) if not is_inside(each.filename)]
-        site = outside[-1] if outside else ""
+        frames = traceback.extract_stack(frame)[-_LONGEST_STACK:]
+        lines, site = list(map(line, frames)), innermost(frames)
         found.append(
             {
                 "thread": names.get(number, str(number)),

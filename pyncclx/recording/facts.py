@@ -1,20 +1,29 @@
-"""Facts of a process: its rank, host, versions and settings; whether it records."""
+"""Facts of a process: its rank, host, versions and settings, whether it records; and lines of the program."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from traceback import FrameSummary
+from types import CodeType, FrameType
 from typing import Any
 
 from mpi4py import MPI
 
 from ..system import settings
-from ..system.process import cached
+from ..system.process import cached, held
 
 _MODULES = ("pyncclx", "mpi4py", "numpy", "cupy", "torch", "jax")
 # Settings that may differ between ranks.
 _OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)
+
+_PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
+_BESIDE = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("mpi_bootstrap",))
+# Whether code is the library's, or called by it.
+_inside: dict[CodeType, bool] = held({})
 
 
 @cached
@@ -62,3 +71,40 @@ def facts_of_process() -> dict[str, Any]:
         },
         "settings": {name: environment[name] for name in alike},
     }
+
+
+def site(frame: FrameType | None) -> str:
+    """Return the line of the first caller outside of the library, or "".
+
+    It has the form ``file:line in function``.
+    """
+    while frame is not None:
+        code = frame.f_code
+        inside = _inside.get(code)
+        if inside is None:
+            inside = _inside[code] = is_inside(code.co_filename)
+        if not inside:
+            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
+        frame = frame.f_back
+    return ""
+
+
+def calling_site() -> str:
+    """Return the program's line that has made the present call."""
+    return site(sys._getframe(1))
+
+
+def is_inside(name: str) -> bool:
+    """Return whether a file is the library's, or called by it."""
+    return name.startswith((_PACKAGE, *_BESIDE, "<frozen ")) or name.endswith("/contextlib.py")
+
+
+def innermost(frames: Sequence[FrameSummary]) -> str:
+    """Return the last line outside of the library among the frames of a stack, or ""."""
+    outside = [line(frame) for frame in frames if not is_inside(frame.filename)]
+    return outside[-1] if outside else ""
+
+
+def line(frame: FrameSummary) -> str:
+    """Return a frame as ``file:line in function``."""
+    return f"{frame.filename}:{frame.lineno} in {frame.name}"

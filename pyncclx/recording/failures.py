@@ -19,8 +19,8 @@ from ..system.notes import note
 from ..system.process import PerProcess, in_children
 from ..system.signals import SIGNALS, has_default_action
 from . import dump, layout, ring
+from .facts import innermost
 from .ring import RING, Ring
-from .sites import is_inside
 
 E = TypeVar("E", bound=BaseException)
 
@@ -32,6 +32,7 @@ _FIELDS = (
 _PLAIN = (int, str, tuple)
 # Seconds between two automatic dumps, because failures lead to others.
 _PAUSE_S = 10.0
+_LONGEST_REASON = 100  # characters in the log
 
 
 class _Reporter:
@@ -78,9 +79,7 @@ def noted(error: E) -> E:
 def _failure(error: BaseException, *, unhandled: bool = False) -> dict[str, Any]:
     fields = {name: getattr(error, name) for name in _FIELDS if isinstance(getattr(error, name, None), _PLAIN)}
     kind, text = type(error).__name__, str(error)
-    trace = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in trace if not is_inside(frame.filename)]
-    site = f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    site = innermost(traceback.extract_tb(error.__traceback__))
     about = {"time_ns": time.time_ns(), "kind": kind, "text": text, "site": site, "unhandled": unhandled}
     return about | {"fields": fields}
 
@@ -90,12 +89,9 @@ def write(own: Ring, reason: str) -> None:
     path = dump.write(own, reason, dump.folder())
     if path is not None:
         rank, command = own.facts["rank"], f"python -m pyncclx analyze {path.parent}"
-        note(logging.WARNING, f"rank {rank}: {_short(reason)}: what it did is in {path}; {command}")
-
-
-def _short(reason: str, most: int = 100) -> str:
-    line = (reason.splitlines() or [""])[0]
-    return line if len(line) <= most else f"{line[:most]}…"
+        line = (reason.splitlines() or [""])[0]
+        short = line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
+        note(logging.WARNING, f"rank {rank}: {short}: what it did is in {path}; {command}")
 
 
 def watch(own: Ring) -> None:

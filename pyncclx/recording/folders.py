@@ -12,15 +12,16 @@ import os
 import re
 import shutil
 import stat
-import struct
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..system import settings
 from . import layout
+from .layout import Reading, header_of
 
 SUFFIX = ".ring"
 KEPT_S = 24 * 3600.0
@@ -89,11 +90,7 @@ def started(pid: int) -> int:
 
     Process number and start time identify a process, since Linux uses numbers again.
     """
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[19])
+    return int(_stat(pid)[19])
 
 
 def condition(pid: int, since: int) -> str:
@@ -101,21 +98,15 @@ def condition(pid: int, since: int) -> str:
 
     It is "" if the process has ended, even if another process has its number.
     """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
+    fields = _stat(pid)
     return fields[0] if int(fields[19]) == since and fields[0] not in "ZX" else ""
 
 
-def header_of(path: Path) -> layout.Header | None:
-    """Return the header of a flight recorder file; None if the file is none."""
-    try:
-        with path.open("rb") as file:
-            header = layout.Header(*layout.HEADER.unpack(file.read(layout.HEADER.size)))
-    except (OSError, struct.error):
-        return None
-    return header if header.magic == layout.MAGIC and header.version == layout.VERSION else None
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; "X" and zeros if there is no process."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return ["X", *"0" * 19]
 
 
 def leave(path: Path) -> None:
@@ -126,21 +117,39 @@ def leave(path: Path) -> None:
 
 
 def clean(own: Path) -> None:
-    """Remove folders of ended jobs: those older than KEPT_S, and all but MOST_KEPT."""
-    left = [folder for folder in jobs() if folder != own and not _is_running(folder)]
+    """Remove old folders of earlier jobs, and all but the newest MOST_KEPT."""
+    left = [folder for folder in jobs() if folder != own and not _may_run(folder)]
     for number, folder in enumerate(left):
         with suppress(OSError):
             if number >= MOST_KEPT or time.time() - folder.stat().st_mtime > KEPT_S:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_running(folder: Path) -> bool:
-    """Return whether a process of a job is running.
-
-    A process without a header counts while its folder is young.
-    """
+def _may_run(folder: Path) -> bool:
+    """Return whether a process of a job is running, or has no header yet in a young folder."""
     headers = [header_of(path) for path in files(folder)]
     if not headers or None in headers:
         with suppress(OSError):
             return time.time() - folder.stat().st_mtime < 60
-    return any(header is not None and condition(header.pid, header.started) for header in headers)
+    return is_running(folder)
+
+
+def is_running(folder: Path) -> bool:
+    """Return whether a process of a job is running."""
+    headers = filter(None, map(header_of, files(folder)))
+    return any(condition(header.pid, header.started) for header in headers)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the record in a file, and the condition of its process.
+
+    Raises
+    ------
+    ValueError
+        If the file is no flight recorder's, or another version's.
+    """
+    if header_of(path) is None:
+        raise ValueError(f"{path} is no file of pyncclx's flight recorder, version {layout.VERSION}")
+    reading = Reading(path.read_bytes())
+    now = condition(reading.header.pid, reading.header.started)
+    return reading.record() | {"condition": now, "started": reading.header.started, "file": str(path)}

@@ -1,7 +1,5 @@
 """Records of ranks as flight recorders would have them, made by hand: for tests of the analyser."""
 
-from pathlib import Path
-
 from pyncclx.tools.observe.job import Job, Rank
 
 S = 10**9
@@ -73,7 +71,7 @@ class FakeRank:
 def job_of(ranks, later_s=10.0):
     """The job, looked at so long after the last call."""
     at_ns = max(rank.now_ns for rank in ranks) + int(later_s * S)
-    return Job({rank.number: rank.rank(at_ns) for rank in ranks}, Path("/nowhere"))
+    return Job({rank.number: rank.rank(at_ns) for rank in ranks})
 
 
 def well(size=3, calls=10, **process):

@@ -10,30 +10,18 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Any
 
-
-class Command(Protocol):
-    """Module of a command; its docstring is the description."""
-
-    __doc__: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's arguments to its parser."""
-
-    def run(self, arguments: argparse.Namespace) -> None:
-        """Run the command."""
-
-
-#: Module in pyncclx, and one line of help, by command.
+#: Module in pyncclx.tools, and one line of help, by command. The module has the functions `add_arguments`, which
+#: takes the command's parser, and `run`, which takes the parsed arguments. Its docstring is the description.
 COMMANDS = {
     "run": ("cli.run", "run an mpi4py program on device arrays"),
     "info": ("cli.info", "print what this machine has"),
     "doctor": ("cli.doctor", "try what programs use on the ranks of this job"),
     "build": ("cli.build", "compile kernels beforehand, for a cluster or an image"),
-    "analyze": ("cli.analyze", "name what is wrong, from what the ranks of a job have left"),
-    "status": ("cli.status", "show where the ranks of a running job are"),
-    "timeline": ("cli.timeline", "write what the ranks did as a trace for Perfetto, and as a picture"),
+    "analyze": ("observe.analysis", "name what is wrong, from what the ranks of a job have left"),
+    "status": ("observe.status", "show where the ranks of a running job are"),
+    "timeline": ("observe.timeline", "write what the ranks did as a trace for Perfetto, and as a picture"),
     "bench": ("bench.operations", "time operations over message sizes"),
     "bench-shuffle": ("bench.shuffle", "time token shuffles over tokens a rank"),
     "bench-beside": ("bench.beside", "slowdown of a matrix product by a collective"),
@@ -48,7 +36,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, (module, text) in COMMANDS.items():
         if name in words[:1]:
-            command = cast(Command, importlib.import_module(f"..{module}", __package__))
+            command: Any = importlib.import_module(f"..{module}", __package__)
             own = commands.add_parser(name, help=text, description=command.__doc__)
             command.add_arguments(own)
             own.set_defaults(run=command.run)

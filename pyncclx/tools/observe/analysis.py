@@ -1,21 +1,75 @@
-"""Verdicts from the records of a job's ranks; the first explains the others."""
+"""python -m pyncclx analyze: name what is wrong with a job, from its records.
+
+The folder is that of the dumps, which their messages name (PYNCCLX_DUMP), or that of a job's flight recorders. Ranks
+that were killed have no dump: their flight recorder's file is read, if it is on this host. The first line is the
+verdict; its evidence follows. Exit status: 0 if nothing is wrong, 1 otherwise, 2 if nothing was found.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from . import failures, hangs, mismatches, stragglers
-from .job import CALLS, Job, Rank
-from .verdict import CAUSES, Verdict
-from .words import Words
+from . import comparisons, failures, hangs, torch_format
+from .job import CALLS, Job, Rank, load
+from .verdict import CAUSES, Verdict, Words
 
-_Look = Callable[[Job, Words], Iterator[Verdict]]
+HEALTHY = "no fault found"
+_Check = Callable[[Job, Words], Iterator[Verdict]]
 #: Checks for causes that a job has reported, or that its state shows at any time.
-_REPORTED: tuple[_Look, ...] = (failures.gpu_error, failures.dead, failures.exception, failures.full_capacity)
-_SEEN: tuple[_Look, ...] = (mismatches.different_operation, mismatches.different_argument, hangs.hang)
+_REPORTED: tuple[_Check, ...] = (failures.gpu_error, failures.dead, failures.exception, failures.full_capacity)
+_SEEN: tuple[_Check, ...] = (comparisons.different_operation, comparisons.different_argument, hangs.hang)
 # A wait's end is noticed by other ranks within this time.
 _NOTICED_S = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("folder", type=Path, help="of the dumps, or of a job in /dev/shm/pyncclx-UID")
+    parser.add_argument("--json", action="store_true", help="print verdicts as JSON")
+    parser.add_argument("--torch", type=Path, metavar="FOLDER", help="also write dumps that torchfrtrace reads")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the verdicts."""
+    try:
+        job = load(arguments.folder)
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
+    if arguments.torch is not None:
+        torch_format.write(job, arguments.torch)
+    verdicts = analyse(job)
+    print(
+        json.dumps([verdict._asdict() for verdict in verdicts], indent=1) if arguments.json else report(job, verdicts)
+    )
+    raise SystemExit(1 if verdicts else 0)
+
+
+def report(job: Job, verdicts: list[Verdict]) -> str:
+    """Return the first verdict and its evidence, the others, and each rank's place."""
+    lines = [verdicts[0].sentence if verdicts else HEALTHY]
+    for number, verdict in enumerate(verdicts):
+        lines += [""] if number == 0 else ["", f"also: {verdict.sentence}"]
+        lines += [f"  cause: {verdict.cause} ({CAUSES[verdict.cause]})"]
+        lines += [f"  {line}" for line in verdict.evidence]
+    return "\n".join([*lines, "", *_about(job)])
+
+
+def _about(job: Job) -> Iterator[str]:
+    words = Words(job)
+    yield f"{len(job.ranks)} of {job.size} ranks have left a record"
+    for rank in job:
+        reason = rank.record.get("reason")
+        why = f" (dumped: {reason.splitlines()[0][:60]})" if reason else ""
+        yield f"  {words.rank(rank.number)}: {words.place(rank)}{why}"
+    yield from (f"  rank {number}: no record" for number in job.missing)
+    yield from job.notes
 
 
 def analyse(job: Job) -> list[Verdict]:
@@ -25,15 +79,10 @@ def analyse(job: Job) -> list[Verdict]:
     """
     job = unsettled(job)
     words = Words(job)
-    found = [verdict for look in _REPORTED for verdict in _first(look(job, words))]
     # Waits, and calls that do not match, are consequences of a reported cause.
-    if not found:
-        found = [verdict for look in _SEEN for verdict in _first(look(before_failures(job), words))]
-    found = found or _first(failures.mismatch(job, words))
-    if found or any(rank.failures for rank in job):
-        found += _first(failures.settings_differ(job, words))
-    else:
-        found += _first(stragglers.slow_rank(job, words))
+    found = _found(_REPORTED, job, words) or _found(_SEEN, before_failures(job), words)
+    found = found or _found([failures.mismatch], job, words)
+    found += _found([failures.settings_differ if found or job.failures else comparisons.slow_rank], job, words)
     order = list(CAUSES)
     return sorted(found, key=lambda verdict: order.index(verdict.cause))
 
@@ -45,11 +94,11 @@ def unsettled(job: Job) -> Job:
     calls since: it may wait in the second one, but the first one is over.
     """
     handled = {rank.number: _handled(rank) for rank in job}
-    survived = {world for found in handled.values() for failure in found for world in _dead(failure)}
-    survived -= {world for rank in job for failure in rank.failures if failure not in handled[rank.number]
-                 for world in _dead(failure)}
+    survived = {world for found in handled.values() for failure in found for world in failures.died(failure)}
+    others = (failure for rank, failure in job.failures if failure not in handled[rank.number])
+    survived -= {world for failure in others for world in failures.died(failure)}
     ranks = {rank.number: rank.since(handled[rank.number], survived) for rank in job if rank.number not in survived}
-    return Job(ranks, job.where, job.notes)
+    return Job(ranks, job.notes)
 
 
 def _handled(rank: Rank) -> list[dict[str, Any]]:
@@ -61,20 +110,15 @@ def _handled(rank: Rank) -> list[dict[str, Any]]:
     ]
 
 
-def _dead(failure: dict[str, Any]) -> tuple[int, ...]:
-    """Return the ranks that died according to a failure."""
-    return tuple(failure["fields"].get("world_ranks", ())) if failure["kind"] == "RankFailed" else ()
-
-
 def before_failures(job: Job) -> Job:
     """Return a job as it was when the first wait timed out.
 
     Later calls do not explain the timeout.
     """
-    times = [f["time_ns"] for rank in job for f in rank.failures if f["kind"] in failures.OF_WAITS]
+    times = [failure["time_ns"] for _, failure in job.failures if failure["kind"] in failures.OF_WAITS]
     return job.until(min(times) - int(_NOTICED_S * 1e9)) if times else job
 
 
-def _first(verdicts: Iterator[Verdict]) -> list[Verdict]:
-    """Return the first verdict of a check; later ones are mostly consequences."""
-    return [verdict for verdict, _ in zip(verdicts, range(1), strict=False)]
+def _found(checks: Iterable[_Check], job: Job, words: Words) -> list[Verdict]:
+    """Return the first verdict of each check; its later ones are mostly consequences."""
+    return [verdict for check in checks for verdict in islice(check(job, words), 1)]

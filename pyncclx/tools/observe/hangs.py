@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from .job import Comm, Entry, Job, Rank
-from .verdict import Verdict
+from .verdict import Verdict, Words
 from .waits import Wait, current, is_receive, is_stuck, open_messages, reached, received, sent, waits
-from .words import Words
 
 
 def hang(job: Job, words: Words) -> Iterator[Verdict]:
     """Yield the cause of the waits in a job, if there are any."""
     found = waits(job)
+    roots = sorted({wait.awaited for wait in found} - {wait.rank for wait in found})
     if found:
-        roots = sorted({wait.awaited for wait in found} - {wait.rank for wait in found})
-        yield from _of_roots(job, words, found, roots) if roots else _of_circle(job, words, found)
-    yield from [] if found else _of_one(job, words)
+        yield _of_roots(job, words, found, roots) if roots else _of_circle(job, words, found)
+    else:
+        yield from _of_one(job, words)
 
 
-def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int]) -> Iterator[Verdict]:
-    """Yield a verdict on ranks that others wait for, and that wait for nobody."""
+def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int]) -> Verdict:
+    """Return a verdict on ranks that others wait for, and that wait for nobody."""
     root = roots[0]
     on_it = sorted((wait for wait in found if wait.awaited == root), key=lambda wait: wait.since_ns)
     wait, rank = on_it[0], job.ranks.get(root)
@@ -41,7 +41,7 @@ def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int
         cause, what = "stalled before the call", f"{words.rank(root)} never called {words.call(missed)}"
     ranks = tuple(number for number in roots if number == root or cause in ("dead", "stalled before the call"))
     sentence = _with_waiters(job, words, what, found, root)
-    yield Verdict(cause=cause, ranks=ranks, sentence=sentence, evidence=_lines(job, words, found))
+    return Verdict(cause, ranks, sentence, _lines(job, words, found))
 
 
 def _first_missed(job: Job, rank: Rank, wait: Wait) -> Entry:
@@ -55,7 +55,7 @@ def _first_missed(job: Job, rank: Rank, wait: Wait) -> Entry:
 
 def _was_stopped(job: Job, rank: Rank) -> bool:
     """Return whether another rank has reported that this rank's process was stopped."""
-    details = (str(failure["fields"].get("detail", "")) for each in job for failure in each.failures)
+    details = (str(failure["fields"].get("detail", "")) for _, failure in job.failures)
     process = f"process, {rank.record['process']['pid']}, "
     return any(process in detail and ": stopped" in detail for detail in details)
 
@@ -101,26 +101,26 @@ def _wanted(other: Rank, wait: Wait, comm: Comm) -> set[int]:
     return {entry["tag"] for entry in receives if entry["peer"] == wait.rank and entry["tag"] >= 0}
 
 
-def _of_circle(job: Job, words: Words, found: Sequence[Wait]) -> Iterator[Verdict]:
-    """Yield a verdict on ranks that wait for each other."""
+def _of_circle(job: Job, words: Words, found: Sequence[Wait]) -> Verdict:
+    """Return a verdict on ranks that wait for each other."""
     circle = _circle(found)
     ranks = tuple(sorted({wait.rank for wait in circle}))
     messages = [wait for wait in circle if wait.kind in ("receive", "send")]
-    comms = {wait.entry["comm"] for wait in circle if wait.kind == "call"}
     if messages:
+        awaited = messages[0].awaited
         cause, what = _message(job, words, messages[0])
-        waits_in = f"{words.rank(messages[0].awaited)} {_in(words, circle, messages[0].awaited)}"
-        sentence = f"{what}; {waits_in}"
-        ranks = (messages[0].awaited,) if len(messages) == 1 else ranks
-    elif all(wait.kind == "lock" for wait in circle):
-        cause = "lock cycle"
-        sentence = f"{words.ranks(ranks)} wait for locks of each other: {_each(job, words, circle)}"
-    elif len(comms) > 1:
-        cause = "order of communicators"
-        sentence = f"{words.ranks(ranks)} use communicators in different orders: {_each(job, words, circle)}"
+        theirs = next(wait for wait in circle if wait.rank == awaited)
+        waits_in = f"waits for rank {theirs.awaited} in {words.call(theirs.entry, at=True)}"
+        ranks, sentence = (awaited,) if len(messages) == 1 else ranks, f"{what}; {words.rank(awaited)} {waits_in}"
+        return Verdict(cause, ranks, sentence, _lines(job, words, found))
+    if all(wait.kind == "lock" for wait in circle):
+        cause, what = "lock cycle", "wait for locks of each other"
+    elif len({wait.entry["comm"] for wait in circle if wait.kind == "call"}) > 1:
+        cause, what = "order of communicators", "use communicators in different orders"
     else:
-        cause, sentence = "stalled in a call", f"{words.ranks(ranks)} wait for each other: {_each(job, words, circle)}"
-    yield Verdict(cause=cause, ranks=ranks, sentence=sentence, evidence=_lines(job, words, found))
+        cause, what = "stalled in a call", "wait for each other"
+    sentence = f"{words.ranks(ranks)} {what}: {'; '.join(_lines(job, words, circle))}"
+    return Verdict(cause, ranks, sentence, _lines(job, words, found))
 
 
 def _circle(found: Sequence[Wait]) -> list[Wait]:
@@ -135,47 +135,33 @@ def _circle(found: Sequence[Wait]) -> list[Wait]:
     return [after[each] for each in seen[seen.index(rank) :]]
 
 
-def _in(words: Words, circle: Iterable[Wait], rank: int) -> str:
-    wait = next((wait for wait in circle if wait.rank == rank), None)
-    return f"waits for rank {wait.awaited} in {words.call(wait.entry, at=True)}" if wait is not None else "goes on"
-
-
-def _each(job: Job, words: Words, circle: Iterable[Wait]) -> str:
-    return "; ".join(
-        f"rank {wait.rank} waits for rank {wait.awaited} in {words.waits_in(job.ranks[wait.rank], wait.entry)}"
-        for wait in circle
-    )
-
-
 def _of_one(job: Job, words: Words) -> Iterator[Verdict]:
     """Yield verdicts on calls that all ranks have made, and that do not end."""
     for comm in job.comms:
         members = job.of(comm)
-        numbers = {reached(rank, comm) for rank in members}
-        if len(members) < len(set(comm.members)) or len(numbers) != 1 or comm.kind != "comm":
-            continue
-        yield from _replays(words, comm, members) or _in_call(words, comm, members)
+        are_level = len({reached(rank, comm) for rank in members}) == 1
+        if are_level and len(members) == len(set(comm.members)) and comm.kind == "comm":
+            yield from filter(None, (_replays(words, comm, members), _in_call(words, comm, members)))
 
 
-def _replays(words: Words, comm: Comm, members: Sequence[Rank]) -> list[Verdict]:
+def _replays(words: Words, comm: Comm, members: Sequence[Rank]) -> Verdict | None:
     """Return a verdict if ranks made equal calls, but ran different operations.
 
     The numbers of operations on the device then differ: a graph was not replayed as often.
     """
     progress = {rank.number: rank.progress(comm) for rank in members}
     epochs = {number: each["epoch"] for number, each in progress.items() if each is not None}
-    if len(epochs) < len(members) or max(epochs.values()) - min(epochs.values()) < 1:
-        return []
+    first, last = min(epochs.values(), default=0), max(epochs.values(), default=0)
     waiting = [rank for rank in members if rank.failures or rank.live.get("what") == "the device"]
-    behind = tuple(number for number, epoch in epochs.items() if epoch == min(epochs.values()))
-    if not waiting or max(epochs.values()) <= _launched(members[0], comm):
-        return []
+    if len(epochs) < len(members) or first == last or not waiting or last <= _launched(members[0], comm):
+        return None
+    behind = tuple(number for number, epoch in epochs.items() if epoch == first)
     sentence = (
         f"{words.ranks(behind)} ran fewer operations{words.comm(comm)} on the device than the others, and made as many "
         "calls: a graph was not replayed as often"
     )
     evidence = tuple(f"{words.rank(number)}: {epoch} operations are over" for number, epoch in epochs.items())
-    return [Verdict(cause="graph replays differ", ranks=behind, sentence=sentence, evidence=evidence)]
+    return Verdict("graph replays differ", behind, sentence, evidence)
 
 
 def _launched(rank: Rank, comm: Comm) -> int:
@@ -184,28 +170,27 @@ def _launched(rank: Rank, comm: Comm) -> int:
     return rank.last(comm) - (progress["skipped"] if progress else 0)
 
 
-def _in_call(words: Words, comm: Comm, members: Sequence[Rank]) -> Iterator[Verdict]:
-    """Yield a verdict on a call that began long ago on all ranks, and has not ended."""
-    stuck = []
-    for rank in members:
-        entry, progress = current(rank, comm), rank.progress(comm)
-        if entry is None or not is_stuck(rank, entry) or entry["ended_ns"] is not None:
-            continue
-        left = progress is not None and progress["epoch"] < _launched(rank, comm)
-        if left and entry["kind"] == "collective":
-            stuck.append(rank)
-    if stuck:
-        entry = current(stuck[0], comm)
-        assert entry is not None
-        ranks = tuple(rank.number for rank in stuck)
-        where = "; ".join(f"{words.rank(rank.number)}: {words.place(rank)}" for rank in stuck)
-        sentence = f"all ranks have called {words.call(entry)}, and it does not end on {words.ranks(ranks)}. {where}"
-        yield Verdict(cause="stalled in a call", ranks=ranks, sentence=sentence)
+def _in_call(words: Words, comm: Comm, members: Sequence[Rank]) -> Verdict | None:
+    """Return a verdict on a call that began long ago on all ranks, and has not ended."""
+    stuck = {rank: entry for rank in members if (entry := current(rank, comm)) and _is_in(rank, comm, entry)}
+    if not stuck:
+        return None
+    ranks, call = tuple(rank.number for rank in stuck), words.call(next(iter(stuck.values())))
+    where = "; ".join(f"{words.rank(rank.number)}: {words.place(rank)}" for rank in stuck)
+    sentence = f"all ranks have called {call}, and it does not end on {words.ranks(ranks)}. {where}"
+    return Verdict("stalled in a call", ranks, sentence)
 
 
-def _lines(job: Job, words: Words, found: Sequence[Wait]) -> tuple[str, ...]:
+def _is_in(rank: Rank, comm: Comm, entry: Entry) -> bool:
+    """Return whether a rank's kernels have left a call that began long ago undone."""
+    progress = rank.progress(comm)
+    left = progress is not None and progress["epoch"] < _launched(rank, comm)
+    return left and entry["kind"] == "collective" and entry["ended_ns"] is None and is_stuck(rank, entry)
+
+
+def _lines(job: Job, words: Words, found: Iterable[Wait]) -> tuple[str, ...]:
     """Return a sentence for each wait."""
-    calls = (words.waits_in(job.ranks[wait.rank], wait.entry) for wait in found)
     return tuple(
-        f"rank {wait.rank} waits for rank {wait.awaited} in {call}" for wait, call in zip(found, calls, strict=True)
+        f"rank {wait.rank} waits for rank {wait.awaited} in {words.waits_in(job.ranks[wait.rank], wait.entry)}"
+        for wait in found
     )

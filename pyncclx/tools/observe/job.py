@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...recording import folders, reading
+from ...recording import folders
 from ...recording.layout import COUNTED, KINDS
 
 Entry = dict[str, Any]
@@ -39,20 +39,46 @@ class Comm:
         return (*self.world, *self.remote)
 
 
-@dataclass(eq=False)
 class Rank:
     """Record of one rank.
 
     Attributes
     ----------
     record : dict
-        Record in the form of `reading.Reading.record` and `dump`.
+        Record in the form of `layout.Reading.record` and `dump`.
     at_ns : int
         Time of the record.
+    number : int
+        Rank in MPI.COMM_WORLD.
+    failures : list of dict
+    live, stack : dict
+        What the rank waits for on the host, and the stack of its main thread; empty if there is none.
+    condition : str or None
+        State letter of the process in /proc; "" if it had ended. None for a dump, because the process was alive then.
+    is_dead : bool
+        Whether the process was killed, perhaps by the launcher after another failure.
+    has_forgotten : bool
+        Whether later entries have overwritten the first ones.
+    comms, names : dict
+        Communicators by the references in entries; names that the program has given to communicators.
+    entries : list of dict
+        All entries with their communicators, the oldest first.
     """
 
-    record: dict[str, Any]
-    at_ns: int
+    def __init__(self, record: dict[str, Any], at_ns: int) -> None:
+        self.record, self.at_ns, process = record, at_ns, record["process"]
+        self.number, self.host = int(process["rank"]), str(process["host"])
+        self.failures: list[dict[str, Any]] = record.get("failures", [])
+        self.live: dict[str, Any] = record.get("live") or {}
+        self.stack: dict[str, Any] = next((stack for stack in record.get("stacks", ()) if stack["main"]), {})
+        self.condition: str | None = record.get("condition")
+        self.is_dead = record["state"] == "running" and self.condition == ""
+        self.has_forgotten = any(entry["sequence"] > 1 for entry in record["entries"][:1])
+        self.comms = {int(place): Comm.of(fields) for place, fields in record["comms"].items()}
+        self.names = {self.comms[int(place)]: fields.get("name", "") for place, fields in record["comms"].items()}
+        self.entries: list[Entry] = [{**entry, "comm": self.comms[entry["comm"]]} for entry in record["entries"]]
+        # Numbers of last calls from a dump, which may have no entry of them.
+        self._numbers = {self.comms[int(place)]: each for place, each in record.get("numbers", {}).items()}
 
     def until(self, ns: int) -> Rank:
         """Return the record as it was at an earlier time."""
@@ -61,12 +87,9 @@ class Rank:
             for entry in self.record["entries"]
             if entry["began_ns"] <= ns
         ]
-        # A process that has made later calls was running then.
-        went_on = len(entries) < len(self.record["entries"])
-        state = "running" if went_on else self.record["state"]
-        # A process that is dead now was alive then.
-        condition = self.record.get("condition") or None
-        record = {**self._with(entries), "state": state, "condition": condition}
+        # A process that has made later calls was running then, and one that is dead now was alive then.
+        state = "running" if len(entries) < len(self.record["entries"]) else self.record["state"]
+        record = {**self._with(entries), "state": state, "condition": self.condition or None}
         return Rank(record, min(self.at_ns, ns))
 
     def since(self, handled: Sequence[dict[str, Any]], survived: Container[int]) -> Rank:
@@ -86,21 +109,6 @@ class Rank:
         listed = {entry["comm"] for entry in self.record["entries"] if entry["kind"] in CALLS and entry["number"]}
         numbers = {place: each for place, each in self.record.get("numbers", {}).items() if int(place) not in listed}
         return {**self.record, "entries": entries, "numbers": numbers}
-
-    @cached_property
-    def comms(self) -> dict[int, Comm]:
-        """Communicators, by the references in entries."""
-        return {int(place): Comm.of(fields) for place, fields in self.record["comms"].items()}
-
-    @cached_property
-    def names(self) -> dict[Comm, str]:
-        """Names that the program has given to communicators."""
-        return {self.comms[int(place)]: fields.get("name", "") for place, fields in self.record["comms"].items()}
-
-    @cached_property
-    def entries(self) -> list[Entry]:
-        """All entries with their communicators, the oldest first."""
-        return [{**entry, "comm": self.comms[entry["comm"]]} for entry in self.record["entries"]]
 
     @cached_property
     def calls(self) -> dict[Comm, dict[int, Entry]]:
@@ -123,53 +131,6 @@ class Rank:
         """Return the number of the last call on a communicator; 0 if none or unknown."""
         return max(self.calls.get(comm, {}), default=0) or self._numbers.get(comm, 0)
 
-    @cached_property
-    def _numbers(self) -> dict[Comm, int]:
-        """Numbers of last calls from a dump, which may have no entry of them."""
-        return {self.comms[int(place)]: each for place, each in self.record.get("numbers", {}).items()}
-
-    @property
-    def has_forgotten(self) -> bool:
-        """Whether later entries have overwritten the first ones."""
-        return bool(self.record["entries"]) and int(self.record["entries"][0]["sequence"]) > 1
-
-    @property
-    def number(self) -> int:
-        """Rank in MPI.COMM_WORLD."""
-        return int(self.record["process"]["rank"])
-
-    @property
-    def host(self) -> str:
-        return str(self.record["process"]["host"])
-
-    @property
-    def failures(self) -> list[dict[str, Any]]:
-        return list(self.record.get("failures", ()))
-
-    @property
-    def live(self) -> dict[str, Any]:
-        """What the rank waits for on the host; empty if it does not wait."""
-        return self.record.get("live") or {}
-
-    @cached_property
-    def condition(self) -> str | None:
-        """State letter of the process in /proc; "" if it had ended, None for a dump.
-
-        At the time of a dump the process was alive.
-        """
-        condition: str | None = self.record.get("condition")
-        return condition
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether the process was killed, perhaps by the launcher after another failure."""
-        return self.record["state"] == "running" and self.condition == ""
-
-    @property
-    def stack(self) -> dict[str, Any]:
-        """Stack of the main thread; empty if unknown."""
-        return next((stack for stack in self.record.get("stacks", ()) if stack["main"]), {})
-
     def progress(self, comm: Comm) -> dict[str, Any] | None:
         """Return the progress of the rank's kernels on a communicator."""
         for place, progress in self.record.get("progress", {}).items():
@@ -186,12 +147,11 @@ class Job:
     ----------
     ranks : dict
         Records by rank in MPI.COMM_WORLD.
-    where : Path
-        Folder of the records.
+    notes : list of str
+        What else the folder of the records has.
     """
 
     ranks: dict[int, Rank]
-    where: Path
     notes: list[str] = field(default_factory=list)
 
     @cached_property
@@ -208,9 +168,14 @@ class Job:
         """Communicators of the entries, in the order of their first entries."""
         return list(dict.fromkeys(entry["comm"] for rank in self for entry in rank.entries if entry["comm"].members))
 
+    @property
+    def failures(self) -> list[tuple[Rank, dict[str, Any]]]:
+        """Failures of all ranks, with the rank that reported each."""
+        return [(rank, failure) for rank in self for failure in rank.failures]
+
     def until(self, ns: int) -> Job:
         """Return the job as it was at an earlier time."""
-        return Job({rank.number: rank.until(ns) for rank in self}, self.where, self.notes)
+        return Job({rank.number: rank.until(ns) for rank in self}, self.notes)
 
     def __iter__(self) -> Iterator[Rank]:
         return (self.ranks[number] for number in sorted(self.ranks))
@@ -230,7 +195,7 @@ def load(folder: Path) -> Job:
     FileNotFoundError
         If the folder has neither dumps nor files of flight recorders.
     """
-    job = Job({}, folder)
+    job = Job({})
     records = {path: json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))}
     newest: Entry = max(records.values(), key=lambda record: int(record["dumped_ns"]), default={})
     for path, record in records.items():
@@ -261,11 +226,10 @@ def _add_rings(job: Job, places: Iterable[Path]) -> None:
     for place in places:
         for path in sorted(folders.files(place)):
             try:
-                record = reading.read(path)
+                record = folders.read(path)
             except (OSError, ValueError) as error:
                 job.notes.append(str(error))
                 continue
             number = int(record["process"]["rank"])
             if number not in job.ranks:
                 job.ranks[number] = Rank(record, time.time_ns())
-

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-
 from mpi4py import MPI
 
 from ...events import HOST, NATIVE, STAGED, Event, listeners
@@ -16,15 +13,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(slots=True)
-class Count:
-    """Calls of one operation, with the sums of bytes and seconds."""
-
-    calls: int = 0
-    nbytes: int = 0
-    seconds: float = 0.0
-
-
+Count = tuple[int, int, float]  # calls, bytes, seconds
 Counts = dict[tuple[str, str], Count]  # key: operation, and how it ran
 
 
@@ -38,14 +27,13 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self._counts: Counts = defaultdict(Count)
+        self._counts: Counts = {}
         listeners.append(self._count)
 
     def _count(self, event: Event) -> None:
-        count = self._counts[event.operation, event.how]
-        count.calls += 1
-        count.nbytes += event.nbytes
-        count.seconds += (event.ended - event.began) / event.together
+        calls, nbytes, seconds = self._counts.get((event.operation, event.how), (0, 0, 0.0))
+        seconds += (event.ended - event.began) / event.together
+        self._counts[event.operation, event.how] = calls + 1, nbytes + event.nbytes, seconds
 
     def print(self) -> None:
         """Print the counts of all ranks on rank 0, the longest time first (collective)."""
@@ -54,20 +42,13 @@ class Recorder:
         counts_of_ranks = MPI.COMM_WORLD.gather(self._counts)
         if counts_of_ranks is None:
             return
-        rows = sorted(_total(counts_of_ranks).items(), key=lambda row: row[1].seconds, reverse=True)
+        total: Counts = {}
+        for key in dict.fromkeys(key for counts in counts_of_ranks for key in counts):
+            calls, nbytes, seconds = zip(*(counts[key] for counts in counts_of_ranks if key in counts), strict=True)
+            total[key] = sum(calls), sum(nbytes), max(seconds)
         print(f"\n{'operation':24}{'how':8}{'calls':>10}{'MB':>12}{'seconds':>10}   (of the slowest rank)")
-        for (operation, how), count in rows:
-            print(f"{operation:24}{how:8}{count.calls:10}{count.nbytes / 1e6:12.3f}{count.seconds:10.3f}")
+        rows = sorted(total.items(), key=lambda row: row[1][-1], reverse=True)
+        for (operation, how), (calls_of_all, nbytes_of_all, slowest) in rows:
+            print(f"{operation:24}{how:8}{calls_of_all:10}{nbytes_of_all / 1e6:12.3f}{slowest:10.3f}")
         for how in dict.fromkeys(how for (_, how), _ in rows):
             print(f"{how}: {_MEANINGS[how]}", flush=True)
-
-
-def _total(counts_of_ranks: list[Counts]) -> Counts:
-    """Return the sums of calls and bytes over ranks, and the slowest rank's seconds."""
-    total: Counts = defaultdict(Count)
-    for counts in counts_of_ranks:
-        for key, count in counts.items():
-            total[key].calls += count.calls
-            total[key].nbytes += count.nbytes
-            total[key].seconds = max(total[key].seconds, count.seconds)
-    return total

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...operations import COLLECTIVES
 from .job import Comm, Entry, Job, Rank
-from .words import Words
+from .verdict import Words
 
 VERSION = "2.10"
 PREFIX = "pyncclx_rank_"
@@ -45,8 +45,7 @@ def dump(job: Job, rank: Rank) -> dict[str, Any]:
 
 
 def _group(number: int, comm: Comm, words: Words) -> dict[str, str]:
-    description = words.comm(comm).removeprefix(" of ") or "MPI.COMM_WORLD"
-    return {"name": str(number), "desc": description, "ranks": str(list(comm.members))}
+    return {"name": str(number), "desc": words.comm_name(comm), "ranks": str(list(comm.members))}
 
 
 def _status(rank: Rank, comm: Comm) -> dict[str, int]:

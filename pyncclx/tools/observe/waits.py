@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .job import CALLS, Comm, Entry, Job, Rank
@@ -117,18 +118,11 @@ def open_messages(rank: Rank) -> list[Entry]:
     Nonblocking ones count only while the rank is in the library.
     """
     entries = [entry for entry in rank.entries if entry["kind"] == "message" and entry["ended_ns"] is None]
+    blocking = [entry for entry in entries if not re.search(r"^I|_init$", entry["operation"])]
     waiting = not rank.stack or rank.stack["inside"]
-    last = rank.entries[-1] if rank.entries else None
-    blocking = [entry for entry in entries if not _is_nonblocking(entry["operation"])]
-    if blocking:
-        return blocking
-    # The rank has continued to a collective call.
-    busy = last is not None and last["kind"] in CALLS
-    return entries if waiting and not busy else []
-
-
-def _is_nonblocking(operation: str) -> bool:
-    return operation.startswith("I") or operation.endswith("_init")
+    # The rank may have continued to a collective call.
+    busy = any(entry["kind"] in CALLS for entry in rank.entries[-1:])
+    return blocking or (entries if waiting and not busy else [])
 
 
 def is_receive(entry: Entry) -> bool:
@@ -149,24 +143,17 @@ def _in_messages(job: Job) -> Iterator[Wait]:
 
 def sent(rank: Rank, to: int, comm: Comm) -> Counter[int]:
     """Return how many messages a rank has sent to another, by tag."""
-    return _tags(rank, to, comm, _SENDS)
+    return _tags(rank.entries, to, comm, _SENDS)
 
 
 def received(rank: Rank, source: int, comm: Comm) -> Counter[int]:
     """Return how many messages a rank has received from another, by tag."""
-    entries = [entry for entry in rank.entries if entry["ended_ns"] is not None]
-    return _tags(Rank(rank.record, rank.at_ns), source, comm, _RECEIVES, entries)
+    return _tags([entry for entry in rank.entries if entry["ended_ns"] is not None], source, comm, _RECEIVES)
 
 
-def _tags(
-    rank: Rank, peer: int, comm: Comm, operations: tuple[str, ...], entries: list[Entry] | None = None
-) -> Counter[int]:
-    return Counter(
-        entry["tag"]
-        for entry in (rank.entries if entries is None else entries)
-        if entry["kind"] == "message" and entry["peer"] == peer and entry["comm"] == comm
-        if entry["operation"] in operations
-    )
+def _tags(entries: Sequence[Entry], peer: int, comm: Comm, operations: tuple[str, ...]) -> Counter[int]:
+    messages = (entry for entry in entries if entry["kind"] == "message" and entry["operation"] in operations)
+    return Counter(entry["tag"] for entry in messages if entry["peer"] == peer and entry["comm"] == comm)
 
 
 # ---- locks, compilers ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.recording import folders, layout, reading, ring
+from pyncclx.recording import folders, layout, ring
 from pyncclx.recording.layout import FACTS, Facts, Live
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,7 +23,7 @@ def own():
 
 
 def read(own):
-    return reading.Reading(bytes(own.memory)).record()
+    return layout.Reading(bytes(own.memory)).record()
 
 
 def test_an_entry_says_what_it_was_given(own):
@@ -119,7 +119,7 @@ def test_texts_are_written_once_and_end_quietly(own):
     texts = [f"{number:04}" + "x" * 1000 for number in range(400)]
     places = [own.text(text) for text in texts]
     assert places[-1] == 0
-    found = reading.Reading(bytes(own.memory))
+    found = layout.Reading(bytes(own.memory))
     assert [found.text(place) for place in places if place] == texts[: len(places) - places.count(0)]
 
 
@@ -174,7 +174,7 @@ def run(program, **variables):
 def test_what_was_killed_leaves_its_entries():
     ended, path = run("os.kill(os.getpid(), signal.SIGKILL)")
     assert ended.returncode == 128 + signal.SIGKILL
-    found = reading.read(Path(path))
+    found = folders.read(Path(path))
     assert [entry["operation"] for entry in found["entries"]] == ["Allreduce"] * 3
     assert [entry["number"] for entry in found["entries"]] == [1, 2, 3]
     assert found["entries"][0]["site"].endswith("in <module>")
@@ -241,4 +241,4 @@ def test_other_files_are_refused(tmp_path, data):
     path = tmp_path / "0-1.ring"
     path.write_bytes(data)
     with pytest.raises(ValueError, match="no file of pyncclx's flight recorder"):
-        reading.read(path)
+        folders.read(path)

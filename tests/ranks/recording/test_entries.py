@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.recording import calls, layout
-from pyncclx.recording.reading import Reading
+from pyncclx.recording.layout import Reading
 from pyncclx.recording.ring import Ring
 from pyncclx.system.process import PerProcess
 from support.arrays import xp

@@ -1,18 +1,25 @@
-"""Metrics of a job in Prometheus' text format.
+"""python -m pyncclx status: show where the ranks of a running job are.
 
-Names and labels are those of NCCL's inspector where it has them.
+It reads the flight recorders of the processes on this host while they run, and names what is wrong. Without a job's
+name, exactly one job must be running; otherwise all are listed. With --prometheus the file is for the node exporter's
+textfile collector, with the names of NCCL's inspector where it has them.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ...operations import COLLECTIVES
-from .job import CALLS, Job, Rank
-from .words import Words
+from ...recording import folders
+from .analysis import analyse, report
+from .job import CALLS, Comm, Job, Rank, load
+from .verdict import Words
 
 _METRICS = {
     "nccl_collective_exec_time_microseconds": ("gauge", "time of the last call that has an end, from its beginning"),
@@ -24,18 +31,52 @@ _METRICS = {
 }
 
 
-def write(job: Job, path: Path) -> None:
-    """Write a job's metrics to a file for Prometheus' textfile collector.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("job", nargs="?", help="its name, or its folder; default: the one that runs")
+    parser.add_argument("--every", type=float, metavar="SECONDS", help="print again and again")
+    parser.add_argument("--prometheus", type=Path, metavar="FILE", help="write metrics, and print nothing")
 
-    The collector needs whole files, so this replaces the file in one step.
-    """
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print the state of the job, once or again and again."""
+    folder = _folder(arguments.job)
+    while True:
+        try:
+            job = load(folder)
+        except FileNotFoundError:
+            raise SystemExit(f"{folder} has ended") from None
+        if arguments.prometheus is not None:
+            write_metrics(job, arguments.prometheus)
+        else:
+            print(report(job, analyse(job)), flush=True)
+        if arguments.every is None:
+            return
+        time.sleep(arguments.every)
+
+
+def _folder(name: str | None) -> Path:
+    """Return the folder of a job."""
+    if name is not None:
+        return Path(name) if Path(name).is_dir() else folders.base() / name
+    running = [folder for folder in folders.jobs() if folders.is_running(folder)]
+    if len(running) == 1:
+        return running[0]
+    print("no job runs here" if not running else "several jobs run here:", file=sys.stderr)
+    for folder in folders.jobs():
+        print(f"  {folder.name}{'' if folder in running else ' (over)'}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def write_metrics(job: Job, path: Path) -> None:
+    """Write the file in one step, which the textfile collector relies on."""
     part = path.with_suffix(".part")
-    part.write_text(text(job))
+    part.write_text(metrics(job))
     part.replace(path)
 
 
-def text(job: Job) -> str:
-    """Return all metrics of a job in the text format."""
+def metrics(job: Job) -> str:
+    """Return all metrics."""
     samples: dict[str, list[str]] = defaultdict(list)
     words = Words(job)
     for rank in job:
@@ -57,25 +98,20 @@ def _samples(job: Job, rank: Rank, words: Words) -> Iterator[tuple[str, dict[str
     for (operation, kind), count in Counter((e["operation"], e["kind"]) for e in rank.entries).items():
         yield "pyncclx_calls", own | {"collective": operation, "kind": kind}, float(count)
     for comm in rank.calls:
-        name = words.comm(comm).removeprefix(" of ") or "MPI.COMM_WORLD"
-        named = own | {"comm_name": name, "nranks": len(comm.world)}
+        named = own | {"comm_name": words.comm_name(comm), "nranks": len(comm.world)}
         yield "pyncclx_last_call_number", named, float(rank.last(comm))
         hosts = len({member.host for member in job.of(comm)})
         yield from _timed(rank, named | {"n_nodes": hosts}, comm)
 
 
-def _timed(rank: Rank, labels: dict[str, Any], comm: Any) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """Yield duration and bandwidth of the last call of each operation and size.
-
-    Only calls on `comm` with a recorded end count.
-    """
+def _timed(rank: Rank, labels: dict[str, Any], comm: Comm) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Yield metrics of the last call of each operation and size with a known end."""
     last = {}
     for entry in rank.entries:
         if entry["kind"] in CALLS and entry["comm"] == comm and entry["ended_ns"] is not None and entry["nbytes"]:
             last[entry["operation"], entry["nbytes"]] = entry
     for (operation, nbytes), entry in last.items():
-        call = {"collective": operation, "message_size": nbytes, "algo_proto": entry["algorithm"]}
-        about = labels | call
+        about = labels | {"collective": operation, "message_size": nbytes, "algo_proto": entry["algorithm"]}
         microseconds = max((entry["ended_ns"] - entry["began_ns"]) / 1e3, 1e-3)
         yield "nccl_collective_exec_time_microseconds", about, microseconds
         yield "nccl_bus_bandwidth_gbs", about, nbytes * _factor(operation, labels["nranks"]) / microseconds / 1e3
