@@ -10,10 +10,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from ..events import END, START, Event
-from ..events.subscription import on_event
+from ..events import END, START, Event, on_event
 from ..system import settings
-from . import ring
 
 # A profiler sets this variable for the programs that it starts.
 _LISTENER = "NVTX_INJECTION64_PATH"
@@ -47,11 +45,8 @@ class Ranges:
                     return
 
 
-def listen(_: ring.Ring) -> None:
+def listen() -> None:
     """Start recording ranges if a profiler listens and the package nvtx is installed."""
     if settings.foreign(_LISTENER):
         with suppress(ImportError):
             on_event(Ranges(importlib.import_module("nvtx")).take)
-
-
-ring.when_made.append(listen)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from ..system.process import PerProcess, in_children
-from . import folders, layout
+from . import folders, layout, nvtx_ranges
 from .facts import facts_of_process, is_on, place
 from .layout import CAPACITY, ENTRY, FACTS, Facts, Header, Live
 
@@ -227,6 +227,7 @@ def _made() -> Ring | None:
         return None
     memory, path = _mapped()
     ring = Ring(memory, path)
+    nvtx_ranges.listen()
     for function in when_made:
         function(ring)
     return ring

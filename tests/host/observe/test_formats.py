@@ -3,14 +3,18 @@
 import json
 import pickle
 import types
+from pathlib import Path
 
 import pytest
 
+import launch
 from pyncclx.events import END, START, Event
 from pyncclx.recording.nvtx_ranges import Ranges
-from pyncclx.tools.observe import chrome_format, picture, prometheus, torch_format
+from pyncclx.tools.observe import status, timeline, torch_format
 from support import flight_records
 from support.records import FakeRank, job_of, well
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ def test_torch_finds(tmp_path, change, found):
 
 
 def test_chrome(job, tmp_path):
-    chrome_format.write(job, tmp_path / "trace.json")
+    timeline.write_trace(job, tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     calls = [event for event in events if event["ph"] == "X"]
     assert [(event["name"], event["pid"]) for event in calls] == [
@@ -101,11 +105,11 @@ def test_prometheus_counts_nodes():
     ranks = [FakeRank(number, 2, host="ab"[number]) for number in range(2)]
     for rank in ranks:
         rank.call(ended=True, nbytes=40)
-    assert prometheus.text(job_of(ranks)).count('n_nodes="2"') == 4
+    assert status.metrics(job_of(ranks)).count('n_nodes="2"') == 4
 
 
 def test_prometheus(job, tmp_path):
-    prometheus.write(job, tmp_path / "metrics.prom")
+    status.write_metrics(job, tmp_path / "metrics.prom")
     lines = (tmp_path / "metrics.prom").read_text().splitlines()
     labels = 'node="a",rank="0",comm_name="MPI.COMM_WORLD",nranks="2"'
     call = f'{labels},n_nodes="1",collective="Bcast",message_size="40",algo_proto="bcast_chain"'
@@ -118,7 +122,7 @@ def test_prometheus(job, tmp_path):
 
 
 def test_picture(job, tmp_path):
-    picture.write(job, tmp_path / "timeline.png", 1.0)
+    timeline.draw(job, tmp_path / "timeline.png", 1.0)
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -137,3 +141,19 @@ def test_ranges_of_nvtx():
         ("start", "Recv", "pyncclx"),
         *(("end", "Recv"), ("end", "Sendrecv")),
     ]
+
+
+def test_a_profiler_gets_ranges(tmp_path):
+    """A process that a profiler has started, with a package that prints in the place of nvtx."""
+    (tmp_path / "nvtx.py").write_text(
+        "def start_range(message, domain):\n    print('start', message, domain)\n    return 7\n"
+        "def end_range(number):\n    print('end', number)\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import pyncclx\nfrom mpi4py import MPI\ncomm = pyncclx.Communicator(MPI.COMM_WORLD)\n"
+        "x = comm.Alloc(4)\ncomm.Allreduce(MPI.IN_PLACE, x)\n"
+    )
+    profiled = {"NVTX_INJECTION64_PATH": "/some/profiler.so", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = launch.job(1, str(program), **profiled)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["start Allreduce pyncclx", "end 7"]), done.stderr
