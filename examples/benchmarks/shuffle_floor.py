@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.tools.bench import environment, shuffle_settings, timing
+from pyncclx.tools.bench import environment, shuffle, timing
 from pyncclx.tools.bench.memory import array_module
 
 TOKENS = (1, 16, 128)
@@ -71,8 +71,8 @@ class Bench:
 
     def shuffled(self, comm: Any, tokens: int, hidden: int) -> dict[str, float]:
         """The operations of a token shuffle, in 8-bit floats there and bfloat16 back."""
-        setting = shuffle_settings.Setting(hidden, K, "uniform", EXPERTS, "bfloat16", "float8_e4m3", "expert", "graph")
-        chosen = self.xp.asarray(shuffle_settings.choose(setting, tokens, self.comm.rank))
+        setting = shuffle.Setting(hidden, K, "uniform", EXPERTS, "bfloat16", "float8_e4m3", "expert", "graph")
+        chosen = self.xp.asarray(shuffle.choose(setting, tokens, self.comm.rank))
         weights = self.xp.full((tokens, K), 1 / K, "f4")
         x = self.xp.asarray(np.ones((tokens, hidden), ml_dtypes.bfloat16))
         capacity, out = tokens * K * comm.size, self.xp.empty_like(x)

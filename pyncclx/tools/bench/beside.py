@@ -15,19 +15,17 @@ from typing import Any
 from mpi4py import MPI
 
 from ...collectives import copy_engine
-from ...communicator.adopting import Communicator
-from . import environment, picture, timing
+from .. import files
+from . import environment, timing
 from .cases import CASES, Options
-from .memory import Windows
-from .sizes import parse_nbytes
+from .environment import Row
+from .memory import Windows, parse_nbytes
 
 ALGORITHMS = {"kernel": None, "copy engine": copy_engine.COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
 PRODUCTS = 10  # products in one measurement
 LEAD = 1.3  # time of the collectives over that of the products alone
 COLUMNS = f"{'operation':>10} {'by':>12} {'us':>9} {'GB/s':>6} {'us beside':>10} {'product us':>11} {'slower by':>10}"
-
-Row = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,21 +42,16 @@ def run(arguments: argparse.Namespace) -> None:
     unknown = set(arguments.operation) - set(OPERATIONS)
     if unknown:
         raise SystemExit(f"bench-beside {' '.join(unknown)}: name some of {', '.join(OPERATIONS)}")
-    comm = Communicator(MPI.COMM_WORLD)
-    comm.select_device()
+    comm = environment.ranks_on_devices()
     if comm.device == "host":
         raise SystemExit("bench-beside: on the host device a collective runs alone; it needs GPUs")
     nbytes, product = parse_nbytes(arguments.bytes), Product(comm, arguments.matrix)
     memory = Windows(comm, nbytes + 1024)
     about = environment.describe(comm, graph=False, buffers="windows")
-    if comm.rank == 0:
-        print(f"# {environment.ranks(about)}, product of {arguments.matrix} x {arguments.matrix} float16")
-        print(COLUMNS, flush=True)
+    what = f"product of {arguments.matrix} x {arguments.matrix} float16"
+    environment.say(comm, f"# {environment.ranks(about)}, {what}", COLUMNS)
     rows = [measure(comm, product, name, by, nbytes, memory) for name in arguments.operation for by in ALGORITHMS]
-    if comm.rank == 0:
-        environment.write_json(arguments.json, about | {"matrix": arguments.matrix}, {"results": rows})
-        if arguments.plot:
-            draw(arguments.plot, about, rows)
+    environment.write_files(comm, arguments, about | {"matrix": arguments.matrix}, rows, draw)
 
 
 class Product:
@@ -106,8 +99,7 @@ def measure(comm: Any, product: Product, name: str, by: str, nbytes: int, memory
     row = {"operation": name, "by": by, "nbytes": case.nbytes, "bus_factor": case.bus_factor}
     row |= {"alone_us": alone_us, "beside_us": beside_us}
     row |= {"product_alone_us": product.alone_us, "product_us": product_us}
-    if comm.rank == 0:
-        print(line(row), flush=True)
+    environment.say(comm, line(row))
     return row
 
 
@@ -123,9 +115,9 @@ def line(row: Row) -> str:
     return f"{text} {row['beside_us']:>10.1f} {row['product_us']:>11.1f} {slowdown_percent(row):>8.1f} %"
 
 
-def draw(path: Path, about: dict[str, Any], rows: list[Row]) -> None:
+def draw(path: Path, about: Row, rows: list[Row]) -> None:
     """Draw a bar for each row: the slowdown of the product."""
-    figure, panel = picture.pyplot().subplots(figsize=(6.5, 0.5 * len(rows) + 1.4))
+    figure, panel = files.pyplot().subplots(figsize=(6.5, 0.5 * len(rows) + 1.4))
     labels = [f"{row['operation']}, {row['by']}" for row in rows]
     colours = ["C0" if row["by"] == "kernel" else "C1" for row in rows]
     bars = panel.barh(labels, [slowdown_percent(row) for row in rows], color=colours)
@@ -136,4 +128,4 @@ def draw(path: Path, about: dict[str, Any], rows: list[Row]) -> None:
     size = f"{rows[0]['nbytes'] >> 20} MB"
     panel.set_title(f"{size} beside a product, {environment.ranks(about)}, {about['date']}", fontsize=10)
     figure.tight_layout()
-    picture.save(figure, path)
+    files.save(figure, path)

@@ -1,18 +1,23 @@
-"""Environment of the benchmark's figures: place, date and versions."""
+"""Environment of the benchmark's figures: ranks, device, date and versions; what rank 0 prints and writes."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
-import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mpi4py import MPI
+
+from ...communicator.adopting import Communicator
 from ...system import packages, settings
 from ...team.members import most_ranks_per_device
+from .. import files
 from .peers import Peer
 
+Row = dict[str, Any]
 HOST = "host device"
 _PACKAGES = (
     *("pyncclx", "mpi4py", "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch"),
@@ -23,9 +28,7 @@ _NVLINK4 = ("H100", "H200")
 _NVLINK4_GBS = 450.0
 
 
-def describe(
-    comm: Any, *, graph: bool, buffers: str = "ordinary", peers: Mapping[str, Peer] | None = None
-) -> dict[str, Any]:
+def describe(comm: Any, *, graph: bool, buffers: str = "ordinary", peers: Mapping[str, Peer] | None = None) -> Row:
     """Return the environment of figures of operations."""
     return {
         **of(comm),
@@ -36,7 +39,7 @@ def describe(
     }
 
 
-def of(comm: Any) -> dict[str, Any]:
+def of(comm: Any) -> Row:
     """Return where and with what a benchmark ran (collective at first use).
 
     That is the number of ranks and nodes, the engine between nodes, the device, the date, and versions.
@@ -61,7 +64,7 @@ def mode(*, graph: bool) -> str:
     return "graph" if graph else "eager"
 
 
-def ranks(about: dict[str, Any]) -> str:
+def ranks(about: Row) -> str:
     """Return the number of ranks, their nodes if there are several, and their device."""
     number = about.get("ranks_of_a_device", 1)
     shared = f"{number} on each " if number > 1 else ""
@@ -69,12 +72,12 @@ def ranks(about: dict[str, Any]) -> str:
     return f"{about['ranks']} ranks{nodes}, {shared}{about['device']}"
 
 
-def over_nodes(about: dict[str, Any]) -> bool:
+def over_nodes(about: Row) -> bool:
     """Return whether the ranks were on several nodes."""
     return bool(about.get("nodes", 1) > 1)
 
 
-def wire(about: dict[str, Any]) -> float | None:
+def wire(about: Row) -> float | None:
     """Return the GB/s of a device's links in one direction; None if unknown.
 
     None also if the links do not join all ranks.
@@ -85,8 +88,30 @@ def wire(about: dict[str, Any]) -> float | None:
     return _NVLINK4_GBS if has_nvlink4 and alone else None
 
 
-def write_json(path: Path | None, about: dict[str, Any], results: dict[str, Any]) -> None:
+def ranks_on_devices() -> Any:
+    """Return pyncclx's communicator of all ranks, each of which has chosen its device (collective)."""
+    comm = Communicator(MPI.COMM_WORLD)
+    comm.select_device()
+    return comm
+
+
+def say(comm: Any, *lines: str) -> None:
+    """Print lines on rank 0."""
+    if comm.rank == 0 and lines:
+        print("\n".join(lines), flush=True)
+
+
+def write_files(
+    comm: Any, arguments: argparse.Namespace, about: Row, rows: list[Row], draw: Callable[[Path, Row, list[Row]], None]
+) -> None:
+    """Write the files of --json and --plot on rank 0."""
+    if comm.rank == 0:
+        write_json(arguments.json, about, {"results": rows})
+        if arguments.plot:
+            draw(arguments.plot, about, rows)
+
+
+def write_json(path: Path | None, about: Row, results: Row) -> None:
     """Write environment and results to the file of --json; do nothing without one."""
     if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"environment": about, **results}, indent=1) + "\n")
+        files.write_json(path, {"environment": about, **results})

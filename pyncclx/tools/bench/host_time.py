@@ -40,23 +40,23 @@ def default_peers(comm: Any) -> str | None:
     return "torch" if comm.device == "gpu" and find_spec("torch") and comm.spanning is None else None
 
 
-def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
-    """Measure and print the host time of each operation's calls. Collective.
+def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: environment.Row) -> None:
+    """Time the calls of each operation, pyncclx's and the peers' (collective).
 
     The calls are pyncclx's and those of `peers`. pyncclx's include the nonblocking form and the Start of the persistent
     form. Rank 0 prints the table and writes the results.
     """
     arguments.operation = arguments.operation or ["allreduce"]
-    if comm.rank == 0:
-        print(header(about, peers), flush=True)
+    title = f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"
+    columns = f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"
+    environment.say(comm, title, *report.notes(about, peers), columns)
     options = sweep.options_of(comm, arguments)
     memory = memory_of(comm, arguments.buffers, NBYTES * 2)
     cases = (CASES[operation](comm, NBYTES, options, memory) for operation in arguments.operation)
     results = []
     for timed in chain(driver_alone(comm), (timed for case in cases for timed in calls(case, peers))):
         results.append({"call": timed.name} | measure(comm, timed))
-        if comm.rank == 0:
-            print("  {call:<38}{median_us:>14.2f}{p99_us:>12.2f}".format_map(results[-1]), flush=True)
+        environment.say(comm, "  {call:<38}{median_us:>14.2f}{p99_us:>12.2f}".format_map(results[-1]))
     if comm.rank == 0:
         environment.write_json(arguments.json, about, {"host_time": results})
 
@@ -125,12 +125,6 @@ def _method(case: Case, name: str) -> Callable[..., Any] | None:
     kind = type(case.comm)
     ours = getattr(kind, name, None) is not getattr(MPI.Intracomm, name, None)
     return getattr(case.comm, name) if case.capturable and ours else None
-
-
-def header(about: dict[str, Any], peers: dict[str, Peer]) -> str:
-    """Return the lines before the table and the titles of the columns."""
-    lines = [f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"]
-    return "\n".join([*lines, *report.notes(about, peers), f"# {'call':<38}{'median (us)':>14}{'p99 (us)':>12}"])
 
 
 def measure(comm: Any, timed: Timed) -> dict[str, float]:

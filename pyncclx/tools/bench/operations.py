@@ -11,11 +11,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpi4py import MPI
-
-from ...communicator.adopting import Communicator
-from . import environment, host_time, peers, plot, sweep
-from .cases import CASES, FORMS
+from . import environment, host_time, peers, sweep
+from .cases import CASES
 from .elements import OPS
 
 _BUFFERS = {"windows": "from comm.Alloc, which all ranks have mapped", "registered": "that comm.Register has mapped"}
@@ -51,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the measurements of the command line; exit with 1 if a result is wrong."""
-    comm = Communicator(MPI.COMM_WORLD)
-    comm.select_device()
+    comm = environment.ranks_on_devices()
     try:
         time(comm, arguments)
     except SystemExit as refusal:
@@ -69,28 +65,10 @@ def time(comm: Any, arguments: argparse.Namespace) -> None:
         raise SystemExit("bench: the host device has no CUDA graphs; leave --graph out")
     others = peers.make(arguments.against or (host_time.default_peers(comm) if arguments.host_time else None), comm)
     about = environment.describe(comm, graph=arguments.graph, buffers=arguments.buffers, peers=others)
-    wrong = False
     if arguments.host_time:
         host_time.run(comm, arguments, others, about)
-    else:
-        wrong = time_sizes(comm, arguments, others, about)
+    wrong = not arguments.host_time and sweep.Sweep(comm, arguments, others, about).run()
     for peer in others.values():
         peer.close()
     if wrong:
         raise SystemExit(1)
-
-
-def time_sizes(comm: Any, arguments: argparse.Namespace, others: dict[str, peers.Peer], about: dict[str, Any]) -> bool:
-    """Time operations over sizes; return whether a result of pyncclx is wrong.
-
-    Collective. Rank 0 writes the files.
-    """
-    rows: list[sweep.Row] = []
-    # The file is written after each operation, in case the run is interrupted.
-    for rows in sweep.Sweep(comm, arguments, others, about).run():
-        about["heap"] = comm.memory_report()["heap"]
-        if comm.rank == 0:
-            environment.write_json(arguments.json, about, {"results": rows})
-    if comm.rank == 0 and arguments.plot:
-        plot.write(arguments.plot, about, rows)
-    return any(row[form] and row[form]["wrong"] for row in rows for form in FORMS)

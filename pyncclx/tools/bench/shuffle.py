@@ -11,26 +11,24 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from ...communicator.adopting import Communicator
 from ...tokens.settings import FLOAT8, GROUP, ITEMSIZE, array_type
-from . import environment, shuffle_peers, shuffle_plot, timing
+from . import environment, plot, shuffle_peers, timing
+from .environment import Row
 from .memory import array_module
-from .shuffle_settings import ROUTINGS, Setting, choose, settings_of, traffic
 
+ROUTINGS = ("uniform", "zipf", "one", "trace")
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
 COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
 # From this number on, a quarter of the operations is timed.
 _MANY_TOKENS = 1024
-
-Row = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the measurements of the command line."""
-    comm = Communicator(MPI.COMM_WORLD)
-    comm.select_device()
+    comm = environment.ranks_on_devices()
     if comm.device == "host" and (arguments.graph or arguments.against):
         raise SystemExit("the host device has neither CUDA graphs nor NCCL; leave --graph and --against out")
     if arguments.dtype == "bfloat16":
@@ -72,19 +69,92 @@ def run(arguments: argparse.Namespace) -> None:
         importlib.import_module("ml_dtypes")
     peers = shuffle_peers.Peers(comm) if arguments.against else None
     about = environment.of(comm) | {"mode": environment.mode(graph=arguments.graph)}
-    if comm.rank == 0:
-        print(f"# {environment.ranks(about)}")
+    environment.say(comm, f"# {environment.ranks(about)}")
     first, *others = settings_of(arguments)
     bench = _Bench(comm, arguments, peers)
     results = bench.sweep(first, arguments.tokens)
     for setting in others:
         results += bench.sweep(setting, arguments.one_at_a_time or arguments.tokens)
-    if comm.rank == 0:
-        environment.write_json(arguments.json, about, {"results": results})
-        if arguments.plot:
-            shuffle_plot.write(arguments.plot, about, results)
+    environment.write_files(comm, arguments, about, results, plot.write_shuffles)
     if peers:
         peers.close()
+
+
+class Setting(NamedTuple):
+    """Token shuffle, and how its tokens choose experts.
+
+    Attributes
+    ----------
+    hidden : int
+        Elements of a token.
+    k : int
+        Experts of a token.
+    routing : {"uniform", "zipf", "one", "trace"}
+    experts : int
+        Experts of all ranks.
+    dtype, rows_dtype : str
+        Types of the tokens, and of the rows that travel.
+    layout : {"expert", "source"}
+        Layout of the rows.
+    mode : {"graph", "eager"}
+    """
+
+    hidden: int
+    k: int
+    routing: str
+    experts: int
+    dtype: str
+    rows_dtype: str
+    layout: str
+    mode: str
+
+
+def settings_of(arguments: argparse.Namespace) -> list[Setting]:
+    """Return all settings of the command line; first the options' first values."""
+    modes = (
+        ["graph", "eager"] if arguments.graph and arguments.one_at_a_time else [environment.mode(graph=arguments.graph)]
+    )
+    constant = arguments.dtype, arguments.rows_dtype, arguments.layout
+    values = itertools.product(arguments.hidden, arguments.k, arguments.routing, arguments.experts, modes)
+    settings = [Setting(hidden, k, routing, experts, *constant, mode) for hidden, k, routing, experts, mode in values]
+    if not arguments.one_at_a_time:
+        return settings
+    return [each for each in settings if sum(a != b for a, b in zip(each, settings[0], strict=True)) < 2]
+
+
+def choose(setting: Setting, tokens: int, rank: int, trace: Path | None = None) -> np.ndarray[Any, Any]:
+    """Return different experts for each token of a rank: int64, shape (tokens, k).
+
+    Raises
+    ------
+    ValueError
+        If a trace has fewer choices for a token, or experts that do not exist.
+    """
+    if setting.routing == "trace":
+        recorded = np.load(trace)[:, : setting.k] if trace else np.empty((0, 0))
+        if recorded.shape[1:] != (setting.k,) or recorded.max() >= setting.experts:
+            raise ValueError(f"--routing trace needs --trace with {setting.k} of {setting.experts} experts a token")
+        return np.ascontiguousarray(recorded[(rank * tokens + np.arange(tokens)) % len(recorded)], np.int64)
+    # All tokens choose the first experts, which are on the first rank.
+    if setting.routing == "one":
+        return np.tile(np.arange(setting.k), (tokens, 1))
+    score = np.random.default_rng([7, rank, tokens]).gumbel(size=(tokens, setting.experts))
+    if setting.routing == "zipf":
+        score -= np.log1p(np.arange(setting.experts))
+    return np.ascontiguousarray(np.argsort(-score, axis=1)[:, : setting.k]).astype(np.int64)
+
+
+def traffic(ranks_chosen: list[np.ndarray[Any, Any]]) -> tuple[int, int]:
+    """Return the tokens that the busiest rank receives, and the results it gets back.
+
+    Tokens and partial results within a rank do not count. Two ranks may be the busiest ones.
+
+    `ranks_chosen` has the ranks of the experts that each rank's tokens choose.
+    """
+    size = len(ranks_chosen)
+    moves = np.array([[int((each == rank).any(axis=1).sum()) for rank in range(size)] for each in ranks_chosen])
+    np.fill_diagonal(moves, 0)
+    return int(moves.sum(axis=0).max()), int(moves.sum(axis=1).max())
 
 
 class _Bench:
@@ -96,11 +166,13 @@ class _Bench:
 
     def sweep(self, setting: Setting, tokens: list[int]) -> list[Row]:
         """Time one setting over numbers of tokens, and print a table."""
-        if self._comm.rank == 0:
-            mode = "in a replayed graph" if setting.mode == "graph" else "eager"
-            print(f"# hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}")
-            print(f"# {setting.dtype}, rows {setting.rows_dtype}, {setting.routing} routing; times in us")
-            print(COLUMNS + (shuffle_peers.COLUMNS if self._peers else ""), flush=True)
+        mode = "in a replayed graph" if setting.mode == "graph" else "eager"
+        environment.say(
+            self._comm,
+            f"# hidden {setting.hidden}, top {setting.k} of {setting.experts}, {mode}",
+            f"# {setting.dtype}, rows {setting.rows_dtype}, {setting.routing} routing; times in us",
+            COLUMNS + (shuffle_peers.COLUMNS if self._peers else ""),
+        )
         return [row for number in tokens for row in self._measure(setting, number)]
 
     def _measure(self, setting: Setting, tokens: int) -> list[Row]:
@@ -115,13 +187,12 @@ class _Bench:
         chosen = xp.asarray(mine)
         rows: list[Row] = []
         for blocks in self._arguments.blocks:
-            row = asdict(setting) | {"tokens": tokens, "blocks": blocks}
+            row = setting._asdict() | {"tokens": tokens, "blocks": blocks}
             row |= self._time_shuffle(setting, x, chosen, ranks, blocks)
             row |= traffic_nbytes(setting, ranks)
             if self._peers and not rows:
                 row |= self._peers.measure(x, chosen, ranks, setting, self._arguments)
-            if comm.rank == 0:
-                print(line(row), flush=True)
+            environment.say(comm, line(row))
             rows.append(row)
         return rows
 

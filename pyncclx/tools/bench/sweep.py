@@ -4,45 +4,56 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import numpy as np
+from mpi4py import MPI
+
+from ... import backends
 from ...errors import NotSupported
-from . import check, osu, report, timing
+from . import environment, plot, report, timing
 from .cases import CASES, FORMS, Case, Options
-from .memory import memory_of
+from .environment import Row
+from .memory import memory_of, parse_nbytes, steps
 from .peers import Ours, Peer
-from .sizes import parse_nbytes, steps
 
 # From this size on, a fifth of the operations is timed.
 _LONG_NBYTES = 16 << 20
 # Maximum padding that gives every rank at least one element.
 _MAX_GROWTH_NBYTES = 1 << 10
 
-Row = dict[str, Any]
-
 
 class Sweep:
     """The operations of a command line at its sizes (collective)."""
 
-    def __init__(self, comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: dict[str, Any]) -> None:
+    def __init__(self, comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: Row) -> None:
         self._comm, self._arguments, self._peers, self._about = comm, arguments, peers, about
         self._options, self._sizes = options_of(comm, arguments), sizes_of(arguments)
         max_nbytes = max(self._sizes) * (comm.size if arguments.osu else 1) + _MAX_GROWTH_NBYTES
         self._memory = memory_of(comm, arguments.buffers, max_nbytes)
-        self._ours = Ours(comm)
-        self._table = osu if arguments.osu else report
+        self._ours, self._say = Ours(comm), partial(environment.say, comm)
+        self._header, self._line, self._footer = report.OSU if arguments.osu else report.NCCL_TESTS
 
-    def run(self) -> Iterator[list[Row]]:
-        """Time all operations; after each, yield all rows so far. Rank 0 prints."""
-        rows: list[Row] = []
-        for operation in self._arguments.operation:
+    def run(self) -> bool:
+        """Time all operations; return whether a result of pyncclx is wrong.
+
+        Rank 0 prints and writes the files.
+        """
+        given, rows = self._arguments, list[Row]()
+        for operation in given.operation:
             rows += self._time_sizes(CASES[operation])
-            yield rows
+            self._about["heap"] = self._comm.memory_report()["heap"]
+            # The file is written after each operation, in case the run is interrupted.
+            if self._comm.rank == 0:
+                environment.write_json(given.json, self._about, {"results": rows})
+        if self._comm.rank == 0 and given.plot:
+            plot.write(given.plot, self._about, rows)
+        return any(row[form] and row[form]["wrong"] for row in rows for form in FORMS)
 
     def _time_sizes(self, kind: type[Case]) -> list[Row]:
         scale = self._comm.size if self._arguments.osu and kind.blocks and not kind.reduces else 1
-        self._print(self._table.header(kind, self._about, self._peers, self._options))
+        self._say(self._header(kind, self._about, self._peers, self._options))
         rows: list[Row] = []
         for nbytes in self._sizes:
             try:
@@ -51,15 +62,11 @@ class Sweep:
                 # The given algorithm cannot move so many bytes.
                 if not self._options.algorithm:
                     raise
-                self._print(f"# {error}")
+                self._say(f"# {error}")
                 break
-            self._print(self._table.line(rows[-1], scale, self._peers))
-        self._print(self._table.footer(rows, self._peers))
+            self._say(self._line(rows[-1], scale, self._peers))
+        self._say(self._footer(rows, self._peers))
         return rows
-
-    def _print(self, text: str) -> None:
-        if self._comm.rank == 0:
-            print(text, flush=True)
 
     def _measure(self, case: Case) -> Row:
         """Time an operation at one size in each form, for pyncclx and the peers."""
@@ -93,7 +100,7 @@ class Sweep:
             if not self._options.algorithm:
                 raise
             return None
-        wrong = check.wrong(library, case, call, in_place) if given.check else None
+        wrong = count_wrong(library, case, call, in_place) if given.check else None
         return {"time_us": times.slowest, "average_us": times.average, "least_us": times.fastest, "wrong": wrong}
 
 
@@ -137,3 +144,43 @@ def sizes_of(arguments: argparse.Namespace) -> list[int]:
     if last < first or (not difference and (first < 1 or arguments.stepfactor < 2)):
         raise SystemExit("-b, -e, -f, -i: sizes must grow, from 1 byte or more by a factor of 2 or more")
     return list(steps(first, last, factor=arguments.stepfactor, difference=difference))
+
+
+# ---- the check -------------------------------------------------------------------------------------------------------
+
+
+def count_wrong(library: Peer, case: Case, call: timing.Work, in_place: bool) -> int:
+    """Count the wrong elements of a library's result (collective).
+
+    pyncclx's result must have the expected bits; where all ranks have the same result, it must have the bits of rank 0.
+    A peer's result may differ by rounding, because it may fold in another order, or round less often.
+    """
+    _run(library, case, call, in_place)
+    target = library.target(case, in_place)
+    bad = 0 if target is None else int(_differs(library, case, target).sum())
+    if library.exact and case.same_everywhere:
+        mine = target if isinstance(target, np.ndarray) else target.get()
+        first = mine.copy()
+        MPI.Comm.Bcast(case.comm, first.view(np.uint8))
+        bad += int((mine.view(case.elements.bits) != first.view(case.elements.bits)).sum())
+    return int(MPI.Comm.allreduce(case.comm, bad))
+
+
+def _run(library: Peer, case: Case, call: timing.Work, in_place: bool) -> None:
+    case.fill(in_place)
+    backends.select().synchronize()
+    # One-sided operations do not wait until the target has filled its buffer.
+    MPI.Comm.Barrier(case.comm)
+    with library.queue:
+        call()
+        library.queue.synchronize()
+    case.comm.synchronize()
+
+
+def _differs(library: Peer, case: Case, target: Any) -> Any:
+    elements, expected = case.elements, case.expected()
+    if library.exact or not (case.reduces and elements.precision):
+        return target.view(elements.bits) != expected.view(elements.bits)
+    values, wanted = (elements.decode(array).astype(np.float64) for array in (target, expected))
+    # NaN is wrong, too.
+    return ~(abs(values - wanted) <= case.size * elements.precision * abs(wanted))

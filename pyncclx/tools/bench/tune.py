@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpi4py import MPI
-
-from ...communicator.adopting import Communicator
 from ...system.cache_folders import cache_directory
 from ...tuning import ALGORITHMS, file_name, read
+from .. import files
 from . import environment, timing
 from .cases import CASES, Options
-from .memory import Memory, Ordinary
-from .sizes import parse_nbytes, steps
+from .memory import Memory, Ordinary, parse_nbytes, steps
 
 IMPOSSIBLE = math.inf  # time of an algorithm that cannot move so many bytes
 _WARMUP = 3
@@ -39,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure the limits, and write the table."""
-    comm = Communicator(MPI.COMM_WORLD)
-    comm.select_device()
+    comm = environment.ranks_on_devices()
     if comm.spanning is not None:
         problem = "tune: it chooses among kernels inside one node, and the ranks are on several"
         raise SystemExit(problem if comm.rank == 0 else 1)
@@ -55,8 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         table = read(path)
         table["environment"][str(comm.size)] = about
         table["limits"][str(comm.size)] = limits
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(table, indent=1) + "\n")
+        files.write_json(path, table)
         print(f"# {path}")
 
 
@@ -71,12 +65,11 @@ def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
         time_each = partial(time_algorithm, comm, operation, memory=memory, iters=iters)
         times = [[time_each(algorithm, nbytes) for algorithm in algorithms] for nbytes in sizes]
         chosen = best_cuts(times)
-        if comm.rank == 0:
-            print(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
-            print(f"{'size':>10}" + "".join(f"{algorithm:>20}" for algorithm in algorithms))
-            for nbytes, row, choice in zip(sizes, times, chosen, strict=True):
-                cells = (cell(time, chosen=number == choice) for number, time in enumerate(row))
-                print(f"{nbytes:>10}" + "".join(cells), flush=True)
+        say = partial(environment.say, comm)
+        say(f"\n# {operation}, {comm.size} ranks; times in us, * is chosen")
+        say(f"{'size':>10}" + "".join(f"{algorithm:>20}" for algorithm in algorithms))
+        for nbytes, row, choice in zip(sizes, times, chosen, strict=True):
+            say(f"{nbytes:>10}" + "".join(cell(time, chosen=i == choice) for i, time in enumerate(row)))
         kernels = [f"{operation}_{algorithm}" for algorithm in algorithms]
         limits |= dict(zip(kernels, limits_of(sizes, times, chosen), strict=False))
     return limits

@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyncclx.tools.bench import beside, environment, osu, plot, report, sweep
+from pyncclx.tools.bench import beside, environment, plot, report, sweep
 from pyncclx.tools.bench.cases import CASES, Options
 from pyncclx.tools.bench.elements import FLOATS, INTEGERS, Elements
-from pyncclx.tools.bench.peers import libnccl
+from pyncclx.tools.bench.peers import nccl
 from pyncclx.tools.cli.main import parse
 
 
@@ -138,8 +138,8 @@ def test_the_end_of_the_table():
 
 
 def test_osu_rows():
-    assert osu.line(ROW, 4, PEERS).split() == ["2000000", "99.00", "149.00", "159.00"]
-    assert "# Size" in osu.header(CASES["allreduce"], ABOUT, PEERS, Options())
+    assert report.osu_line(ROW, 4, PEERS).split() == ["2000000", "99.00", "149.00", "159.00"]
+    assert "# Size" in report.osu_header(CASES["allreduce"], ABOUT, PEERS, Options())
 
 
 # ---- the picture ---------------------------------------------------------------------------------------
@@ -197,19 +197,19 @@ def test_nodes_are_said():
 
 def status_of_everything(status: int) -> SimpleNamespace:
     """A library all of whose functions but one return the same status."""
-    names = (*libnccl._PROTOTYPES, *libnccl._WINDOW_PROTOTYPES)
+    names = (*nccl._PROTOTYPES, *nccl._WINDOW_PROTOTYPES)
     functions = {name: (lambda *arguments: status) for name in names}
     functions["ncclGetVersion"] = lambda out: 0
     return SimpleNamespace(**functions, ncclGetErrorString=lambda status: b"unhandled cuda error")
 
 
 def test_errors_are_exceptions():
-    library = libnccl.Library(status_of_everything(1))
-    with pytest.raises(libnccl.NcclError, match=r"^ncclGroupEnd: unhandled cuda error \(status 1\)"):
+    library = nccl.Library(status_of_everything(1))
+    with pytest.raises(nccl.NcclError, match=r"^ncclGroupEnd: unhandled cuda error \(status 1\)"):
         library.ncclGroupEnd()
 
 
 def test_what_a_version_has_not_is_said():
-    library = libnccl.Library(status_of_everything(0))
-    with pytest.raises(libnccl.NcclError, match=r"has no ncclMemAlloc$"):
+    library = nccl.Library(status_of_everything(0))
+    with pytest.raises(nccl.NcclError, match=r"has no ncclMemAlloc$"):
         library.ncclMemAlloc(None, 8)

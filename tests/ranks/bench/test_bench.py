@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from pyncclx.tools.bench import check, host_time, operations, peers, timing
+from pyncclx.tools.bench import host_time, operations, peers, sweep, timing
 from pyncclx.tools.bench.cases import CASES, Options
 from pyncclx.tools.bench.memory import Ordinary, Windows
-from pyncclx.tools.bench.peers import libnccl, nccl, staged
+from pyncclx.tools.bench.peers import nccl
 from pyncclx.tools.cli.main import parse
 from support import fake_nccl, sample
 from support.arrays import gpu_only, host_only
@@ -45,7 +45,7 @@ def test_ours_is_right(comm, operation, windows):
     memory = Windows(comm, 8192) if windows else None
     wrong = {}
     for case, in_place, name in cases(comm, operation, memory):
-        wrong[name] = check.wrong(peers.Ours(comm), case, case.call(in_place), in_place)
+        wrong[name] = sweep.count_wrong(peers.Ours(comm), case, case.call(in_place), in_place)
     assert not any(wrong.values()), wrong
 
 
@@ -53,7 +53,7 @@ def test_ours_is_right(comm, operation, windows):
 def test_the_check_sees_what_is_wrong(comm, operation):
     for case, in_place, name in cases(comm, operation):
         target = case.target(in_place)
-        nothing = check.wrong(peers.Ours(comm), case, lambda: None, in_place)
+        nothing = sweep.count_wrong(peers.Ours(comm), case, lambda: None, in_place)
         assert nothing or comm.size == 1, name  # one rank alone may have its result already
         call = case.call(in_place)
 
@@ -62,7 +62,7 @@ def test_the_check_sees_what_is_wrong(comm, operation):
             if target is not None and case.is_root:
                 target.view(case.elements.bits)[-1:] ^= 1
 
-        found = check.wrong(peers.Ours(comm), case, last_bit, in_place)
+        found = sweep.count_wrong(peers.Ours(comm), case, last_bit, in_place)
         assert (found > 0) == (comm.allreduce(target is not None and case.is_root) > 0), name
 
 
@@ -77,7 +77,7 @@ def test_the_check_compares_the_ranks_bits(comm):
         if comm.rank == comm.size - 1:
             case.recv.view("u4")[:3] ^= 1
 
-    assert check.wrong(peers.Ours(comm), case, other_on_last, False) == (3 if comm.size > 1 else 0)
+    assert sweep.count_wrong(peers.Ours(comm), case, other_on_last, False) == (3 if comm.size > 1 else 0)
 
 
 @host_only
@@ -85,7 +85,7 @@ def test_the_check_compares_the_ranks_bits(comm):
 @pytest.mark.parametrize("kind", [nccl.Nccl, nccl.SymmetricNccl])
 def test_nccl_is_called_rightly(comm, operation, kind):
     library, fake = fake_nccl.library(comm)
-    peer = kind(comm, libnccl.Library(library))
+    peer = kind(comm, nccl.Library(library))
     wrong = wrong_of(peer, comm, operation)
     peer.close()
     assert not any(fake.made.values()), fake.made
@@ -95,7 +95,7 @@ def test_nccl_is_called_rightly(comm, operation, kind):
 
 @every_case
 def test_mpi_is_called_rightly(comm, operation):
-    wrong = wrong_of(staged.Staged(comm), comm, operation)
+    wrong = wrong_of(peers.Staged(comm), comm, operation)
     assert wrong
     assert not any(wrong.values()), wrong
 
@@ -106,8 +106,8 @@ def wrong_of(peer, comm, operation):
         theirs = peer.adopt(case)
         call = peer.call(theirs, in_place)
         if call is not None:
-            wrong[name] = check.wrong(peer, theirs, call, in_place)
-            idle = check.wrong(peer, theirs, lambda: None, in_place)
+            wrong[name] = sweep.count_wrong(peer, theirs, call, in_place)
+            idle = sweep.count_wrong(peer, theirs, lambda: None, in_place)
             assert idle or comm.size == 1, name
     return wrong
 
@@ -115,9 +115,9 @@ def wrong_of(peer, comm, operation):
 @host_only
 def test_old_nccl_has_no_windows(comm):
     library, _ = fake_nccl.library(comm, 22602)
-    assert str(libnccl.Library(library)) == "NCCL 2.26.2"
+    assert str(nccl.Library(library)) == "NCCL 2.26.2"
     with pytest.raises(SystemExit, match=r"2\.27 or newer, here is NCCL 2\.26\.2"):
-        nccl.SymmetricNccl(comm, libnccl.Library(library))
+        nccl.SymmetricNccl(comm, nccl.Library(library))
 
 
 @gpu_only

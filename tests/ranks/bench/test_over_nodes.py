@@ -6,10 +6,10 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.tools.bench import check, operations, peers
+from pyncclx.tools.bench import operations, peers, sweep
 from pyncclx.tools.bench.cases import CASES, Options
 from pyncclx.tools.bench.memory import Ordinary, Windows
-from pyncclx.tools.bench.peers import libnccl, nccl, staged
+from pyncclx.tools.bench.peers import nccl
 from pyncclx.tools.cli.main import parse
 from support import fake_nccl
 from support.arrays import host_only
@@ -51,8 +51,8 @@ def test_ours_is_right(comm, operation, windows):
     memory = Windows(comm, 1 << 17) if windows else Ordinary(comm)
     wrong = {}
     for case, in_place, name in cases(comm, operation, memory):
-        wrong[name] = check.wrong(peers.Ours(comm), case, case.call(in_place), in_place)
-        idle = check.wrong(peers.Ours(comm), case, lambda: None, in_place)
+        wrong[name] = sweep.count_wrong(peers.Ours(comm), case, case.call(in_place), in_place)
+        idle = sweep.count_wrong(peers.Ours(comm), case, lambda: None, in_place)
         assert idle, name
     assert not any(wrong.values()), wrong
 
@@ -60,11 +60,11 @@ def test_ours_is_right(comm, operation, windows):
 @pytest.mark.parametrize("operation", ["allreduce", "reduce_scatter", "scan", "alltoall"])
 def test_staging_is_right(comm, operation):
     """Within what the order of a fold changes."""
-    peer, wrong = staged.Staged(comm), {}
+    peer, wrong = peers.Staged(comm), {}
     for case, in_place, name in cases(comm, operation, Ordinary(comm)):
         call = peer.call(case, in_place)
         if call is not None:
-            wrong[name] = check.wrong(peer, case, call, in_place)
+            wrong[name] = sweep.count_wrong(peer, case, call, in_place)
     assert wrong
     assert not any(wrong.values()), wrong
 
@@ -73,10 +73,10 @@ def test_staging_is_right(comm, operation):
 @pytest.mark.parametrize("operation", ["allreduce", "gather", "sendrecv"])
 def test_nccl_is_called_rightly(comm, operation):
     library, _ = fake_nccl.library(comm)
-    peer, wrong = nccl.Nccl(comm, libnccl.Library(library)), {}
+    peer, wrong = nccl.Nccl(comm, nccl.Library(library)), {}
     for case, in_place, name in cases(comm, operation, Ordinary(comm)):
         call = peer.call(case, in_place)
-        wrong[name] = check.wrong(peer, case, call, in_place)
+        wrong[name] = sweep.count_wrong(peer, case, call, in_place)
     peer.close()
     assert not any(wrong.values()), wrong
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .base import Ours, Peer
+from .base import Ours, Peer, Staged
 from .nccl import Nccl, SymmetricNccl
 from .pytorch import Torch
-from .staged import Staged
 
-__all__ = ["PEERS", "Ours", "Peer", "make"]
+__all__ = ["PEERS", "Ours", "Peer", "Staged", "make"]
 
-PEERS: dict[str, Callable[[Any], Peer]] = {
-    "nccl": Nccl,
-    "nccl-symmetric": SymmetricNccl,
-    "torch": Torch,
-    "mpi": Staged,
-}
+PEERS: dict[str, Callable[[Any], Peer]] = {"nccl": Nccl, "nccl-symmetric": SymmetricNccl, "torch": Torch, "mpi": Staged}
 
 
 def make(names: str | None, comm: Any) -> dict[str, Peer]:
