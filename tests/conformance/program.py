@@ -66,9 +66,9 @@ def _last(err: Any) -> str:
 
 def swap() -> None:
     """Put our module in the place of mpi4py's, for every import that comes."""
-    from pyncclx.tools.cli.swap import swap_modules  # noqa: PLC0415  not on the way of plain mpi4py
+    from pyncclx.tools.cli.run import Swap  # noqa: PLC0415  not on the way of plain mpi4py
 
-    swap_modules()
+    Swap().swap()
 
 
 def prepare(folder: Path, module: str, backends: list[str], typecodes: str, device_libraries: bool) -> None:

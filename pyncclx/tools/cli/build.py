@@ -40,9 +40,6 @@ class Unit:
     kernels: Sequence[str]
     template: Template
 
-    def __str__(self) -> str:
-        return f"{instantiation(self.kernels[0], *self.template)} for {self.architecture}"
-
     def compile(self) -> None:
         """Compile the kernels unless the folder has them."""
         if self.architecture == HOST:

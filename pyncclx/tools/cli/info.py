@@ -8,21 +8,43 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
+import shutil
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mpi4py import MPI
 
 import mpi_bootstrap
 
+from ... import tuning
+from ...nodes import nccl_library
+from ...system import driver, mpi_library, packages, settings
+from ...system.cache_folders import cache_directory
 from . import checks, networks, sharing
-from .facts import Facts, gather
+from .networks import Facts
 
-_CUDA_AWARE = {
-    True: "takes device arrays",
-    False: "takes no device arrays",
-    None: "may take device arrays",
+# Launchers, by a variable that each sets.
+_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
+    "PMI_SIZE": "an mpiexec of the MPICH family, or srun --mpi=pmi2",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "PMIX_RANK": "a PMIx launcher",
 }
+_DISTRIBUTIONS = {
+    "mpi4py": ("mpi4py",),
+    "NumPy": ("numpy",),
+    "CuPy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "NVRTC": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "cuda-bindings": ("cuda-bindings",),
+    "Numba-CUDA": ("numba-cuda",),
+    "Numba-CUDA-MLIR": ("numba-cuda-mlir",),
+    "PyTorch": ("torch",),
+    "NCCL": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+}
+
+_CUDA_AWARE = {True: "takes device arrays", False: "takes no device arrays", None: "may take device arrays"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +85,7 @@ def _findings(nodes: list[Facts], shared: Facts) -> Iterator[checks.Finding]:
 def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     about, mpi, launcher, tables = (facts[name] for name in ("pyncclx", "mpi", "launcher", "tuning_tables"))
     yield "pyncclx", f"{about['version'] or 'not installed, used from its folder'}; Python {about['python']}"
-    yield "GPUs", _gpus(facts["gpus"])
+    yield "GPUs", _gpus_text(facts["gpus"])
     yield "Packages", _packages(facts["packages"])
     taken = _CUDA_AWARE[mpi["takes_device_arrays"]]
     yield "MPI", f"{mpi['name']} {mpi['version']} ({mpi['file'] or 'file unknown'}); {taken}"
@@ -75,12 +97,12 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield from networks.lines(nodes["nodes"])
     yield "Launcher", f"{started}; {launcher['ranks']} rank(s); mpiexec: {mpiexec}"
     yield "Shared memory", sharing.line(facts["sharing"])
-    yield "Kernel cache", _cache(facts["kernel_cache"])
+    yield "Kernel cache", _cache_text(facts["kernel_cache"])
     yield "Host compiler", facts["host_compiler"] or "no g++"
     yield "Tuning tables", _unusable(tables) or "; ".join(tables["tables"])
 
 
-def _gpus(gpus: Facts) -> str:
+def _gpus_text(gpus: Facts) -> str:
     names, apart = gpus["names"], gpus["pairs_without_peer_access"]
     if not names:
         return f"none (CUDA driver: {gpus['cuda'] or 'none'})"
@@ -95,7 +117,7 @@ def _packages(versions: Facts) -> str:
     return installed + (f"; not installed: {', '.join(missing)}" if missing else "")
 
 
-def _cache(cache: Facts) -> str:
+def _cache_text(cache: Facts) -> str:
     return _unusable(cache) or f"{cache['folder']}, {cache['files']} files, {cache['nbytes'] / 1e6:.1f} MB"
 
 
@@ -108,3 +130,107 @@ def _setting(setting: Facts) -> str:
     value = f"cannot be used: {setting['error']}" if setting["error"] else setting["value"]
     shown = f"{value} ({setting['source']})"
     return f"  {setting['name']:17} {shown:49} {setting['text']}"
+
+
+# ---- the facts, as plain values --------------------------------------------------------------------------------------
+
+
+def gather(place: mpi_bootstrap.Topology) -> Facts:
+    """Return all facts by subject; `place` is this rank's place among the nodes.
+
+    Values are those of JSON: dictionaries, lists, text, numbers, True, False, None.
+    """
+    return {
+        "pyncclx": {"version": packages.version("pyncclx"), "python": platform.python_version()},
+        "gpus": _gpus(),
+        "packages": {name: packages.version(*each) for name, each in _DISTRIBUTIONS.items()},
+        "mpi": _mpi(),
+        "between_nodes": _between_nodes(place),
+        "launcher": _launcher(),
+        "kernel_cache": _of_folder(_cache),
+        "host_compiler": _compiler(),
+        "tuning_tables": _of_folder(lambda: {"tables": list(tuning.provenance())}),
+        "settings": list(_settings()),
+    }
+
+
+def _gpus() -> Facts:
+    count = driver.count()
+    pairs = [[a, b] for a in range(count) for b in range(count) if a != b]
+    return {
+        "cuda": driver.version(),
+        "names": [driver.name(ordinal) for ordinal in range(count)],
+        "pairs_without_peer_access": [pair for pair in pairs if not driver.can_access(*pair)],
+    }
+
+
+def _between_nodes(place: mpi_bootstrap.Topology) -> Facts:
+    refusal = nccl_library.refusal()
+    return {
+        "ranks_of_nodes": [place.nodes.count(node) for node in range(place.node_count)],
+        "rails": min(map(place.nodes.count, range(place.node_count))),
+        "engine": _engine(refusal),
+        "nccl": None if refusal else nccl_library.version_text(),
+        "why_no_nccl": refusal,
+    }
+
+
+def _engine(refusal: str | None) -> str | None:
+    """Return the engine between nodes; None if a setting is wrong.
+
+    The wrong setting is a problem of its own.
+    """
+    try:
+        is_mpi = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
+    except ValueError:
+        return None
+    return "mpi" if is_mpi else "nccl"
+
+
+def _mpi() -> Facts:
+    name, version = MPI.get_vendor()
+    return {
+        "name": name,
+        "version": ".".join(map(str, version)),
+        "file": mpi_library.path(),
+        "takes_device_arrays": mpi_library.is_cuda_aware(),
+    }
+
+
+def _launcher() -> Facts:
+    launchers = (text for variable, text in _LAUNCHERS.items() if settings.foreign(variable) is not None)
+    return {"name": next(launchers, None), "ranks": MPI.COMM_WORLD.size, "mpiexec": mpi_library.mpiexec()}
+
+
+def _of_folder(facts: Callable[[], Facts]) -> Facts:
+    """Return the facts of a folder, or the error that keeps it from being read."""
+    try:
+        return facts()
+    except OSError as error:
+        return {"error": str(error)}
+
+
+def _cache() -> Facts:
+    sizes = [path.stat().st_size for path in cache_directory().rglob("*") if path.is_file()]
+    return {"folder": str(cache_directory()), "files": len(sizes), "nbytes": sum(sizes)}
+
+
+def _compiler() -> str | None:
+    """Return the first line that the compiler prints for --version."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return None
+    output = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return output.partition("\n")[0]
+
+
+def _settings() -> Iterator[Facts]:
+    for setting in settings.SETTINGS:
+        source = "environment" if setting.is_set else "default"
+        shown = setting.default_text.replace("`", "")
+        try:
+            value = str(setting.get())
+            fact = {"value": value if setting.is_set else shown, "source": source, "error": None}
+        except ValueError as error:
+            fact = {"value": None, "source": "environment", "error": str(error)}
+        yield {"name": setting.name, **fact, "text": setting.text.replace("`", "")}

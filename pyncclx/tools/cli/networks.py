@@ -42,11 +42,12 @@ def of_node(place: mpi_bootstrap.Topology, sys: Path = SYS) -> Facts:
     """Return the facts of this rank's node."""
     adapters, gpus = list(_adapters(sys)), [driver.pci_address(ordinal) for ordinal in range(driver.count())]
     rails = min(map(place.nodes.count, range(place.node_count)))
+    up = [each.name for each in sorted(sys.glob("class/net/*")) if _text(each / "operstate") in ("up", "unknown")]
     return {
         "host": socket.gethostname(),
         "ranks": list(place.local_ranks),
         "adapters": adapters,
-        "interfaces": list(_interfaces(sys)),
+        "interfaces": [name for name in up if name != "lo"],
         "rails": assigned(rails, gpus, adapters, sys),
         "settings": {name: value for name in _SETTINGS if (value := settings.foreign(name)) is not None},
     }
@@ -55,23 +56,15 @@ def of_node(place: mpi_bootstrap.Topology, sys: Path = SYS) -> Facts:
 def _adapters(sys: Path) -> Iterator[Facts]:
     """Yield the InfiniBand and RoCE adapters that NCCL may use."""
     for folder in sorted(sys.glob("class/infiniband/*")):
-        ports = [_text(port / "state") for port in sorted(folder.glob("ports/*"))]
-        active = any("ACTIVE" in state for state in ports)
-        rates = [_text(port / "rate") for port in sorted(folder.glob("ports/*"))]
+        ports = sorted(folder.glob("ports/*"))
+        active = any("ACTIVE" in _text(port / "state") for port in ports)
         yield {
             "name": folder.name,
             "active": active,
-            "rate": rates[0] if rates else "",
+            "rate": _text(ports[0] / "rate") if ports else "",
             "interfaces": sorted(each.name for each in folder.glob("device/net/*")),
             "usable": active and is_named(folder.name, settings.foreign("NCCL_IB_HCA") or ""),
         }
-
-
-def _interfaces(sys: Path) -> Iterator[str]:
-    """Yield the network interfaces that are up, except the loopback."""
-    for folder in sorted(sys.glob("class/net/*")):
-        if folder.name != "lo" and _text(folder / "operstate") in ("up", "unknown"):
-            yield folder.name
 
 
 def _text(file: Path) -> str:
@@ -107,25 +100,16 @@ def assigned(rails: int, gpus: Sequence[str], adapters: Sequence[Facts], sys: Pa
         return chosen
     places = {name: _bus(sys / "class/infiniband" / name / "device") for name in usable}
     for rail in range(rails):
-        gpu = _bus(sys / "bus/pci/devices" / gpus[rail % len(gpus)]) if gpus else ()
-        common = {name: _in_common(gpu, place) for name, place in places.items()}
+        gpu = _bus(sys / "bus/pci/devices" / gpus[rail % len(gpus)]) if gpus else set()
+        common = {name: len(gpu & place) for name, place in places.items()}
         nearest = [name for name in usable if common[name] == max(common.values())]
         chosen.append(min(nearest, key=chosen.count))
     return chosen
 
 
-def _bus(device: Path) -> tuple[str, ...]:
-    """Return the path to a device from the root of the PCI bus."""
-    return device.resolve().parts if device.exists() else ()
-
-
-def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
-    same = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        same += 1
-    return same
+def _bus(device: Path) -> set[Path]:
+    """Return a device and all bridges between it and the root of the PCI bus."""
+    return {device.resolve(), *device.resolve().parents} if device.exists() else set()
 
 
 def lines(nodes: Sequence[Facts]) -> Iterator[tuple[str, str]]:

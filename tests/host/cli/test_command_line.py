@@ -9,7 +9,7 @@ import pytest
 
 import launch
 from pyncclx.system import settings
-from pyncclx.tools.cli import trials
+from pyncclx.tools.cli import doctor
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
@@ -129,7 +129,7 @@ def test_doctor() -> None:
     done = ranks(2, "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * len(trials.TRIALS)
+    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * len(doctor.TRIALS)
     assert lines[-1] == "All works, on 2 rank(s)."
 
 
@@ -137,11 +137,11 @@ def test_doctor_names_the_rank_and_the_element(tmp_path: Path) -> None:
     """A trial whose result is wrong on rank 1."""
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import doctor, main, trials\n"
+        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import doctor, main\n"
         "def wrong(job):\n"
         "    job.compare('Trial', job.array(np.array([5, 6 + job.comm.rank])), np.array([5, 6]))\n"
         "    return ''\n"
-        "trials.TRIALS['Allreduce'] = wrong\n"
+        "doctor.TRIALS['Allreduce'] = wrong\n"
         "doctor.run(main.parse(['doctor']))\n"
     )
     done = launch.job(2, str(program), PYNCCLX_HEAP="512K")
