@@ -3,8 +3,8 @@
 The code that makes a communicator over nodes runs unchanged on one rank of each kind: the first, a middle one, the
 last. Ranks in symmetric places do the same, so these stand for all. They use a simulated MPI (`communicator.py`), whose
 clock advances by the cost of a collective's messages (`network.py`); the time that Python computes is measured and
-added. `creation.py` runs the code, `measured.py` runs it on the ranks of a real job, `report.py` prints, `plot.py`
-draws, and `command.py` is the command.
+added. `creation.py` runs the code, also on the ranks of a real job, `report.py` prints and draws, and `command.py` is
+the command.
 
 * Executed: the rendezvous of the ranks, `mpi_bootstrap.topology`, `Places`, `Spanning`, `Rails`, `MpiEngine`, and the
   exchange of the identifier of NCCL's communicator on a rail.

@@ -13,9 +13,8 @@ from pathlib import Path
 from mpi4py import MPI
 
 from ...system import settings
-from . import plot, report
-from .creation import TEAM, create
-from .measured import measure, pretend
+from . import report
+from .creation import TEAM, create, measure, pretend
 from .network import Network
 
 SIZES = (1024, 8192, 32768, 98304)
@@ -50,11 +49,11 @@ def run(arguments: argparse.Namespace) -> None:
     settings.set_foreign(settings.DEVICE.name, "host")  # no kernel is launched
     costs = _costs(arguments)
     made = [create(ranks, arguments.per_node, costs, arguments.node_ms / 1e3) for ranks in arguments.ranks]
-    print(report.table(made, costs))
+    print("\n".join(report.table(made, costs)))
     if arguments.json is not None:
         report.write_json(arguments.json, costs, simulated=made)
     if arguments.plot is not None:
-        plot.write(arguments.plot, made)
+        report.write_plot(arguments.plot, made)
 
 
 def _costs(arguments: argparse.Namespace) -> Network:
@@ -77,6 +76,6 @@ def _measure(arguments: argparse.Namespace) -> None:
         costs = _costs(arguments)
         node_s = next(each.seconds for each in measured if each.name == TEAM)
         made = create(world.size, arguments.per_node, costs, node_s)
-        print(report.beside(measured, made), flush=True)
+        print("\n".join(report.beside(measured, made)), flush=True)
         if arguments.json is not None:
             report.write_json(arguments.json, costs, measured=measured, simulated=[made])

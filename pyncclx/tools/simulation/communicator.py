@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from ...team.state import State
 from . import network
-from .clock import Clock
-
-
-class Over:
-    """The request of an operation that has completed."""
-
-    def Test(self) -> bool:
-        """Return True (mpi4py's method)."""
-        return True
+from .network import Clock
 
 
 class Results:
@@ -44,11 +37,11 @@ class Results:
             self._next += 1
 
 
-class SimulatedGroup:
+class SimulatedGroup(NamedTuple):
     """The parts of a group that the code uses."""
 
-    def __init__(self, ranks: Sequence[int], name: str) -> None:
-        self.ranks, self.name = ranks, name
+    ranks: Sequence[int]
+    name: str
 
     def Incl(self, ranks: Sequence[int]) -> SimulatedGroup:
         """Return a group of some of the ranks (mpi4py's method)."""
@@ -58,6 +51,7 @@ class SimulatedGroup:
         """Do nothing (mpi4py's method)."""
 
 
+@dataclass(eq=False)
 class SimulatedComm:
     """The methods of mpi4py's communicators that the code uses.
 
@@ -78,54 +72,47 @@ class SimulatedComm:
         The node's communicator: a real one, whose creation is not simulated.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        results: Results,
-        rank: int,
-        size: int,
-        *,
-        name: str,
-        table: bytes = b"",
-        node: Sequence[int] = (),
-        local: Any = None,
-    ) -> None:
-        self.rank, self.size = rank, size
-        self._clock, self._results, self._name = clock, results, name
-        self._table, self._node, self._local = table, list(node), local
-        self._state: State | None = State()
+    clock: Clock
+    results: Results
+    rank: int
+    size: int
+    name: str
+    table: bytes = b""
+    node: Sequence[int] = ()
+    local: Any = None
+    _state: State | None = field(default_factory=State)
 
-    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> Over:
+    def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> MPI.Request:
         """Allreduce in place, in modelled time (mpi4py's method)."""
         buffer = _bytes(recvbuf)
-        self._results.give(buffer, self._table if op == MPI.BOR else None)
-        self._clock.pass_by(self._name, network.allreduce(self.size, len(buffer)), asleep=True)
-        return Over()
+        self.results.give(buffer, self.table if op == MPI.BOR else None)
+        self.clock.pass_by(self.name, network.allreduce(self.size, len(buffer)), asleep=True)
+        return MPI.REQUEST_NULL
 
-    def Ibcast(self, buf: Any, root: int) -> Over:
+    def Ibcast(self, buf: Any, root: int) -> MPI.Request:
         """Broadcast from root 0, in modelled time (mpi4py's method)."""
         buffer = _bytes(buf)
-        self._results.give(buffer)
-        self._clock.pass_by(self._name, network.broadcast(self.size, len(buffer)), asleep=True)
-        return Over()
+        self.results.give(buffer)
+        self.clock.pass_by(self.name, network.broadcast(self.size, len(buffer)), asleep=True)
+        return MPI.REQUEST_NULL
 
-    def Ibarrier(self) -> Over:
+    def Ibarrier(self) -> MPI.Request:
         """Let the modelled time of a barrier pass (mpi4py's method)."""
-        self._clock.pass_by(self._name, network.barrier(self.size), asleep=True)
-        return Over()
+        self.clock.pass_by(self.name, network.barrier(self.size), asleep=True)
+        return MPI.REQUEST_NULL
 
     def Get_group(self) -> SimulatedGroup:
         """Return the group of all ranks (mpi4py's method)."""
-        return SimulatedGroup(range(self.size), self._name)
+        return SimulatedGroup(range(self.size), self.name)
 
     def Create(self, group: SimulatedGroup) -> Any:
         """Return a communicator of some ranks (mpi4py's method)."""
         for pattern in network.duplicate(self.size):
-            self._clock.pass_by(self._name, pattern, asleep=False)
-        if group.ranks == self._node:
-            return self._local
+            self.clock.pass_by(self.name, pattern, asleep=False)
+        if group.ranks == self.node:
+            return self.local
         rank, size = group.ranks.index(self.rank), len(group.ranks)
-        return SimulatedComm(self._clock, self._results, rank, size, name=group.name)
+        return SimulatedComm(self.clock, self.results, rank, size, name=group.name)
 
     def Free(self) -> None:
         """Do nothing (mpi4py's method)."""

@@ -1,14 +1,18 @@
-"""Measure the creation of a communicator over many nodes, without the nodes.
+"""Making a communicator over many nodes with the real code.
 
-This process runs the code of the library for a few of the ranks. A `SimulatedComm` stands for the other ranks.
+A few of its ranks make it on a simulated MPI; the ranks of a real job make it over pretend nodes, for the model.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import time
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -18,14 +22,16 @@ from mpi_bootstrap.identity import IDENTITY_NBYTES
 from ...communicator.communicator import Intracomm
 from ...nodes.nccl_engine import unique_id
 from ...nodes.spanning import Spanning, span
+from ...system import settings
 from ...team.base import IntraBase, nodes_of
 from ...team.state import state_of
-from .clock import Clock, Stage
 from .communicator import Results, SimulatedComm
-from .network import Network
+from .network import Clock, Network, Stage
 
-_ID_NBYTES = 128  # ncclUniqueId
+# Stands for NCCL, with an identifier of the length of ncclUniqueId.
+_NCCL = SimpleNamespace(get_unique_id=lambda: bytes(range(128)))
 TEAM = "Team of a node"
+T = TypeVar("T")
 
 
 class Creation(NamedTuple):
@@ -49,15 +55,11 @@ class Creation(NamedTuple):
     @property
     def seconds(self) -> float:
         """Time of all stages together."""
-        return sum(stage.seconds for stage in self.stages)
+        return float(self.total("seconds"))
 
-
-class _Identifiers:
-    """A stand-in for the NCCL library that makes identifiers."""
-
-    def get_unique_id(self) -> bytes:
-        """Return an identifier of NCCL's length."""
-        return bytes(range(_ID_NBYTES))
+    def total(self, name: str) -> Any:
+        """Return the sum of an attribute of the stages."""
+        return sum(getattr(stage, name) for stage in self.stages)
 
 
 @dataclass
@@ -80,10 +82,8 @@ class Job:
         # The Team is made before the clock starts, and stands for the node's Team.
         assert local.team is not None
         begin = rank // self.per_node * self.per_node
-        node = range(begin, min(begin + self.per_node, self.ranks))
-        comm = SimulatedComm(
-            clock, self.results, rank, self.ranks, name="all ranks", table=self.table, node=node, local=local
-        )
+        node = list(range(begin, min(begin + self.per_node, self.ranks)))
+        comm = SimulatedComm(clock, self.results, rank, self.ranks, "all ranks", self.table, node, local)
         ours = cast(IntraBase, comm)
         with clock.stage("nodes of the ranks"):
             state_of(ours).topology = topology = nodes_of(ours, state_of(ours))
@@ -93,7 +93,7 @@ class Job:
         with clock.stage("engine of the rails: MPI"):
             spanning.rails.rail()
         with clock.stage("engine of the rails: NCCL's identifier"):
-            unique_id(mpi_bootstrap.part(ours, spanning.places.ranks_with(spanning.places.local_rank)), _Identifiers())
+            unique_id(mpi_bootstrap.part(ours, spanning.places.ranks_with(spanning.places.local_rank)), _NCCL)
         self.results.again()
         return clock.stages, comm, spanning
 
@@ -134,3 +134,56 @@ def _memory(job: Job) -> tuple[float, float]:
     finally:
         tracemalloc.stop()
     return (kept - before) / job.ranks, (peak - before) / job.ranks
+
+
+# ---- on the ranks of a real job --------------------------------------------------------------------------------------
+
+
+class Measured(NamedTuple):
+    """Time that a part of making a communicator has taken.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+        On the rank that took longest; the shortest of all repetitions.
+    cpu_seconds : float
+        Processor time of all ranks together; the shortest of all repetitions.
+    """
+
+    name: str
+    seconds: float
+    cpu_seconds: float
+
+
+def pretend(per_node: int) -> None:
+    """Put `per_node` ranks in turn on each pretend node, unless PYNCCLX_NODE is set."""
+    settings.set_foreign(settings.NODE.name, str(MPI.COMM_WORLD.rank // per_node))
+
+
+def measure(repeats: int) -> list[Measured]:
+    """Make a communicator of all ranks several times, and time each part. Collective."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(repeats):
+        comm = Intracomm(MPI.COMM_WORLD).Dup()
+        state = state_of(comm)
+        state.topology = topology = _time("nodes of the ranks", functools.partial(nodes_of, comm, state), found)
+        local = comm.Split(topology.node, comm.rank)
+        _time(TEAM, functools.partial(getattr, local, "team"), found)
+        local.Free()
+        name = "communicator of a node with its Team, rails"
+        spanning = _time(name, functools.partial(span, comm, topology), found)
+        _time("engine of the rails: MPI", spanning.rails.rail, found)
+        comm.Free()
+    return [Measured(name, *map(min, zip(*times, strict=True))) for name, times in found.items()]
+
+
+def _time(name: str, work: Callable[[], T], found: dict[str, list[tuple[float, float]]]) -> T:
+    """Time a collective part of the work on all ranks."""
+    world = MPI.COMM_WORLD
+    world.Barrier()
+    began, computed = time.perf_counter(), time.process_time()
+    result = work()
+    took = world.allreduce(time.perf_counter() - began, MPI.MAX)
+    found.setdefault(name, []).append((took, world.allreduce(time.process_time() - computed, MPI.SUM)))
+    return result

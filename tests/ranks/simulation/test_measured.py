@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 from pyncclx.communicator.communicator import Intracomm
-from pyncclx.tools.simulation import clock, creation, measured
+from pyncclx.tools.simulation import creation, network
 from pyncclx.tools.simulation.network import Network
 from support.everywhere import assert_everywhere
 
@@ -42,7 +42,7 @@ def simulated(monkeypatch):
             passed.append(pattern.name)
 
     with monkeypatch.context() as context:
-        context.setattr(clock.Clock, "pass_by", pass_by)
+        context.setattr(network.Clock, "pass_by", pass_by)
         identities = b"".join(bytes([rank]) * 16 for rank in range(WORLD.size))
         job = creation.Job(WORLD.size, 1, Network(), identities)
         job.make(0)[-1].close()
@@ -64,5 +64,5 @@ def test_the_same_collectives_in_the_same_order(each_a_node, monkeypatch):
 
 
 def test_every_part_is_measured(each_a_node):
-    found = measured.measure(2)
+    found = creation.measure(2)
     assert_everywhere(WORLD, len(found) == 4 and all(each.seconds > 0 for each in found))
