@@ -20,8 +20,7 @@ _MODULES = ("pyncclx", "mpi4py", "numpy", "cupy", "torch", "jax")
 # Settings that may differ between ranks.
 _OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)
 
-_PACKAGE = f"{Path(__file__).resolve().parents[1]}/"
-_BESIDE = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("mpi_bootstrap",))
+_PACKAGES = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("pyncclx", "mpi_bootstrap"))
 # Whether code is the library's, or called by it.
 _inside: dict[CodeType, bool] = held({})
 
@@ -96,7 +95,7 @@ def calling_site() -> str:
 
 def is_inside(name: str) -> bool:
     """Return whether a file is the library's, or called by it."""
-    return name.startswith((_PACKAGE, *_BESIDE, "<frozen ")) or name.endswith("/contextlib.py")
+    return name.startswith((*_PACKAGES, "<frozen ")) or name.endswith("/contextlib.py")
 
 
 def innermost(frames: Sequence[FrameSummary]) -> str:

@@ -112,11 +112,7 @@ def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
     """
     for comm in job.comms:
         calls = list(lateness(job, comm))
-        for count in LAST_CALLS:
-            verdict = slowest(calls[-count:], comm, words)
-            if verdict is not None:
-                yield verdict
-                break
+        yield from filter(None, (slowest(calls[-count:], comm, words) for count in LAST_CALLS))
 
 
 def slowest(calls: list[Call], comm: Comm, words: Words) -> Verdict | None:
