@@ -75,7 +75,7 @@ def facts_of_process() -> dict[str, Any]:
 def site(frame: FrameType | None) -> str:
     """Return the line of the first caller outside of the library, or "".
 
-    It has the form ``file:line in function``.
+    Begin at `frame`. The line has the form ``file:line in function``.
     """
     while frame is not None:
         code = frame.f_code
@@ -89,12 +89,15 @@ def site(frame: FrameType | None) -> str:
 
 
 def calling_site() -> str:
-    """Return the program's line that has made the present call."""
+    """Return the line of the program from which the library is being called."""
     return site(sys._getframe(1))
 
 
 def is_inside(name: str) -> bool:
-    """Return whether a file is the library's, or called by it."""
+    """Return whether `site` skips the code of a file with this name.
+
+    It skips the library, and files of Python between two frames of the library, such as contextlib.
+    """
     return name.startswith((*_PACKAGES, "<frozen ")) or name.endswith("/contextlib.py")
 
 

@@ -117,7 +117,7 @@ def leave(path: Path) -> None:
 
 
 def clean(own: Path) -> None:
-    """Remove old folders of earlier jobs, and all but the newest MOST_KEPT."""
+    """Remove folders of ended jobs: those older than KEPT_S, and all but MOST_KEPT."""
     left = [folder for folder in jobs() if folder != own and not _may_run(folder)]
     for number, folder in enumerate(left):
         with suppress(OSError):

@@ -178,7 +178,7 @@ class Reading:
 
 
 def header_of(path: Path) -> Header | None:
-    """Return the header of a file; None if it is no file of a flight recorder."""
+    """Return the header of a flight recorder file; None if the file is none."""
     try:
         with path.open("rb") as file:
             header = Header(*HEADER.unpack(file.read(HEADER.size)))

@@ -41,7 +41,7 @@ def default_peers(comm: Any) -> str | None:
 
 
 def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: environment.Row) -> None:
-    """Time the calls of each operation, pyncclx's and the peers' (collective).
+    """Measure and print the host time of each operation's calls. Collective.
 
     The calls are pyncclx's and those of `peers`. pyncclx's include the nonblocking form and the Start of the persistent
     form. Rank 0 prints the table and writes the results.

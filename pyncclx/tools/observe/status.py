@@ -69,14 +69,17 @@ def _folder(name: str | None) -> Path:
 
 
 def write_metrics(job: Job, path: Path) -> None:
-    """Write the file in one step, which the textfile collector relies on."""
+    """Write a job's metrics to a file for Prometheus' textfile collector.
+
+    The collector needs whole files, so this replaces the file in one step.
+    """
     part = path.with_suffix(".part")
     part.write_text(metrics(job))
     part.replace(path)
 
 
 def metrics(job: Job) -> str:
-    """Return all metrics."""
+    """Return all metrics of a job in the text format."""
     samples: dict[str, list[str]] = defaultdict(list)
     words = Words(job)
     for rank in job:
@@ -105,7 +108,10 @@ def _samples(job: Job, rank: Rank, words: Words) -> Iterator[tuple[str, dict[str
 
 
 def _timed(rank: Rank, labels: dict[str, Any], comm: Comm) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """Yield metrics of the last call of each operation and size with a known end."""
+    """Yield duration and bandwidth of the last call of each operation and size.
+
+    Only calls on `comm` with a recorded end count.
+    """
     last = {}
     for entry in rank.entries:
         if entry["kind"] in CALLS and entry["comm"] == comm and entry["ended_ns"] is not None and entry["nbytes"]:

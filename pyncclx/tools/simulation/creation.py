@@ -1,6 +1,7 @@
-"""Making a communicator over many nodes with the real code.
+"""Measure the creation of a communicator over many nodes, without the nodes.
 
-A few of its ranks make it on a simulated MPI; the ranks of a real job make it over pretend nodes, for the model.
+This process runs the code of the library for a few of the ranks. A `SimulatedComm` stands for the other ranks. The
+ranks of a real job measure the same over pretend nodes.
 """
 
 from __future__ import annotations
