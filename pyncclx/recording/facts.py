@@ -1,4 +1,4 @@
-"""Facts of a process: its rank, host, versions and settings, whether it records; and lines of the program."""
+"""Facts of a process, such as its rank and settings, and the program's lines."""
 
 from __future__ import annotations
 

@@ -103,7 +103,10 @@ def condition(pid: int, since: int) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; "X" and zeros if there is no process."""
+    """Return the fields of /proc/PID/stat from the state on.
+
+    They are "X" and zeros if there is no process.
+    """
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return ["X", *"0" * 19]
@@ -126,7 +129,10 @@ def clean(own: Path) -> None:
 
 
 def _may_run(folder: Path) -> bool:
-    """Return whether a process of a job is running, or has no header yet in a young folder."""
+    """Return whether a process of a job is running, or may just have begun.
+
+    A process without a header counts while its folder is young.
+    """
     headers = [header_of(path) for path in files(folder)]
     if not headers or None in headers:
         with suppress(OSError):

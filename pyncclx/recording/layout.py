@@ -1,4 +1,4 @@
-"""Layout of a flight recorder's file: header, ring of entries, texts; and what it says.
+"""Layout of a flight recorder's file: header, ring of entries, texts; its reader.
 
 All numbers are little endian. The sequence number of an entry is written last, and makes it valid. Entry `n` is at
 place ``n % CAPACITY``. Entries refer to a text by its offset; 0 is no text.

@@ -1,4 +1,4 @@
-"""Files that commands write: JSON, and pictures by Matplotlib, which only these need."""
+"""Files that commands write: JSON, and pictures, which take Matplotlib."""
 
 from __future__ import annotations
 

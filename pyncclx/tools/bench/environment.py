@@ -1,4 +1,4 @@
-"""Environment of the benchmark's figures: ranks, device, date and versions; what rank 0 prints and writes."""
+"""Environment of the benchmark's figures, and what rank 0 prints and writes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def wire(about: Row) -> float | None:
 
 
 def ranks_on_devices() -> Any:
-    """Return pyncclx's communicator of all ranks, each of which has chosen its device (collective)."""
+    """Return a communicator of all ranks, each on its device (collective)."""
     comm = Communicator(MPI.COMM_WORLD)
     comm.select_device()
     return comm

@@ -1,4 +1,7 @@
-"""Sizes and memory of the benchmark's arrays: ordinary, registered, in windows, or pinned."""
+"""Sizes of the benchmark's arrays, and their memory.
+
+It is ordinary, registered, in windows, or pinned.
+"""
 
 from __future__ import annotations
 

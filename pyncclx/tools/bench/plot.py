@@ -1,4 +1,4 @@
-"""Pictures of operations over message size, and of token shuffles over tokens and blocks."""
+"""Pictures of operations over message size, and of token shuffles."""
 
 from __future__ import annotations
 

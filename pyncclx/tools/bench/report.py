@@ -1,6 +1,7 @@
-"""Tables: in nccl-tests' format, with two more columns for each form of a peer, and in that of the OSU benchmarks.
+"""Tables in the formats of nccl-tests and of the OSU benchmarks.
 
-OSU's has the size of one rank's message, and the average latency over the ranks.
+That of nccl-tests has two more columns for each form of a peer. OSU's has the size of one rank's message, and the
+average latency over the ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Comparisons of the ranks' calls at one place: a number in a communicator's order of calls.
+"""Comparisons of the calls that ranks have made at one place.
 
-Operations or arguments may differ, or a rank may begin its calls later than the others, again and again.
+The place is a number in a communicator's order of calls. Operations or arguments may differ, or a rank may begin its
+calls later than the others, again and again.
 """
 
 from __future__ import annotations

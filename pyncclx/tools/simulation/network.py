@@ -1,4 +1,4 @@
-"""The cost of messages in the simulation, collectives as message patterns, and a rank's clock."""
+"""The cost of collectives' messages in the simulation, and the clock of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base class of all timed libraries; pyncclx, and mpi4py on host buffers, as two of them."""
+"""Base class of all timed libraries; pyncclx, and mpi4py on host buffers."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class Ours(Peer):
 
 
 class Staged(Peer):
-    """mpi4py's own operations on pinned copies, as programs do without a CUDA-aware MPI.
+    """mpi4py's own operations on pinned copies.
 
-    Graphs cannot capture them, and reductions take only MPI's types.
+    Programs do so without a CUDA-aware MPI. Graphs cannot capture them, and reductions take only MPI's types.
     """
 
     capturable = False
