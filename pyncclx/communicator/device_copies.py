@@ -171,7 +171,7 @@ def _wait_for(work: Work) -> None:
 
 
 def _finish(work: Work, copy: DeviceCopy) -> None:
-    """Finish an operation that is over, and copy its result to the host."""
+    """Finish an operation that has ended, and copy its result to the host."""
     wait = work.finish()
     if wait is not None:
         wait()

@@ -111,7 +111,7 @@ class FaultTolerance(Lifetime):
 
         If ranks have failed, this communicator's device memory is released, and the new one can use it at once. Arrays
         from this one's `Alloc` become ordinary arrays. Create windows, shuffles and persistent requests again on the
-        new communicator. Messages between living ranks may continue on this one; `Free` it when they are over.
+        new communicator. Messages between living ranks may continue on this one; `Free` it when they have ended.
 
         Returns
         -------

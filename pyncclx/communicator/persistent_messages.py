@@ -66,7 +66,7 @@ class PersistentMessages(MessageBase):
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
         """Return a persistent request of a synchronous send.
 
-        As mpi4py's `Ssend_init`. Each send is over only when a receive has matched it. For graphs, see `Send_init`.
+        As mpi4py's `Ssend_init`. Each send completes only when a receive has matched it. For graphs, see `Send_init`.
 
         Parameters
         ----------

@@ -76,7 +76,7 @@ class PointToPoint(PersistentMessages):
     @or_staged
     @calls.sending
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """Begin to send a message; its request is over once a receive has matched it.
+        """Begin to send a message; its request completes once a receive has matched it.
 
         As mpi4py's `Issend`. The stream does not wait. Do not write to `buf` before you wait for the request.
         The call raises what `Send` raises.

@@ -25,7 +25,7 @@ _THREAD_NBYTES = 64
 class Outgoing(Departure):
     """A message whose envelope has been sent.
 
-    A short message is over at once: its buffer can be reused without the receiver. The buffer of a long one is in use
+    A short message has ended at once: its buffer can be reused without the receiver. The buffer of a long one is in use
     until its receiver has read it. `finish` makes the current stream wait for that. If no call will finish the message,
     `abandon` keeps the buffer alive as long. The envelope is sent first. Then a kernel is launched that copies the
     message or sets its ready word, so both hosts launch at the same time.
@@ -134,7 +134,7 @@ class Outgoing(Departure):
         """Make `stream` wait until the buffer can be reused.
 
         A receive that is launched later on `stream` would wait, too, and the peer may wait for that receive first. So
-        the host waits until no receive is open, or the message is over, but not longer than PYNCCLX_TIMEOUT. If a
+        the host waits until no receive is open, or the message has ended, but not longer than PYNCCLX_TIMEOUT. If a
         kernel copies the message on its own stream, `stream` waits for that stream.
         """
         if self.is_copied and stream is not self.stream:

@@ -43,14 +43,14 @@ def as_many(statuses: list[MPI.Status], requests: Sequence[object]) -> list[MPI.
 
 
 def has_come(request: MPI.Request) -> bool:
-    """Return whether a request is over. Exclude mpi4py's persistent ones before."""
+    """Return whether a request has ended. Exclude mpi4py's persistent ones before."""
     if isinstance(request, OwnRequest):
         return request._is_over()
     return request.Get_status() if isinstance(request, HostReceive) else has_ended(request)
 
 
 def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[int, MPI.Status] | None:
-    """If all requests are over, complete mpi4py's persistent ones.
+    """If all requests have ended, complete mpi4py's persistent ones.
 
     Return their statuses by index, or None if a request is not over. They are tested last, in one call, because MPICH
     completes them even when only their status is queried.
@@ -90,7 +90,7 @@ def complete_if_over(
     statuses: Statuses,
     complete: Callable[[Sequence[MPI.Request], list[MPI.Status]], Failures],
 ) -> Failures | None:
-    """Complete all requests by `complete` if all are over; return None if not."""
+    """Complete all requests by `complete` if all have ended; return None if not."""
     failures = Failures()
     ended = end_persistent(requests, failures)
     if ended is None:
@@ -224,7 +224,7 @@ def complete_asking(
     asked: Sequence[int],
     is_over: Callable[[int], bool],
 ) -> Failures:
-    """Poll requests with indices in `asked` until they are over; wait for the others.
+    """Poll the requests with indices in `asked` until they end; wait for the others.
 
     While it polls, this library's other requests make progress. Host arrays are received first because a peer's long
     message to one ends only when its receive has been checked. If all peers waited for their own long messages first,
@@ -234,7 +234,7 @@ def complete_asking(
     rest = [index for index in range(len(requests)) if index not in asked]
     while left:
         for index in list(left):
-            # A request that raises is over.
+            # A request that raises has ended.
             over = True
             with failures.keeping(index):
                 over = is_over(index)

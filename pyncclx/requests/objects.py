@@ -26,7 +26,7 @@ class ObjectRequests(Requests):
 
     @classmethod
     def testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
-        """Return whether all requests are over, and their objects if so.
+        """Return whether all requests have ended, and their objects if so.
 
         As mpi4py's `testall`.
         """
@@ -45,7 +45,7 @@ class ObjectRequests(Requests):
 
     @classmethod
     def testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool, Any]:
-        """Complete one request that is over, if there is one.
+        """Complete one request that has ended, if there is one.
 
         Return its index, whether there is one, and its object. As mpi4py's `testany`.
         """
@@ -67,7 +67,7 @@ class ObjectRequests(Requests):
     def waitsome(
         cls, requests: Sequence[MPI.Request], statuses: Statuses = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Wait until some requests are over, and return their indices and objects.
+        """Wait until some requests have ended, and return their indices and objects.
 
         As mpi4py's `waitsome`.
         """
@@ -77,7 +77,7 @@ class ObjectRequests(Requests):
     def testsome(
         cls, requests: Sequence[MPI.Request], statuses: Statuses = None
     ) -> tuple[list[int] | None, list[Any] | None]:
-        """Complete the requests that are over, and return their indices and objects.
+        """Complete the requests that have ended, and return their indices and objects.
 
         As mpi4py's `testsome`.
         """
@@ -110,7 +110,7 @@ def _receive(requests: Sequence[MPI.Request], statuses: list[MPI.Status], object
 
 
 def _test_object(request: MPI.Request, status: MPI.Status) -> tuple[bool | None, Any]:
-    """Complete a request if it is over; return whether it was, and its object.
+    """Complete a request if it has ended; return whether it had, and its object.
 
     The first is None if the request is inactive.
     """

@@ -56,7 +56,7 @@ class Request(ObjectRequests):
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the operation is over; if so, do what `Wait` does.
+        """Return whether the operation has ended; if so, do what `Wait` does.
 
         As mpi4py's `Test`.
 
@@ -68,7 +68,7 @@ class Request(ObjectRequests):
         return self._is_over() and self.Wait(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the operation is over, without completing the request.
+        """Return whether the operation has ended, without completing the request.
 
         As mpi4py's `Get_status`.
         """
@@ -81,7 +81,7 @@ class Request(ObjectRequests):
         return over
 
     def get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the operation is over, without completing the request."""
+        """Return whether the operation has ended, without completing the request."""
         return self.Get_status(status)
 
     def wait(self, status: MPI.Status | None = None) -> Any:

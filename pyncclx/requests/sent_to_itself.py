@@ -35,18 +35,18 @@ class SentToItself(MPI.Request):
         return self._completed(super().Wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Complete the request if it is over; return whether it was."""
+        """Complete the request if it has ended; return whether it had."""
         return bool(self._completed(super().Test, status))
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the request is over, without completing it."""
+        """Return whether the request has ended, without completing it."""
         is_over = super().Get_status(status)
         if is_over and self:
             self._set_origin(status)
         return is_over
 
     def get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the request is over, without completing it."""
+        """Return whether the request has ended, without completing it."""
         return self.Get_status(status)
 
     def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:

@@ -42,7 +42,7 @@ class Requests(Queries):
 
     @classmethod
     def Testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
-        """Return whether all requests are over; if so, complete them.
+        """Return whether all requests have ended; if so, complete them.
 
         As mpi4py's `Testall`. It raises what `Waitall` raises.
         """
@@ -62,7 +62,7 @@ class Requests(Queries):
 
     @classmethod
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Complete one request that is over; return its index, and whether there is one.
+        """Complete one request that has ended; return its index, and whether there is one.
 
         As mpi4py's `Testany`. If no request is active, return MPI.UNDEFINED and True.
         """
@@ -82,7 +82,7 @@ class Requests(Queries):
 
     @classmethod
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Wait until some requests are over, complete them, and return their indices.
+        """Wait until some requests have ended, complete them, and return their indices.
 
         Return None if no request is active. As mpi4py's `Waitsome`. It raises what `Waitall` raises.
         """
@@ -90,7 +90,7 @@ class Requests(Queries):
 
     @classmethod
     def Testsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Complete the requests that are over, and return their indices.
+        """Complete the requests that have ended, and return their indices.
 
         Return None if no request is active. As mpi4py's `Testsome`. It raises what `Waitall` raises.
         """
@@ -125,7 +125,7 @@ def fill_first(statuses: Statuses, found: Sequence[MPI.Status], indices: Sequenc
 
 
 def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
-    """Complete a request if it is over, and return whether it was; None if inactive."""
+    """Complete a request if it has ended, and return whether it had; None if inactive."""
     over = _test_or_look(request, status)
     if over and isinstance(request, OwnRequest):
         request.Wait(status)
@@ -133,7 +133,7 @@ def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
 
 
 def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | None:
-    """Return whether a request is over, None if it is inactive.
+    """Return whether a request has ended, None if it is inactive.
 
     Requests of mpi4py's and of host arrays are completed if over. This library's other requests are not: the caller
     completes them together.
@@ -148,7 +148,7 @@ def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | Non
 
 
 def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bool | None:
-    """Complete a persistent request of mpi4py's if it is over; return whether it was.
+    """Complete a persistent mpi4py request if it has ended; return whether it had.
 
     Return None if it is inactive. Only MPI's calls that take lists tell inactive requests from completed ones.
     """
@@ -164,9 +164,9 @@ def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bo
 def test_each(
     requests: Sequence[MPI.Request], test: Callable[[int], bool | None], failures: Failures
 ) -> list[int] | None:
-    """Call `test` with each index; return those of requests that are over.
+    """Call `test` with each index; return those of requests that have ended.
 
-    Return None if no request is active. A request that raises is over.
+    Return None if no request is active. A request that raises has ended.
     """
     outcomes: list[bool | None] = []
     for index in range(len(requests)):

@@ -129,7 +129,7 @@ def together(waits: Iterable[Wait]) -> Wait | None:
 
 
 class Over(Work):
-    """Work that is over from the beginning, for requests without an operation."""
+    """Work that has ended from the beginning, for requests without an operation."""
 
     active = False
 

@@ -37,19 +37,19 @@ class Kept:
         self._numbers = itertools.count()
 
     def keep(self, end: End, arrays: Any) -> None:
-        """Keep arrays until `end` is over; drop those whose end is."""
+        """Keep arrays until the event `end`; drop arrays whose event has come."""
         self.sweep()
         self.add(end, arrays)
 
     def add(self, end: End, arrays: Any) -> None:
-        """Keep arrays until a later `sweep` finds that `end` is over.
+        """Keep arrays until a later `sweep` finds that `end` has come.
 
         A destructor may call this at any time.
         """
         self.entries[next(self._numbers)] = end, arrays
 
     def sweep(self) -> None:
-        """Drop the arrays whose end is over."""
+        """Drop the arrays whose event has come."""
         for number, (end, _) in list(self.entries.items()):
             if end.is_over():
                 self.entries.pop(number, None)

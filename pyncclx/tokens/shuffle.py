@@ -58,17 +58,17 @@ class TokenShuffle(Launching):
 
     Notes
     -----
-    All ranks give the same values. The first dispatch allocates the memory; `Free`, the end of a ``with``, or the
+    All ranks pass the same values. The first dispatch allocates the memory; `Free`, the end of a ``with``, or the
     communicator's `Free` releases it. One dispatch, combine or collect runs at a time, in the order of the calls.
 
     Raises
     ------
     TypeError, ValueError
-        An argument has none of these types or values.
+        An argument has another type or value.
     NotSupported
         `hidden` is no multiple of 16, or there are more than 1024 experts, replicas counted, in groups by expert.
     CollectiveMismatch
-        The ranks gave different values.
+        The ranks passed different values.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class TokenShuffle(Launching):
             Default: all 1.
         handle : Handle, optional
             Handle of an earlier dispatch of this shuffle, instead of `topk_ids` and `topk_weights`. The tokens take the
-            same routing, and no counts are exchanged. All ranks give a handle, or none does.
+            same routing, and no counts are exchanged. All ranks pass a handle, or none does.
         transform : pyncclx.Transform, optional
             Applied to the tokens as they are sent, and rounded to their dtype, as if by a kernel before.
 

@@ -99,9 +99,9 @@ class Operations(Copies):
 
     @on_device
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
-        """Replace an element that equals `compare` bit by bit, and return the old one.
+        """Replace a rank's element if it equals `compare`; copy the old one to `result`.
 
-        As mpi4py's Compare_and_swap. `result` receives the old element.
+        As mpi4py's Compare_and_swap. Elements are compared bit by bit.
 
         Parameters
         ----------

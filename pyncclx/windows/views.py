@@ -144,7 +144,7 @@ class Views(Epochs):
 
     @property
     def flavor(self) -> int:  # type: ignore[override]
-        """How the window was made."""
+        """Kind of the window, such as MPI.WIN_FLAVOR_CREATE."""
         return cast(int, self.Get_attr(MPI.WIN_CREATE_FLAVOR))
 
     @property

@@ -147,7 +147,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
             As for `Create`.
         info : MPI.Info
             With "pyncclx_memory" = "device" the memory is on the device; `remote` and `tomemory` return it as arrays.
-            It ends with `Free` of the communicator, so free the window first.
+            `Free` of the communicator frees the memory, too, so free the window first.
 
         Returns
         -------

@@ -57,7 +57,7 @@ class Stream(Worker):
 
 
 class Event:
-    """Event on a stream; it is over on stream None, and before it is recorded."""
+    """Event on a stream; it has ended on stream None, and before it is recorded."""
 
     def __init__(self) -> None:
         self._stream: Stream | None = None

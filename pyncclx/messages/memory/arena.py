@@ -68,7 +68,7 @@ class Arena:
         return self._device.allocate_exported(nbytes)
 
     def give_back(self, piece: Piece, last_use: Event | None = None) -> None:
-        """Return a piece to the arena, which reuses it once the event is over."""
+        """Return a piece to the arena, which reuses it once the event has ended."""
         self._free[piece.nbytes].append((piece, last_use))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...backends import Device, Exported
 from ...system.process import lock
 
-# Offered messages between two sweeps. A sweep closes exports of messages that are over, which may hold memory.
+# Offered messages between two sweeps. A sweep closes exports of messages that have ended, which may hold memory.
 _SWEEP = 32
 ENDS = 2048  # number of channel ends
 END_NBYTES = 32
@@ -27,7 +27,7 @@ class Places:
     def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
         """Return a free place for a message to a rank; None if there is none.
 
-        The place keeps `exported` open until its message is over.
+        The place keeps `exported` open until its message has ended.
         """
         with self._lock:
             if not self._free or (exported is not None and len(self._held) % _SWEEP == _SWEEP - 1):
@@ -55,7 +55,7 @@ class Places:
             return [(place, clock) for place, (clock, _, each) in self._held.items() if each == number]
 
     def _sweep(self) -> None:
-        """Free the places whose messages are over."""
+        """Free the places whose messages have ended."""
         done = self._done_words(self._first, self._number)
         for place, (clock, exported, _) in list(self._held.items()):
             if done[place - self._first] == clock:

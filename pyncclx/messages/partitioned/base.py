@@ -198,7 +198,7 @@ class PartitionedMessage(Partitioned):
         return self._began is not None and self._began.is_over() and self.round_is_over()
 
     def round_is_over(self) -> bool:
-        """Return whether the round that the device has begun is over."""
+        """Return whether the round that the device has begun has ended."""
         raise NotImplementedError
 
     def peek(self, address: int, number: int) -> tuple[int, ...]:
