@@ -221,7 +221,7 @@ _AGREED = "_agreed"  # the attribute of an exception that `agree` raises
 
 
 class _Agreed(NamedTuple):
-    """Facts about a failed `agree`, on its exception, for an `agree` around it."""
+    """Facts that an outer `agree` needs about the failure of one that it called."""
 
     packed: bytes  # the exception, before ranks were named
     failed_here: bool

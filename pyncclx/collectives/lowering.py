@@ -51,8 +51,9 @@ def lowered_by(
 ) -> Callable[[Callable[_P, _Given | None]], Callable[_P, _Call | None]]:
     """Decorate a function that describes arguments, so that it returns a `Call`.
 
-    The decorated function has the name and parameters of the communicator's method. It returns a description of the
-    checked arguments, or None for host arrays, which mpi4py handles. The result makes calls inside one node.
+    The function to decorate has the name and parameters of the communicator's method. It returns a description of the
+    checked arguments, or None for host arrays, which mpi4py handles. After decoration it returns the `Call` for ranks
+    inside one node, or None.
 
     Parameters
     ----------

@@ -82,10 +82,9 @@ class Transform:
         return f"pyncclx.Transform({self.name})"
 
     def as_at_first_use(self) -> Callable[..., Any]:
-        """Return a copy of the function whose captured variables keep their values.
+        """Return a copy of the function, with the captured values of the first call.
 
-        They have the values of the first call of this method. Transforms of one function with equal captured values
-        share the copy, so that kernels are compiled once.
+        Transforms of one function with equal captured values share the copy, so that kernels are compiled once.
         """
         if self._kept is None:
             copy = _KEPT.get(self.fn)
