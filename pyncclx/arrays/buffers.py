@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,7 +188,9 @@ def _datatype(key: Any, name: str, divide: bool) -> Datatype:
     if key is None:
         raise KeyError(f"{name} has no array and no datatype; name the datatype, as in [None, 0, MPI.FLOAT]")
     if not isinstance(key, (MPI.Datatype, Datatype, str)):
-        raise KeyError(f"{name} has datatype {key!r}; give an MPI datatype or a string such as 'f4'")
+        # As mpi4py, which looks it up in a dictionary.
+        error = KeyError if isinstance(key, Hashable) else TypeError
+        raise error(f"{name} has datatype {key!r}; give an MPI datatype or a string such as 'f4'")
     try:
         return datatypes.of(key)
     except MPIError:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from ..arrays import vectors
 from ..arrays.buffers import Buffer, resolve
+from ..arrays.datatypes import Datatype
 from ..arrays.pointers import precedes, reaches
 from ..arrays.specs import spec_parts
 from ..backends import Device
@@ -115,6 +116,8 @@ def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Dev
         Displacements are in bytes. Without counts there is one element for each rank, at the array's beginning.
     """
     array, counts, displs, types = _each_parts(spec, name, size)
+    if isinstance(types, str) or not all(isinstance(key, (MPI.Datatype, Datatype, str)) for key in types):
+        raise TypeError(f"{name} has {types!r} as datatypes; give a list of MPI datatypes, one for each block")
     if len(types) != size:
         raise ValueError(f"{name} has {len(types)} datatypes, expecting {size}, one for each block")
     buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)

@@ -66,6 +66,9 @@ BAD = {
     "negative length": InterfaceArray(A, shape=(-12,)),
     "no address": InterfaceArray(A, data=(None, False)),
     "objects": np.zeros(4, "O"),
+    "list as type": [A, 12, [TYPE]],
+    "type before count": [A, TYPE, [12]],
+    "object as type": [A, 12, object()],
 }
 BAD_VECTORS = {
     "nothing": None,
@@ -79,6 +82,9 @@ BAD_VECTORS = {
     "fractional count": [A, 1.5],
     "array in counts": [A, [np.array([1])]],
     "unknown code": [A, "zz"],
+    "dictionary as type": [A, [12], {}],
+    "type before counts": [A, TYPE, [12]],
+    "object as type": [A, [12], object()],
     "no array, no type": [None, [0]],
     "too many displs": [A, ([1], [0, 0])],
     "part of an element": [np.zeros(3, "u1"), MPI.INT],

@@ -376,3 +376,11 @@ def test_specs_without_an_extent(comm):
         spec = [MPI.BOTTOM, counts, displs, types]
         refused(comm, lambda spec=spec: comm.Alltoallw(spec, [x, types]), ValueError, "MPI.BOTTOM")
     MPI.Free_mem(memory)
+
+
+@pytest.mark.parametrize("types", [[None], [1.5], [["d"]], "d", b"d", 5], ids=str)
+def test_datatypes_of_blocks(types):
+    """What mpi4py raises."""
+    for own in (MPI.COMM_SELF, pyncclx.Communicator(MPI.COMM_SELF)):
+        with pytest.raises(TypeError):
+            own.Alltoallw([xp.zeros(1), types], [xp.zeros(1), [MPI.DOUBLE]])
