@@ -180,7 +180,8 @@ def _part(shape: tuple[int, ...], displ: int, count: int, name: str) -> tuple[in
 
 def _block(count: int, blocks: int, name: str) -> int:
     if count % blocks:
-        raise ValueError(f"{name} has {count} elements, not a multiple of {blocks} ranks; all ranks have equal blocks")
+        text = f"{name} has {count} elements, not a multiple of {blocks}"
+        raise ValueError(f"{text}; all ranks, or partitions, have blocks of equal length")
     return count // blocks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -135,8 +136,7 @@ class PointToPoint(PersistentMessages):
         with probed_message(self, source, tag) as found:
             if found is not None:
                 return found.Irecv(buf)
-        begin = super().Irecv
-        return host_receive.ireceive(self, lambda view: begin(view, source, tag), buf)
+        return host_receive.ireceive(self, partial(super().Irecv, source=source, tag=tag), buf)
 
     @or_staged
     def Sendrecv(
@@ -206,8 +206,8 @@ class PointToPoint(PersistentMessages):
             self._check_both("Isendrecv", (sendbuf, dest, sendtag), (recvbuf, source, recvtag))
             request = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(request, self.Isend(sendbuf, dest, sendtag))
-        begin = super().Isendrecv
-        return host_receive.ireceive(self, lambda view: begin(sendbuf, dest, sendtag, view, source, recvtag), recvbuf)
+        begin = partial(super().Isendrecv, sendbuf, dest, sendtag, source=source, recvtag=recvtag)
+        return host_receive.ireceive(self, begin, recvbuf)
 
     @or_staged
     def Sendrecv_replace(
@@ -264,8 +264,8 @@ class PointToPoint(PersistentMessages):
             self._check_both("Isendrecv_replace", (buf, dest, sendtag), (buf, source, recvtag))
             sending = self._isend_copy(buf, dest, sendtag)
             return exchange.together(self.Irecv(buf, source, recvtag), sending)
-        begin, arguments = super().Isendrecv_replace, (dest, sendtag, source, recvtag)
-        return host_receive.ireceive(self, lambda view: begin(view, *arguments), buf)
+        begin = partial(super().Isendrecv_replace, dest=dest, sendtag=sendtag, source=source, recvtag=recvtag)
+        return host_receive.ireceive(self, begin, buf)
 
     def _check_both(self, operation: str, sending: tuple[Any, int, int], receiving: tuple[Any, int, int]) -> None:
         """Check the arguments of a send and a receive before either begins."""

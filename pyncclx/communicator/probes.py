@@ -106,7 +106,7 @@ class Probes(MessageBase):
 
         Only the returned message can receive it, into a host or device array. See `Iprobe`.
         """
-        return self._match(super().Improbe, source, tag, status)
+        return cast("Message | None", self._match(super().Improbe, source, tag, status))
 
     def _look(self, probe: Callable[..., bool], source: int, tag: int, status: MPI.Status | None) -> bool:
         """Probe the messages held by earlier probes, then by mpi4py's method."""
@@ -123,29 +123,47 @@ class Probes(MessageBase):
         return True
 
     def _match(
-        self, probe: Callable[..., MPI.Message | None], source: int, tag: int, status: MPI.Status | None
-    ) -> Message | None:
-        """Take a message held by an earlier probe, or else one found by mpi4py's method."""
-        found = self.probed.take(source, tag)
-        if found is not None:
-            found = found.read()
-        else:
-            status = MPI.Status() if status is None else status
+        self,
+        probe: Callable[..., MPI.Message | None],
+        source: int,
+        tag: int,
+        status: MPI.Status | None,
+        *,
+        reads: bool = True,
+    ) -> MPI.Message | None:
+        """Take a message held by an earlier probe, or else one found by mpi4py's method.
+
+        Without `reads` it is a Python object's. After an interrupt the message is held for a later call.
+        """
+        held = found = self.probed.find_and_read(source, tag)
+        message, status = None, MPI.Status() if status is None else status
+        if held is None:
             message = self._by_mpi(probe, source, tag, status)
             if message is None:
                 return None
-            found = ProbedMessage.of(message, status).read()
-            if not found.is_read:  # a host array's message
-                return Message(message, self)
-        found.fill(status)
-        return Message(found.message, self, found)
+        try:
+            if found is None:
+                found = ProbedMessage.of(cast(MPI.Message, message), status)
+                found = found.read() if reads else found
+            if held is None and not found.is_read:  # a host array's message
+                return Message(message, self) if reads else message
+            found.fill(status)
+            matched = Message(found.message, self, found)
+            if held is not None:
+                self.probed.forget(held)
+        except BaseException:
+            self.probed.put_back(found or ProbedMessage.of(cast(MPI.Message, message), status))
+            raise
+        return matched
 
     def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
         """Probe by mpi4py's method, for messages of the program only."""
         if tag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         try:
-            return probe(source, tag, status)
+            # Python runs no signal handler between MPI's return and the assignment: it does after calls of functions.
+            (found,) = map(probe, (source,), (tag,), (status,))
+            return found
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
 
@@ -174,7 +192,7 @@ class Probes(MessageBase):
         """Wait for a message with a Python object, take it, and return it."""
         if self.probed.find(source, tag):
             return self.Mprobe(source, tag, status)
-        return self._by_mpi(super().mprobe, source, tag, MPI.Status() if status is None else status)
+        return cast(MPI.Message, self._match(super().mprobe, source, tag, status, reads=False))
 
     @of_any
     def improbe(
@@ -183,7 +201,7 @@ class Probes(MessageBase):
         """Take a message with a Python object and return it; None if none has come."""
         if self.probed.find(source, tag):
             return self.Improbe(source, tag, status)
-        return self._by_mpi(super().improbe, source, tag, MPI.Status() if status is None else status)
+        return self._match(super().improbe, source, tag, status, reads=False)
 
     def recv(
         self,

@@ -106,6 +106,15 @@ class ProbedMessages:
         if not self._messages:
             HOLDING.discard(self)
 
+    def put_back(self, message: ProbedMessage) -> None:
+        """Hold a message that an interrupted call has matched, if it is not received.
+
+        It comes before those that arrived later.
+        """
+        if message.message and message.source != MPI.PROC_NULL and message not in self._messages:
+            self._messages.insert(0, message)
+            HOLDING.add(self)
+
     @mpi_bootstrap.interrupts_deferred()
     def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
         """Match and hold the message that `probed` describes, if it may be an envelope.

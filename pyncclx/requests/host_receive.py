@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 
 from mpi4py import MPI
 
+from .shown import handle_of, set_handle
 from .status import fill_empty, has_ended
 
 _wait = MPI.Request.Wait
@@ -32,6 +33,13 @@ class Landing(Protocol):
 
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received, and set its status."""
+
+    @property
+    def may_have_envelope(self) -> bool:
+        """Whether a device array's message may arrive."""
+
+    def keep(self, request: HostReceiveRequest) -> None:
+        """Complete a request that no call completes, once its message has come."""
 
     def abandon(self) -> None:
         """Read the data that no call will fetch, so that its sender can reuse its memory."""
@@ -124,3 +132,13 @@ class HostReceive(MPI.Request):
 
 class HostReceiveRequest(HostReceive):
     """The request of one receive."""
+
+    def Free(self) -> None:
+        """Free the request. As mpi4py's `Free`. A message that is under way completes."""
+        if not (self and self.landing.may_have_envelope):
+            super().Free()
+            return
+        left = HostReceiveRequest(self)
+        left.landing = self.landing
+        left.landing.keep(left)
+        set_handle(self, handle_of(MPI.REQUEST_NULL))

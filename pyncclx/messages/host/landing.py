@@ -6,11 +6,14 @@ Whatever call completes the request examines it for an envelope.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
+from ...arrays import places
+from ...requests.host_receive import HostReceiveRequest
 from ...requests.open_receives import LOCK
+from ...system import driver
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
 from ..envelope import ENVELOPE_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
@@ -24,6 +27,16 @@ if TYPE_CHECKING:
 
 _BYTE = MPI.BYTE
 _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
+
+
+class _Left(NamedTuple):
+    """A kept receive whose request the program has freed; see `unsent.Kept`."""
+
+    request: HostReceiveRequest
+    nbytes: int = 0
+
+    def has_ended(self) -> bool:
+        return self.request.Test()
 
 
 class HostLanding(Follows):
@@ -77,6 +90,16 @@ class HostLanding(Follows):
         self._buf = None
         if self._memory is not None:
             self._memory = None
+
+    @property
+    def may_have_envelope(self) -> bool:
+        """Whether a device array's message may arrive."""
+        return isinstance(self._comm, Base) and (places.host_arrays() or driver.is_there())
+
+    def keep(self, request: HostReceiveRequest) -> None:
+        """Complete a request that no call completes, once its message has come."""
+        self.is_claimed = True
+        self._comm.endpoint.postbox.receives.unsent.keep_message(_Left(request))
 
     def abandon(self) -> None:
         """Read the data that no call will fetch, so that its sender can reuse its memory."""

@@ -103,10 +103,12 @@ def ireceive(
     buf: Any,
     probed: ProbedMessage | None = None,
 ) -> MPI.Request:
-    """Begin to receive into a host array by mpi4py's ``start(buf)``."""
+    """Begin to receive into a host array by mpi4py's ``start(buf)``, a function of C."""
     spec, view = _viewed(buf)
-    request = HostReceiveRequest(start(spec))
+    # Python runs no signal handler between MPI's return and the assignment: it does after calls of functions.
+    (begun,) = map(start, (spec,))
     try:
+        request = HostReceiveRequest(begun)
         request.landing = landing = HostLanding(view, HostLanding.end)
         landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
         if has_own_datatype(buf):
@@ -115,7 +117,7 @@ def ireceive(
             return going_on(request)
         follow(landing)
     except BaseException:
-        take_back(comm, request, buf)
+        take_back(comm, begun, buf)
         raise
     return request
 
@@ -140,16 +142,18 @@ def ireceive_plain(
     """Begin to receive a NumPy array by mpi4py's ``start(comm, array, source, tag)``."""
     try:
         view = memoryview(array)
-        request = HostReceiveRequest(start(comm, view, source, tag))
+        # See `ireceive`.
+        (begun,) = map(start, (comm,), (view,), (source,), (tag,))
     except (TypeError, ValueError, BufferError):
         # Let mpi4py raise its own exception.
         return start(comm, array, source, tag)
     try:
+        request = HostReceiveRequest(begun)
         request.landing = landing = HostLanding(view, _end)
         landing._comm, landing._buf, landing.is_claimed = comm, array, False
         follow(landing)
     except BaseException:
-        take_back(comm, request, array)
+        take_back(comm, begun, array)
         raise
     return request
 
