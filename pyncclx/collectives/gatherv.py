@@ -7,20 +7,15 @@ from typing import Any
 from ..derived.calls import ONE, VECTOR
 from ..launch.call import Call
 from ..team.base import IntraBase as Intracomm
-from .blocks import pack_blocks
-from .calls import announced_call
 from .lowering import lowered_by
-from .rooted import Rooted, rooted
+from .rooted import Rooted, rooted, rooted_call
 from .transports import choose_announced
 
-# Only root has all counts, so messages carry their lengths.
 choose = choose_announced("gatherv")
 
 
 def _lower(comm: Intracomm, given: Rooted) -> Call:
-    send, recv = given.address, given.whole
-    arguments = pack_blocks(given.blocks, send=send, recv=recv, nbytes=given.nbytes, root=given.root)
-    return announced_call("Gatherv", choose, arguments, given.buffers, (f"root {given.root}",), given.root)
+    return rooted_call(given, choose)
 
 
 @lowered_by(_lower, ONE, VECTOR, at_root="recvbuf")

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
-from ..launch.call import is_in_place
+from ..launch.call import Call, is_in_place
+from ..memory.parameters import MoveArgs
 from ..operations import COLLECTIVES
 from ..team.base import IntraBase as Intracomm
 from .arguments import check_fits, check_not_in_place, check_root, rooted_on_host
-from .blocks import Blocks, check_room, resolve_blocks, resolve_equal
+from .blocks import Blocks, check_room, pack_blocks, resolve_blocks, resolve_equal
+from .calls import announced_call, move_call
+from .transports import Choose
 
 
 class Rooted(NamedTuple):
@@ -30,9 +33,13 @@ class Rooted(NamedTuple):
         return COLLECTIVES[self.operation].on_all_ranks == "sendbuf"
 
     @property
-    def whole(self) -> int:
-        """Address of root's buffer. Kernels of other ranks ignore it."""
-        return self.address if self.blocks is None else self.blocks.buffer.address
+    def ends(self) -> tuple[int, int]:
+        """Addresses to send from and to receive at.
+
+        Kernels of other ranks ignore that of root's buffer.
+        """
+        whole = self.address if self.blocks is None else self.blocks.buffer.address
+        return (self.address, whole) if self.gathers else (whole, self.address)
 
 
 def rooted(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, equal: bool) -> Rooted | None:
@@ -68,6 +75,18 @@ def rooted(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, 
     (check_fits if equal else check_room)(operation, sent, received)
     buffers = (buffer, blocks.buffer) if gathers else (blocks.buffer, buffer)
     return Rooted(operation, root, buffer.address, buffer.nbytes, blocks, buffers, equal)
+
+
+def rooted_call(given: Rooted, choose: Choose) -> Call:
+    """Return the call inside a node."""
+    operation, root, nbytes, (send, recv) = given.operation, given.root, given.nbytes, given.ends
+    if given.equal:
+        return move_call(
+            operation, choose, MoveArgs(send=send, recv=recv, nbytes=nbytes, root=root), given.buffers, root
+        )
+    # Only root has all counts, so messages carry their lengths.
+    arguments = pack_blocks(given.blocks, send=send, recv=recv, nbytes=nbytes, root=root)
+    return announced_call(operation, choose, arguments, given.buffers, (f"root {root}",), root)
 
 
 def _resolve(operation: str, name: str, own: Any) -> Buffer:

@@ -6,20 +6,16 @@ from typing import Any
 
 from ..derived.calls import BLOCKS, ONE
 from ..launch.call import Call
-from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
-from .calls import move_call
 from .lowering import lowered_by
-from .rooted import Rooted, rooted
+from .rooted import Rooted, rooted, rooted_call
 from .transports import choose_spans
 
 choose = choose_spans("scatter", both_ways=False)
 
 
 def _lower(comm: Intracomm, given: Rooted) -> Call:
-    root = given.root
-    args = MoveArgs(send=given.whole, recv=given.address, nbytes=given.nbytes, root=root)
-    return move_call("Scatter", choose, args, given.buffers, root)
+    return rooted_call(given, choose)
 
 
 @lowered_by(_lower, BLOCKS, ONE, at_root="sendbuf")

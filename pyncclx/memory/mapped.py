@@ -6,7 +6,7 @@ Kernels read and write it in place. `comm.Alloc` allocates it; `comm.Register` r
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -23,7 +23,7 @@ Key = TypeVar("Key")
 Handle = TypeVar("Handle", int, bytes, int | bytes)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """Memory of each rank of a communicator, of any length, mapped by all ranks.
 
@@ -89,15 +89,8 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
         memory.close()
         raise
     memory.close_fd()
-    return Window(
-        number=number,
-        memory=memory,
-        owner=device.owner(memory, RETIRED.get().add),
-        bases=_bases(comm, memory.address, peers),
-        addresses=addresses,
-        sizes=sizes,
-        peers=tuple(peers.values()),
-    )
+    owner = device.owner(memory, RETIRED.get().add)
+    return Window(number, memory, owner, _bases(comm, memory.address, peers), addresses, sizes, tuple(peers.values()))
 
 
 def _allocate(device: Device, nbytes: int) -> Shared:
@@ -129,15 +122,7 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
     others = [rank for rank, size in enumerate(sizes) if size and rank != comm.rank]
     sized = {rank: (exported[rank], sizes[rank]) for rank in others}
     peers = mpi_bootstrap.agree(comm, lambda: map_each(device.open_exported, sized), undo=_unmap_all)
-    return Window(
-        number=number,
-        memory=memory,
-        owner=None,
-        bases=_bases(comm, memory.address, peers),
-        addresses=addresses,
-        sizes=sizes,
-        peers=tuple(peers.values()),
-    )
+    return Window(number, memory, None, _bases(comm, memory.address, peers), addresses, sizes, tuple(peers.values()))
 
 
 def exchange_handles(
@@ -188,9 +173,5 @@ def _bases(comm: MPI.Intracomm, own: int, peers: Mapping[int, Peer]) -> tuple[in
 
 
 def _unmap_all(peers: Mapping[Key, Peer]) -> None:
-    _unmap(peers.values())
-
-
-def _unmap(peers: Iterable[Peer]) -> None:
-    for peer in peers:
+    for peer in peers.values():
         peer.close()

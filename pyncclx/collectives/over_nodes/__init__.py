@@ -1,9 +1,9 @@
 """Collectives over several nodes: lowerings of the descriptions of `collectives`.
 
 A lowering makes a `SpanningCall` (`nodes/program.py`), whose `compose` adds steps to a `Composition`: kernels among the
-ranks of the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any. A file's
-`explain` describes the steps, and its `ON_HOST`, if it has one, the host exchange of messages that `Spanning.is_short`
-accepts.
+ranks of the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any.
+For `Comm.explain`, a file's `HOW`, or else that of `movement.py`, describes the steps, its `HOW_SHORT` those of
+messages up to `SHORT_NBYTES`, and its `ON_HOST` the host exchange of messages that `Spanning.is_short` accepts.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ from . import (
     barrier,
     bcast,
     exchanges,
+    movement,
     reduce,
     reduce_scatter,
     scan,
@@ -51,11 +52,13 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
         if name is None:
             return folded
         return f"NCCL's {name} if no order of the ranks changes the bits, or comm.deterministic is False; else {folded}"
-    return _explain(operation, places, nbytes)
+    return _explain(operation, nbytes)
 
 
-def _explain(operation: str, places: Places, nbytes: int) -> str:
-    return str(_FILE[operation].explain(places, nbytes))
+def _explain(operation: str, nbytes: int) -> str:
+    file = _FILE[operation]
+    is_short = nbytes <= getattr(file, "SHORT_NBYTES", -1)
+    return file.HOW_SHORT if is_short else getattr(file, "HOW", movement.HOW)
 
 
 def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
@@ -74,4 +77,4 @@ def _folded(operation: str, places: Places, nbytes: int) -> str:
         return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"
     if operation == "Reduce" and reduce.is_broadcast(places):
         return "NCCL's broadcast of the other rank's vector, then a fold: each rank is alone on its node"
-    return _explain(operation, places, nbytes)
+    return _explain(operation, nbytes)

@@ -21,6 +21,7 @@ from .inside import allgatherv_call
 from .pieces import Span, blocks, spans_of
 
 ON_HOST = "each rank's block goes to all others"
+HOW = "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
 
 
 def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
@@ -38,11 +39,6 @@ def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
 
 
 allgatherv = allgather
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how an allgather runs, for `Comm.explain`."""
-    return "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:

@@ -22,6 +22,8 @@ from .pieces import Span, aligned
 from .rail_fold import RailFold
 
 ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
+HOW_SHORT = "a fold inside each node, an exchange of the nodes' results, a fold of these"
+HOW = "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
 SHORT_NBYTES = 32 << 10  # longest short vector; not measured
 # Shortest vector for NCCL's allreduce instead of its allgather and a fold. The former took 1.16 times as long as the
 # latter for 2 MB, 0.92 times for 8 MB. Two nodes of one H200 each, 26 November 2026.
@@ -34,13 +36,6 @@ ALONE_SEGMENT_NBYTES = 32 << 20
 def allreduce(comm: Intracomm, given: Reduction) -> SpanningCall:
     """Lower Allreduce."""
     return reduction_call(comm, given, compose, nbytes=given.nbytes)
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Allreduce runs, for `Comm.explain`."""
-    if nbytes <= SHORT_NBYTES:
-        return "a fold inside each node, an exchange of the nodes' results, a fold of these"
-    return "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
 
 
 def compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from functools import partial
 
 from ...nodes.composition import Composition
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from ..alltoall import Exchange
 from ..transformed import Arguments
-from .movement import HOW, apart, blocks_at, exchange
+from .movement import apart, blocks_at, exchange
 
 ON_HOST = "all of each rank's blocks go to all others"
 
@@ -31,11 +30,6 @@ def alltoall(comm: Intracomm, given: Exchange | Arguments) -> SpanningCall:
         buffers=(send, recv),
         signature=(recv.nbytes,),
     )
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Alltoall runs, for `Comm.explain`."""
-    return HOW
 
 
 def _compose(composition: Composition, *, send: int, recv: int, nbytes: int) -> None:

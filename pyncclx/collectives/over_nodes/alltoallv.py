@@ -15,16 +15,21 @@ import numpy as np
 from ...memory.parameters import AlltoallvArgs
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import DynamicCall
 from ..calls import FixedCounts
+from . import movement
 from .alltoallv_segments import compose_segments
 from .device_numbers import WORD_NBYTES, exchange_numbers, place, read, write, write_outputs
 from .exchanges import to_each
-from .movement import HOW, exchange
+from .movement import exchange
+
+HOW = (
+    f"{movement.HOW}; of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows "
+    "that they name, whatever the size: no number that all ranks have bounds what two of them move"
+)
 
 _PAIR_NBYTES = 2 * WORD_NBYTES  # number of a rank's rows, and where they begin in sendbuf
 
@@ -41,15 +46,6 @@ def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall
         signature = *signature, f"{segments.number} segments"
         compose = partial(compose_segments, arguments=arguments, segments=segments)
     return SpanningCall(operation="Alltoallv", compose=compose, buffers=buffers, signature=signature)
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Alltoallv runs, for `Comm.explain`."""
-    by_counts = (
-        "of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows that they "
-        "name, whatever the size: no number that all ranks have bounds what two of them move"
-    )
-    return f"{HOW}; {by_counts}"
 
 
 def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:

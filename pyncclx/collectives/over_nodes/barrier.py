@@ -7,22 +7,17 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..barrier import Signals, barrier_call
 
 ON_HOST = "a message of each rank to all others"
+HOW = "a barrier inside each node, and a byte to each other node"
 
 
 def barrier(comm: Intracomm, given: Signals) -> SpanningCall:
     """Lower Barrier."""
     return SpanningCall(operation="Barrier", compose=_compose)
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Barrier runs, for `Comm.explain`."""
-    return "a barrier inside each node, and a byte to each other node"
 
 
 def _compose(composition: Composition) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..bcast import Broadcast
@@ -20,6 +19,8 @@ from .inside import allgatherv_call, bcast_call, blocks_from, scatterv_call
 from .pieces import Span
 
 ON_HOST = "root sends to all ranks"
+HOW_SHORT = "root sends to one rank of each node, and a kernel copies inside each"
+HOW = "a piece for each rank of root's node, over rails to the other nodes, and to all ranks of each"
 SHORT_NBYTES = 64 << 10  # longest short message; not measured
 _UNIT = 16
 
@@ -35,13 +36,6 @@ def bcast(comm: Intracomm, given: Broadcast) -> SpanningCall:
         signature=(nbytes, root),
         empty=nbytes == 0,
     )
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Bcast runs, for `Comm.explain`."""
-    if nbytes <= SHORT_NBYTES:
-        return "root sends to one rank of each node, and a kernel copies inside each"
-    return "a piece for each rank of root's node, over rails to the other nodes, and to all ranks of each"
 
 
 def _compose(composition: Composition, *, address: int, nbytes: int, root: int) -> None:

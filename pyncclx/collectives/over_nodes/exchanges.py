@@ -6,13 +6,12 @@ from functools import partial
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..alltoallw import Sides, with_packed
 from ..calls import FixedCounts
 from ..rooted import Rooted
-from .movement import HOW, apart, exchange
+from .movement import apart, exchange
 
 
 def gather(comm: Intracomm, given: Rooted) -> SpanningCall:
@@ -48,11 +47,6 @@ def alltoallw(comm: Intracomm, given: Sides) -> SpanningCall:
 
 
 neighbors = alltoallw
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how these operations run, for `Comm.explain`."""
-    return HOW
 
 
 def to_each(operation: str, given: FixedCounts) -> SpanningCall:

@@ -18,16 +18,12 @@ from .movement import exchange
 from .pieces import Span, aligned
 
 ON_HOST = "each rank's vector goes to root, which folds those of each node, and then of the nodes"
+HOW = "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root"
 
 
 def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
     """Lower Reduce."""
     return reduction_call(comm, given, _compose, nbytes=given.nbytes, root=given.root)
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Reduce runs, for `Comm.explain`."""
-    return "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root"
 
 
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:

@@ -19,6 +19,7 @@ from .folding import Folding, fold_from_all, fold_shared, part_of_node, reductio
 from .pieces import Span, aligned, blocks, spans_of
 
 ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
+HOW = "a fold inside the node for each node, whose ranks get the results over rails and fold them"
 GATHERED_NBYTES = 4 << 10  # longest vector that NCCL's allgather moves whole
 # Longest vector for NCCL's reduce-scatter instead of sends, receives and a fold. The former took 0.70 times as long as
 # the latter for 8 KB, 1.10 times for 32 KB. Two nodes of one H200 each, 27 November 2026.
@@ -32,11 +33,6 @@ def reduce_scatter(comm: Intracomm, given: Reduction) -> SpanningCall:
 
 
 reduce_scatter_block = reduce_scatter
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how a reduce-scatter runs, for `Comm.explain`."""
-    return "a fold inside the node for each node, whose ranks get the results over rails and fold them"
 
 
 def is_gathered(places: Places, nbytes: int) -> bool:

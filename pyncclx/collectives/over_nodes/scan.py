@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
@@ -15,15 +14,12 @@ from .folding import Folding, reduction_call
 from .movement import exchange
 from .pieces import aligned
 
+HOW = "each vector goes to all ranks above its own, which fold; memory and traffic grow with the ranks"
+
 
 def scan(comm: Intracomm, given: Reduction) -> SpanningCall:
     """Lower Scan and Exscan."""
     return reduction_call(comm, given, _compose, nbytes=given.nbytes, inclusive=given.operation == "Scan")
-
-
-def explain(places: Places, nbytes: int) -> str:
-    """Describe how Scan and Exscan run, for `Comm.explain`."""
-    return "each vector goes to all ranks above its own, which fold; memory and traffic grow with the ranks"
 
 
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, inclusive: bool) -> None:
