@@ -284,6 +284,9 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
         attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
         comm.Set_attr(keyval, attribute)
     state = comm._state = attribute.state
+    if state.identity is not None and len(state.identity.world) != cast(MPI.Comm, comm).size:
+        # Open MPI's `Shrink` copies attributes to a communicator of fewer processes.
+        state.identity = identity_of(cast(MPI.Comm, comm))
     comm._hold, state.comm = state.hold(), MPI.Comm(cast(MPI.Comm, comm))
     return state
 

@@ -1,8 +1,11 @@
 """What a communicator is to its ranks: of many ranks, as little as possible is kept."""
 
 import pytest
+from mpi4py import MPI
 
+import pyncclx
 from pyncclx.recording.identity import Identity, compact
+from pyncclx.team import state
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,13 @@ def test_a_range_is_written_as_other_ranks_are():
     texts = {Identity("comm", world, (), 3).text("name", 1) for world in (range(4), (0, 1, 2, 3))}
     assert len(texts) == 1
     assert '"world": [0, 1, 2, 3]' in texts.pop()
+
+
+def test_a_copied_attribute_of_more_processes_is_that_of_another_communicator():
+    """Open MPI copies attributes in Shrink, too."""
+    made, copied = MPI.COMM_SELF.Dup(), state.State(None, Identity("comm", range(4), (), 0))
+    made.Set_attr(state._KEYVAL.get(), state._Attribute(copied))
+    shrunk = pyncclx.Communicator(made)
+    world = MPI.Group.Translate_ranks(shrunk.Get_group(), [0], MPI.COMM_WORLD.Get_group())
+    assert list(state.state_of(shrunk).identity.world) == list(world)
+    shrunk.Free()
