@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
+from ..requests.host_receive import SentToItself
 from ..requests.open_receives import LOCK
-from ..requests.sent_to_itself import SentToItself
 from ..system.process import held
 from .envelope import may_be_envelope, unpack
 from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from mpi4py import MPI
 
 from .failures import Failures
-from .host_receive import HostReceive, HostReceiveRequest
-from .sent_to_itself import SentToItself
+from .host_receive import HostReceive, HostReceiveRequest, SentToItself
 from .shown import hide
 from .status import copy_status, has_ended
 from .work import NOTHING, Finisher, Wait, Work, finish, wait_for

@@ -1,8 +1,12 @@
-"""Requests of receives into host arrays, to which a peer may send a device array."""
+"""Requests of receives that MPI alone does not complete.
+
+A peer may send a device array to a receive into a host array. An object that a probe has found has been sent again.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from typing import Any, Literal
 
 from mpi4py import MPI
 
@@ -14,46 +18,16 @@ _wait = MPI.Request.Wait
 ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
-class Landing(Protocol):
-    """The memory that MPI receives a host array into, checked for an envelope.
-
-    Attributes
-    ----------
-    is_claimed : bool
-        Whether a method of the request examines the message. If not, it is examined when mpi4py ends the request.
-    """
-
-    is_claimed: bool
-
-    def is_complete(self, status: MPI.Status) -> bool:
-        """Return whether all data of a message that MPI has received is in the array.
-
-        If so, set the status, which MPI's receive has filled in.
-        """
-
-    def complete(self, status: MPI.Status) -> None:
-        """Wait for the data of a message that MPI has received, and set its status."""
-
-    @property
-    def may_have_envelope(self) -> bool:
-        """Whether a device array's message may arrive."""
-
-    def keep(self, request: HostReceiveRequest) -> None:
-        """Complete a request that no call completes, once its message has come."""
-
-    def abandon(self) -> None:
-        """Read the data that no call will fetch, so that its sender can reuse its memory."""
-
-
 class HostReceive(MPI.Request):
     """A receive into a host array. Its completion replaces an envelope by the data.
 
     Attributes
     ----------
-    landing : Landing
+    landing : HostLanding
+        The memory that MPI receives into (`messages/host/landing.py`).
     """
 
-    landing: Landing
+    landing: Any
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the message and its data. As mpi4py's `Wait`."""
@@ -115,11 +89,9 @@ class HostReceive(MPI.Request):
         if status is None:
             status = MPI.Status()
         has_come = self.has_come(status)
-        return has_come is None or (has_come and self.landing.is_complete(status))
+        return has_come is None or (has_come and bool(self.landing.is_complete(status)))
 
-    def get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the data has arrived, without completing the request."""
-        return self.Get_status(status)
+    get_status = Get_status
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Wait for the message and its data; return None because there is no object."""
@@ -142,3 +114,54 @@ class HostReceiveRequest(HostReceive):
         left.landing = self.landing
         left.landing.keep(left)
         set_handle(self, handle_of(MPI.REQUEST_NULL))
+
+class SentToItself(MPI.Request):
+    """Request of an object that a probe has found and this process sends to itself.
+
+    Completing it sets the source and tag of the message that the probe has found.
+    """
+
+    def __new__(cls, request: MPI.Request, *_: Any) -> SentToItself:
+        """Return a copy of `request`. mpi4py's constructor takes no other argument."""
+        return super().__new__(cls, request)
+
+    def __init__(self, request: MPI.Request, source: int, tag: int) -> None:
+        self._source, self._tag = source, tag
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """Wait for the object and return it. As mpi4py's `wait`."""
+        return self._completed(super().wait, status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """Return whether the object is there, and the object. As mpi4py's `test`."""
+        result: tuple[bool, Any] = self._completed(super().test, status)
+        return result
+
+    def Wait(self, status: MPI.Status | None = None) -> Any:
+        """Wait for the message, and return True. As mpi4py's `Wait`."""
+        return self._completed(super().Wait, status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Complete the request if it has ended; return whether it had."""
+        return bool(self._completed(super().Test, status))
+
+    def Get_status(self, status: MPI.Status | None = None) -> bool:
+        """Return whether the request has ended, without completing it."""
+        is_over = super().Get_status(status)
+        if is_over and self:
+            self._set_origin(status)
+        return is_over
+
+    get_status = Get_status
+
+    def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
+        is_active = bool(self)
+        result = method(status)
+        if is_active and not self:
+            self._set_origin(status)
+        return result
+
+    def _set_origin(self, status: MPI.Status | None) -> None:
+        if status is not None:
+            status.Set_source(self._source)
+            status.Set_tag(self._tag)

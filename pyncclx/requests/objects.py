@@ -8,10 +8,9 @@ from typing import Any
 from mpi4py import MPI
 
 from .completing import OwnRequest, Statuses, as_many, complete_asking, complete_if_over
-from .failures import Failures, of_request
+from .failures import Failures
 from .host_receive import HostReceive
-from .several import Requests, fill_first, first, test, test_each
-from .status import fill_empty
+from .several import Requests, fill_first, first, test, test_any, test_each
 
 
 class ObjectRequests(Requests):
@@ -49,19 +48,7 @@ class ObjectRequests(Requests):
 
         Return its index, whether there is one, and its object. As mpi4py's `testany`.
         """
-        is_any_active = False
-        for index, request in enumerate(requests):
-            try:
-                over, message = _test_object(request, MPI.Status() if status is None else status)
-            except Exception as error:
-                of_request(error, index)
-                raise
-            if over:
-                return index, True, message
-            is_any_active |= over is not None
-        if not is_any_active and status is not None:
-            fill_empty(status)
-        return MPI.UNDEFINED, not is_any_active, None
+        return test_any(requests, status, lambda request: _test_object(request, status or MPI.Status()))
 
     @classmethod
     def waitsome(

@@ -55,23 +55,7 @@ class Queries(OwnRequest):
         _set_first(statuses, [found[index] for index in indices])
         return indices
 
-    @classmethod
-    def get_status_all(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
-        """Return whether all requests have ended, without completing any."""
-        return cls.Get_status_all(requests, statuses)
-
-    @classmethod
-    def get_status_any(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
-        """Return the index of a request that has ended, and True; complete none.
-
-        See `Get_status_any`.
-        """
-        return cls.Get_status_any(requests, status)
-
-    @classmethod
-    def get_status_some(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
-        """Return the indices of the requests that have ended, without completing any."""
-        return cls.Get_status_some(requests, statuses)
+    get_status_all, get_status_any, get_status_some = Get_status_all, Get_status_any, Get_status_some
 
 
 def _look(requests: Sequence[MPI.Request]) -> tuple[list[MPI.Status], list[bool | None]]:

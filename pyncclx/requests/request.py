@@ -80,9 +80,7 @@ class Request(ObjectRequests):
             self._work.fill(status)
         return over
 
-    def get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the operation has ended, without completing the request."""
-        return self.Get_status(status)
+    get_status = Get_status
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Make the current stream wait. Return None, because there is no object."""
@@ -104,9 +102,7 @@ class Request(ObjectRequests):
         """
         (self._work if self.is_active else NOTHING).cancel()
 
-    def cancel(self) -> None:
-        """Cancel a receive that no message has matched. As mpi4py's `cancel`."""
-        self.Cancel()
+    cancel = Cancel
 
     def Free(self) -> None:
         """Free the request. As mpi4py's `Free`. A message that is under way completes.

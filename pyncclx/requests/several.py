@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from mpi4py import MPI
 
@@ -66,19 +66,7 @@ class Requests(Queries):
 
         As mpi4py's `Testany`. If no request is active, return MPI.UNDEFINED and True.
         """
-        is_any_active = False
-        for index, request in enumerate(requests):
-            try:
-                over = test(request, status)
-            except Exception as error:
-                of_request(error, index)
-                raise
-            if over:
-                return index, True
-            is_any_active |= over is not None
-        if not is_any_active and status is not None:
-            fill_empty(status)
-        return MPI.UNDEFINED, not is_any_active
+        return test_any(requests, status, lambda request: (test(request, status), None))[:2]
 
     @classmethod
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
@@ -110,6 +98,29 @@ def first(test: Callable[[], _T], is_enough: Callable[[_T], bool]) -> _T:
     while not is_enough(result := test()):
         os.sched_yield()
     return result
+
+
+def test_any(
+    requests: Sequence[MPI.Request], status: MPI.Status | None, test: Callable[[MPI.Request], tuple[bool | None, Any]]
+) -> tuple[int, bool, Any]:
+    """Return the index of the first request that is over, True, and its object.
+
+    `test` completes a request if it is over; it returns whether it was, None if inactive, and its object. If no
+    request is over, return MPI.UNDEFINED, and whether none is active.
+    """
+    is_any_active = False
+    for index, request in enumerate(requests):
+        try:
+            over, message = test(request)
+        except Exception as error:
+            of_request(error, index)
+            raise
+        if over:
+            return index, True, message
+        is_any_active |= over is not None
+    if not is_any_active and status is not None:
+        fill_empty(status)
+    return MPI.UNDEFINED, not is_any_active, None
 
 
 def fill_first(statuses: Statuses, found: Sequence[MPI.Status], indices: Sequence[int], failures: Failures) -> None:

@@ -13,9 +13,8 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
-from ..requests.host_receive import HostReceive
+from ..requests.host_receive import HostReceive, SentToItself
 from ..requests.objects import ObjectRequests
-from ..requests.sent_to_itself import SentToItself
 from .stand_ins import StandIn
 
 

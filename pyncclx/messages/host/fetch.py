@@ -15,7 +15,7 @@ from ...backends import Event
 from ...errors import PeerTimeout
 from ...recording.failures import noted
 from ...requests.open_receives import LOCK
-from ..envelope import EMPTY, ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
+from ..envelope import ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
 from ..memory.opened import can_read
 from ..plan import plan_of
 from ..receive import Incoming
@@ -73,7 +73,7 @@ class HostFetch:
                 # A launch may let other messages go on, and so call this again.
                 if self._is_beginning:
                     return False
-                if self._incoming is None and not self._can_read():
+                if self._incoming is None and not can_read(self._endpoint, self._envelope):
                     return self._failure() is not None
                 self._is_beginning = True
                 try:
@@ -81,9 +81,6 @@ class HostFetch:
                 finally:
                     self._is_beginning = False
         return self._end is not None and self._end.is_over()
-
-    def _can_read(self) -> bool:
-        return self._envelope.transport in (EMPTY, INLINE) or can_read(self._endpoint, self._envelope)
 
     def _failure(self) -> Exception | None:
         self._endpoint.check()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...backends import Device, Event
-from ..progress.unsent import Unsent, Used
+from ..progress.unsent import Kept, Unsent
 
 # The shortest message in pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).
 PINNED_NBYTES = 16 << 10
@@ -71,7 +71,7 @@ class Scratch:
     def drop(self, memory: Any, copied: Event | None = None) -> None:
         """Free memory after the copy from it has ended."""
         if copied is not None:
-            self._unsent.keep_message(Used(copied, memory))
+            self._unsent.keep_message(Kept(copied.is_over, memory))
 
     def _reclaim(self) -> None:
         """Test the queue's next copies, and reuse the pieces of those that have ended.

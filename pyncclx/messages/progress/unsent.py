@@ -9,16 +9,17 @@ memory that MPI, a receiver or a stream still uses.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet, ref
 
 from mpi4py import MPI
 
 from mpi_bootstrap.waiting import let_go_on
 
-from ...backends import Device, Event
+from ...backends import Device
 from ...requests.open_receives import LOCK
 from ...system.process import held
 from .watcher import Watcher
@@ -36,37 +37,23 @@ _FOR_ONE = 2
 _LOST: list[Any] = held([])
 
 
-class Kept(Protocol):
-    """A message whose memory the library keeps, because no call completes it."""
+class Kept(NamedTuple):
+    """Memory that the library keeps, with a message or without, until its use has ended.
 
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes that it occupies in device memory."""
+    `Unsent` keeps other objects with `has_ended` and `nbytes`, too.
 
-    def has_ended(self) -> bool:
-        """Return whether its memory is no longer used. Raise if it can never complete."""
+    Attributes
+    ----------
+    has_ended : callable
+        Returns whether the memory is unused. Raises if its use can never end.
+    memory : object
+    nbytes : int
+        The size in device memory.
+    """
 
-
-class _Sent(NamedTuple):
-    """A send of MPI that no call completes, with its memory."""
-
-    request: MPI.Request
+    has_ended: Callable[[], bool]
     memory: Any
     nbytes: int = 0
-
-    def has_ended(self) -> bool:
-        return self.request.Test()
-
-
-class Used(NamedTuple):
-    """Memory that work on a stream uses until the event `end`."""
-
-    end: Event
-    memory: Any
-    nbytes: int = 0
-
-    def has_ended(self) -> bool:
-        return self.end.is_over()
 
 
 class Follows(ref[Any]):
@@ -114,7 +101,7 @@ class Unsent:
         # Sends that a call will complete.
         self._open = WeakSet[Any]()
         # Messages that no call waits for.
-        self._kept: deque[Kept] = deque()
+        self._kept: deque[Any] = deque()
 
     def __bool__(self) -> bool:
         return self._follows() or bool(self._open or self._kept or self.dropped)
@@ -174,7 +161,7 @@ class Unsent:
             return
         with LOCK:
             if not has_ended:
-                self._kept.appendleft(tuple.__new__(_Sent, (request, memory, 0)))
+                self._kept.appendleft(tuple.__new__(Kept, (request.Test, memory, 0)))
                 if self._watcher.asleep:
                     self._watcher.wake()
             if len(self._kept) > _AT_A_LOOK or self.dropped:
@@ -193,9 +180,9 @@ class Unsent:
         if not device.is_capturing(stream):
             end = device.event()
             end.record(stream)
-            self.keep_message(Used(end, memory))
+            self.keep_message(Kept(end.is_over, memory))
 
-    def keep_message(self, message: Kept) -> None:
+    def keep_message(self, message: Any) -> None:
         """Keep a message until its memory is no longer used. No call waits for it."""
         with LOCK:
             self._kept.appendleft(message)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Protocol
+from typing import Any
 
 from mpi4py import MPI
 
-from ...backends import Device
 from ...system import threads
 from ...system.mpi_library import before_finalize
 
@@ -28,27 +27,8 @@ LONGEST_PAUSE_S = 16e-3
 QUIET = 64
 # Seconds to wait at exit for a poll in progress.
 _END_S = 5.0
-
-
-class Receives(Protocol):
-    """The part of `ReceiveProgress` that the thread uses."""
-
-    device: Device
-
-    @property
-    def turn(self) -> int:
-        """Counter that changes when the program begins a request or polls for messages."""
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether no receive is open and MPI has no work left for any request."""
-
-    @property
-    def may_have_more(self) -> bool:
-        """Whether MPI may have work left that belongs to no request."""
-
-    def go_on(self) -> None:
-        """Do the work that peers may wait for."""
+#: `ReceiveProgress`, whose module imports this one.
+_Receives = Any
 
 
 class Watcher:
@@ -66,7 +46,7 @@ class Watcher:
 
     failure: BaseException | None = None
 
-    def __init__(self, receives: Receives) -> None:
+    def __init__(self, receives: _Receives) -> None:
         self.asleep = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._receives = receives
         self._posted = threads.Bell()
