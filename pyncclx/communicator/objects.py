@@ -11,10 +11,18 @@ from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
 from ..messages.progress.unsent import going_on, note_buffered
 from ..objects.broadcast import Share, open_broadcast, open_shares
-from ..objects.duplicate import meet_before_duplicate
 from ..objects.messages import Exchange, seal, withdraw
 from ..objects.opening import open_all
-from ..objects.operands import Operands, form_operand, is_reduced, listing, reduce_here, reduce_on_all, sealed_operand
+from ..objects.operands import (
+    Operands,
+    form_operand,
+    is_reduced,
+    listing,
+    meet_before_duplicate,
+    reduce_here,
+    reduce_on_all,
+    sealed_operand,
+)
 from ..objects.pickled import Packed, is_plain, pickled, take_apart
 from ..recovery.meetings import explains_failures
 from ..team.base import IntraBase

@@ -4,7 +4,7 @@ Kernels move the data of the arrays, and MPI moves the rest. The steps of ``comm
 
 1. `communicator/objects.py`: `send` calls `pickled.py` to find device arrays. Without any, the call is mpi4py's.
 2. `pickled.py` splits the object into its arrays and a pickle of all but their data.
-3. If the arrays are short, `short.py` adds a copy of their data to the pickle. Otherwise `messages.py` offers a copy
+3. If the arrays are short, `Short` adds a copy of their data to the pickle. Otherwise `messages.py` offers a copy
    like `Isend`: `packed_arrays.py` packs it into one block of device memory, and an envelope locates the block. mpi4py
    sends the pickle, the arrays' forms and the envelope as one object. The library keeps the copy until it has been
    read.

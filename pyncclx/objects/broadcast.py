@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import backends
 from ..arrays.buffers import Buffer
 from ..collectives.allgatherv import allgatherv
 from ..collectives.bcast import bcast
@@ -21,8 +20,7 @@ from ..team.state import state_of
 from ..team.team import Team
 from .libraries import Form
 from .packed_arrays import PackedArrays, block, temporary
-from .pickled import Pickled, put_together
-from .short import Short
+from .pickled import Pickled, Short, put_together
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase
@@ -39,7 +37,7 @@ class Share:
     @classmethod
     def of(cls, comm: IntraBase, contents: Pickled, operation: str) -> tuple[Share | Short, PackedArrays]:
         """Return an object's share, or a `Short` of a short one, and its packed arrays."""
-        packed = PackedArrays.of(backends.select(), contents.arrays)
+        packed = PackedArrays.of(contents.arrays)
         if packed.is_short:
             return Short.of(comm, contents, packed, operation), packed
         return cls(contents.stream, contents.buffers, packed.forms), packed
@@ -56,20 +54,20 @@ def open_broadcast(comm: IntraBase, share: Share, own: PackedArrays | None, root
     memory for the arrays: otherwise they would wait for a rank that failed.
     """
     if not has_kernels(comm):
-        data = MPI.Comm.bcast(comm, None if own is None else own.download(backends.select()), root)
-        return share.open(PackedArrays.like(backends.select(), share.forms).upload(backends.select(), data))
+        data = MPI.Comm.bcast(comm, None if own is None else own.download(), root)
+        return share.open(PackedArrays.like(share.forms).upload(data))
 
     def prepare(team: Team) -> tuple[PackedArrays, Buffer]:
-        made = PackedArrays.like(team.device, share.forms)
-        data = made.block(team.device)
+        made = PackedArrays.like(share.forms)
+        data = made.block()
         if own is not None:
-            own.pack(team.device, data.address)
+            own.pack(data.address)
         return made, data
 
-    team, (made, data) = comm.meet(prepare)
+    _, (made, data) = comm.meet(prepare)
     by_new_kernel(comm, bcast, data, root)
     if len(made.arrays) > 1:
-        made.unpack(team.device, data.address)
+        made.unpack(data.address)
     return share.open(finished(comm, made))
 
 
@@ -81,30 +79,30 @@ def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> 
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
     own = own if comm.rank in shares else None
     if not has_kernels(comm):
-        everything = MPI.Comm.allgather(comm, None if own is None else own.download(backends.select()))
+        everything = MPI.Comm.allgather(comm, None if own is None else own.download())
         for rank, share in shares.items():
-            new = PackedArrays.like(backends.select(), share.forms)
-            items[rank] = share.open(new.upload(backends.select(), everything[rank]))
+            new = PackedArrays.like(share.forms)
+            items[rank] = share.open(new.upload(everything[rank]))
         return items
 
     def prepare(team: Team) -> tuple[dict[int, PackedArrays], Buffer, Buffer]:
         device = team.device
-        made = {rank: PackedArrays.like(device, share.forms) for rank, share in shares.items()}
+        made = {rank: PackedArrays.like(share.forms) for rank, share in shares.items()}
         stream = next(iter(made.values())).stream
         data = temporary(device, sum(packed.nbytes for packed in made.values()), stream)
         mine = block(0, 0, None)
         if own is not None:
-            mine = own.block(device)
+            mine = own.block()
             if len(own.arrays) > 1:
-                own.pack(device, mine.address)
+                own.pack(mine.address)
         return made, mine, data
 
-    team, (made, mine, data) = comm.meet(prepare)
+    _, (made, mine, data) = comm.meet(prepare)
     counts = [made[rank].nbytes if rank in made else 0 for rank in range(comm.size)]
     displs = [0, *accumulate(counts)][:-1]
     by_new_kernel(comm, allgatherv, mine, [data, (counts, displs), MPI.BYTE])
     for rank, packed in made.items():
-        packed.unpack(team.device, data.address + displs[rank])
+        packed.unpack(data.address + displs[rank])
         items[rank] = shares[rank].open(finished(comm, packed))
     return items
 
@@ -124,8 +122,7 @@ def has_kernels(comm: IntraBase) -> bool:
 
 def finished(comm: IntraBase, packed: PackedArrays) -> list[Any]:
     """Return arrays whose data is enqueued; wait for it if the communicator blocks."""
-    device = backends.select()
-    arrays = packed.finish(device)
+    arrays = packed.finish()
     if comm.blocking == "host":
-        device.synchronize(packed.stream)
+        packed.device.synchronize(packed.stream)
     return arrays

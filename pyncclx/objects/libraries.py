@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from numpy import ndarray
 
@@ -41,62 +41,38 @@ class Form(NamedTuple):
     differentiated: bool = False
 
 
-class Library(Protocol):
-    """Array library."""
-
-    name: str
-
-    def moves(self, array: Any) -> bool:
-        """Return whether kernels can move an array; if not, its library pickles it."""
-
-    def order(self, array: Any) -> str | None:
-        """Return the order of elements, "C" or "F"; None if there are gaps between them."""
-
-    def packed(self, array: Any) -> Any:
-        """Return a copy in C order."""
-
-    def dtype(self, array: Any) -> Any:
-        """Return the array's element type."""
-
-    def is_number(self, array: Any) -> tuple[bool, bool]:
-        """Return whether kernels can reduce the elements, and whether they are integers."""
-
-    def empty(self, form: Form) -> Any:
-        """Return a new array on this process's device."""
-
-
-class _NumPyLike:
-    """NumPy, whose arrays are the host device's, and CuPy."""
+class Library:
+    """NumPy, whose arrays are the host device's, or CuPy; base of the other libraries."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def moves(self, array: Any) -> bool:
+        """Return whether kernels can move an array; if not, its library pickles it."""
         if self.name == "cupy":
             return _is_own_gpu(array.data.device_id)
         return bool(array.ndim and array.flags.writeable and not array.dtype.hasobject)
 
     def order(self, array: Any) -> str | None:
+        """Return the order of elements, "C" or "F"; None if there are gaps between them."""
         flags = array.flags
         return "C" if flags.c_contiguous else "F" if flags.f_contiguous else None
 
     def packed(self, array: Any) -> Any:
+        """Return a copy in C order."""
         return array.copy(order="C")
 
-    def dtype(self, array: Any) -> Any:
-        return array.dtype
-
     def is_number(self, array: Any) -> tuple[bool, bool]:
+        """Return whether kernels can reduce the elements, and whether they are integers."""
         kind = array.dtype.kind if array.dtype.isnative else ""
         return kind in _NUMBERS, kind in _INTEGERS
 
     def empty(self, form: Form) -> Any:
+        """Return a new array on this process's device."""
         return importlib.import_module(self.name).empty(form.shape, form.dtype, form.order)
 
 
-class _PyTorch:
-    name = "torch"
-
+class _PyTorch(Library):
     def moves(self, array: Any) -> bool:
         ours = array.device.type == "cpu" if host_arrays() else array.is_cuda
         if not ours or (array.is_cuda and not _is_own_gpu(array.device.index)):
@@ -113,9 +89,6 @@ class _PyTorch:
     def packed(self, array: Any) -> Any:
         return array.contiguous()
 
-    def dtype(self, array: Any) -> Any:
-        return array.dtype
-
     def is_number(self, array: Any) -> tuple[bool, bool]:
         is_bool = array.dtype is sys.modules["torch"].bool
         is_integer = not (is_bool or array.is_floating_point() or array.is_complex())
@@ -130,21 +103,13 @@ class _PyTorch:
         return torch.empty(form.shape[::-1], dtype=form.dtype, device=device).permute(*axes)
 
 
-class _Numba:
-    name = "numba"
-
+class _Numba(Library):
     def moves(self, array: Any) -> bool:
+        # Arrays with gaps are excluded, so none of Numba's is packed.
         return bool(not host_arrays() and (array.flags["C_CONTIGUOUS"] or array.flags["F_CONTIGUOUS"]))
 
     def order(self, array: Any) -> str | None:
         return "C" if array.flags["C_CONTIGUOUS"] else "F"
-
-    def packed(self, array: Any) -> Any:
-        # Only arrays with gaps are packed, and `moves` excludes them.
-        raise NotImplementedError
-
-    def dtype(self, array: Any) -> Any:
-        return array.dtype
 
     def is_number(self, array: Any) -> tuple[bool, bool]:
         # Numba arrays have no operators.
@@ -161,10 +126,10 @@ def _is_own_gpu(ordinal: int) -> bool:
 
 
 _LIBRARIES: dict[str, Library] = {
-    "numpy": _NumPyLike("numpy"),
-    "cupy": _NumPyLike("cupy"),
-    "torch": _PyTorch(),
-    "numba": _Numba(),
+    "numpy": Library("numpy"),
+    "cupy": Library("cupy"),
+    "torch": _PyTorch("torch"),
+    "numba": _Numba("numba"),
 }
 _CLASSES = (  # module, class, library
     ("cupy", "ndarray", "cupy"),

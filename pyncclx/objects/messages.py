@@ -26,8 +26,7 @@ from ..system.process import PerProcess
 from .libraries import Form
 from .opening import Opening, current, opener
 from .packed_arrays import PackedArrays, block
-from .pickled import Pickled, put_together
-from .short import Short
+from .pickled import Pickled, Short, put_together
 
 if TYPE_CHECKING:
     from ..messages.base import MessageBase
@@ -77,7 +76,7 @@ def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Seale
     began = events.now() if events.listeners else None
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(_SEND, dest, tag)
-    device, packed = endpoint.device, PackedArrays.of(endpoint.device, contents.arrays)
+    device, packed = endpoint.device, PackedArrays.of(contents.arrays)
     data = None if packed.is_short else _copy(endpoint, packed)
     if data is None:
         return Short.of(comm, contents, packed, _SEND)
@@ -105,10 +104,10 @@ def _copy(endpoint: Endpoint, packed: PackedArrays) -> Buffer | None:
     if not endpoint.postbox.receives.unsent.has_room(packed.nbytes, MOST_KEPT_NBYTES):
         return None
     try:
-        data = packed.new_block(endpoint.device)
+        data = packed.new_block()
     except MemoryError:
         return None
-    packed.pack(endpoint.device, data.address)
+    packed.pack(data.address)
     return data
 
 
@@ -166,8 +165,8 @@ def open_sealed(
     try:
         endpoint.check()
         let_receives_leave()
-        packed = PackedArrays.like(endpoint.device, forms)
-        data = packed.block(endpoint.device)
+        packed = PackedArrays.like(forms)
+        data = packed.block()
     except BaseException:
         _decline(stream, buffers, forms, message, source, tag)
         raise
@@ -176,8 +175,8 @@ def open_sealed(
         how = events.STAGED if incoming.is_inline else events.NATIVE
         events.emit(_RECEIVE, how, data.nbytes, began, comm=comm, peer=source)
     if len(forms) > 1:
-        packed.unpack(endpoint.device, data.address)
-    arrays = packed.finish(endpoint.device)
+        packed.unpack(data.address)
+    arrays = packed.finish()
     if comm is None or comm.blocking == "host":
         endpoint.device.synchronize(packed.stream)
         endpoint.check()

@@ -8,24 +8,27 @@ ranks.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from .. import backends
+from mpi_bootstrap.duplicating import await_duplication
+from mpi_bootstrap.waiting import begin, complete
+
 from ..collectives.allreduce import allreduce
 from ..errors import NotSupported
 from ..launch.run import by_new_kernel
 from ..messages.base import MessageBase
+from ..team.state import state_of
 from .broadcast import finished, has_kernels
 from .libraries import Form, array_classes
 from .messages import Sealed, seal
 from .opening import opened
 from .packed_arrays import PackedArrays
-from .pickled import pickles_by_default, take_apart
-from .short import Short
+from .pickled import Short, pickles_by_default, take_apart
 
 if TYPE_CHECKING:
     from ..team.base import IntraBase
@@ -73,7 +76,7 @@ def is_reduced(obj: Any, op: Any) -> bool:
 
 def form_operand(array: Any) -> tuple[Operands, PackedArrays]:
     """Return the operand for an array in `allreduce`, and the array, packed."""
-    packed = PackedArrays.of(backends.select(), [array])
+    packed = PackedArrays.of([array])
     return Operands([packed.forms[0]]), packed
 
 
@@ -88,7 +91,7 @@ def reduce_on_all(comm: IntraBase, operands: Operands, own: PackedArrays | None,
     assert own is not None
     if not has_kernels(comm):
         return None
-    _, made = comm.meet(lambda team: PackedArrays.like(team.device, (forms[0],)))
+    _, made = comm.meet(lambda team: PackedArrays.like((forms[0],)))
     try:
         by_new_kernel(comm, allreduce, own.arrays[0], made.arrays[0], op)
     except NotSupported:
@@ -111,3 +114,18 @@ def reduce_here(operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
     """Return the operands reduced by this process; each is opened when it is needed."""
     with closing(opened(operands.items)) as each:  # type: ignore[type-var]
         return functools.reduce(op, each)
+
+
+def meet_before_duplicate(comm: MessageBase) -> None:
+    """Wait for all ranks before mpi4py's first reduction of objects. Collective.
+
+    mpi4py then duplicates the communicator, and holds the interpreter while it waits for the other ranks. They may be
+    waiting for messages between nodes, which threads of this process send. As mpi4py's, this wait has no time limit; it
+    ends when a rank fails.
+    """
+    state = state_of(comm)
+    if not state.has_duplicate:
+        begin(comm)
+        await_duplication(comm)
+        complete(comm, MPI.Comm.Ibarrier(comm), math.inf)
+        state.has_duplicate = True

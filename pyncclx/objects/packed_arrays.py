@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
 
+from .. import backends
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.checks import Memory
@@ -40,45 +41,49 @@ class PackedArrays(NamedTuple):
     forms : tuple of Form
     memories : list of Memory
     stream : stream
+    device : Device
     """
 
     arrays: list[Any]
     forms: tuple[Form, ...]
     memories: list[Memory]
     stream: Any
+    device: Device
 
     @classmethod
-    def of(cls, device: Device, arrays: Sequence[Any]) -> PackedArrays:
+    def of(cls, arrays: Sequence[Any]) -> PackedArrays:
         """Return existing arrays as packed ones; those with gaps are copied."""
         whole, forms = [], []
         for array in arrays:
             own = array_classes()[type(array)]
             order = own.order(array)
             differentiated = own.name == "torch" and bool(array.requires_grad)
-            forms.append(Form(own.name, own.dtype(array), tuple(array.shape), order or "C", differentiated))
+            forms.append(Form(own.name, array.dtype, tuple(array.shape), order or "C", differentiated))
             data = array.detach() if differentiated else array
             whole.append(data if order else own.packed(data))
-        return cls._of(device, whole, tuple(forms))
+        return cls._of(whole, tuple(forms))
 
     @classmethod
-    def like(cls, device: Device, forms: tuple[Form, ...]) -> PackedArrays:
+    def like(cls, forms: tuple[Form, ...]) -> PackedArrays:
         """Return new packed arrays."""
-        return cls._of(device, [library(form.library).empty(form) for form in forms], forms)
+        return cls._of([library(form.library).empty(form) for form in forms], forms)
 
     @classmethod
-    def _of(cls, device: Device, arrays: list[Any], forms: tuple[Form, ...]) -> PackedArrays:
+    def _of(cls, arrays: list[Any], forms: tuple[Form, ...]) -> PackedArrays:
+        device = backends.select()
         stream = device.current_stream()
         if device.is_capturing(stream):
             raise NotSupported(
                 "objects with device arrays are pickled on the host, so a graph cannot hold them; pass them outside of "
                 "the capture, or the arrays alone to the methods with an upper-case name"
             )
-        memories = [_memory(array, device) for array in arrays]
+        # The arrays' classes are in `array_classes`, so each has a reader.
+        memories = [cast(Any, reader_of(array))(array, "array of an object", device) for array in arrays]
         for producer in {producer for *_, producer, _ in memories}:
             if producer is not None and stream is not None and producer != (stream.ptr or LEGACY_DEFAULT_STREAM):
                 let_receives_leave()
                 device.order(device.external_stream(producer), stream)
-        return cls(arrays, forms, memories, stream)
+        return cls(arrays, forms, memories, stream, device)
 
     @property
     def nbytes(self) -> int:
@@ -91,25 +96,26 @@ class PackedArrays(NamedTuple):
         """Whether a copy through the host is faster than kernels and their preparation."""
         return self.nbytes <= SHORT_NBYTES
 
-    def block(self, device: Device) -> Buffer:
+    def block(self) -> Buffer:
         """Return the block: the memory of the only array, or temporary memory."""
         if len(self.arrays) == 1:
             return block(self.memories[0][0], self.nbytes, self.arrays[0])
-        return self.new_block(device)
+        return self.new_block()
 
-    def new_block(self, device: Device) -> Buffer:
+    def new_block(self) -> Buffer:
         """Return temporary memory of the stream for the block."""
-        return temporary(device, self.nbytes, self.stream)
+        return temporary(self.device, self.nbytes, self.stream)
 
-    def pack(self, device: Device, address: int) -> None:
+    def pack(self, address: int) -> None:
         """Copy the data to a block at an address."""
-        self._move(device, PACK, address)
+        self._move(PACK, address)
 
-    def unpack(self, device: Device, address: int) -> None:
+    def unpack(self, address: int) -> None:
         """Copy the data from a block at an address."""
-        self._move(device, UNPACK, address)
+        self._move(UNPACK, address)
 
-    def _move(self, device: Device, kernel: str, address: int) -> None:
+    def _move(self, kernel: str, address: int) -> None:
+        device = self.device
         if len(self.memories) == 1:
             own, nbytes = self.memories[0][:2]
             to, source = (address, own) if kernel == PACK else (own, address)
@@ -130,47 +136,40 @@ class PackedArrays(NamedTuple):
 
     # Methods that use host memory, where kernels cannot move the data.
 
-    def download(self, device: Device) -> np.ndarray[Any, Any]:
+    def download(self) -> np.ndarray[Any, Any]:
         """Return the data in host memory."""
-        copy = np.empty(self.nbytes, np.uint8)
+        device, copy = self.device, np.empty(self.nbytes, np.uint8)
         address = MPI.Get_address(copy)
         try:
-            data = self.block(device)
+            data = self.block()
         except MemoryError:
             for own, nbytes, start in self._places():
                 device.copy(address + start, own, nbytes, self.stream)
         else:
-            self.pack(device, data.address)
+            self.pack(data.address)
             device.copy(address, data.address, self.nbytes, self.stream)
         device.synchronize(self.stream)
         return copy
 
-    def upload(self, device: Device, copy: np.ndarray[Any, Any]) -> list[Any]:
+    def upload(self, copy: np.ndarray[Any, Any]) -> list[Any]:
         """Copy the data from host memory, and return the arrays."""
-        data = self.block(device)
-        device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
-        self.unpack(device, data.address)
-        device.synchronize(self.stream)
-        return self.finish(device)
+        data = self.block()
+        self.device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
+        self.unpack(data.address)
+        self.device.synchronize(self.stream)
+        return self.finish()
 
-    def finish(self, device: Device) -> list[Any]:
+    def finish(self) -> list[Any]:
         """Make the arrays' users wait for the stream, and return the arrays."""
         for array, (*_, user, _) in zip(self.arrays, self.memories, strict=True):
             if user is not None and reader_of(array) is read_torch:
-                device.order(self.stream, device.external_stream(user))
+                self.device.order(self.stream, self.device.external_stream(user))
                 # PyTorch has one current stream.
                 break
         for array, form in zip(self.arrays, self.forms, strict=True):
             if form.differentiated:
                 array.requires_grad_()
         return self.arrays
-
-
-def _memory(array: Any, device: Device) -> Memory:
-    read = reader_of(array)
-    # The array's class is in `array_classes`.
-    assert read is not None
-    return read(array, "array of an object", device)
 
 
 def temporary(device: Device, nbytes: int, stream: Any) -> Buffer:

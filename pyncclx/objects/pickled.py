@@ -7,16 +7,20 @@ import gc
 import io
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 from numpy import ndarray, object_, sctypeDict, void
 
+from .. import events
 from ..arrays.places import host_arrays
-from .libraries import Library, array_classes
+from .libraries import Form, Library, array_classes
 from .opening import opener
+from .packed_arrays import PackedArrays
 
-__all__ = ["Packed", "Pickled", "is_plain", "pickled", "pickles_by_default", "put_together", "take_apart"]
+__all__ = ["Packed", "Pickled", "Short", "is_plain", "pickled", "pickles_by_default", "put_together", "take_apart"]
 
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, *sctypeDict.values())) - {
     object_,
@@ -174,3 +178,32 @@ def pickles_by_default() -> bool:
     """
     protocol = MPI.pickle.PROTOCOL
     return protocol is not None and protocol >= _PROTOCOL and _DEFAULTS.issubset(map(id, gc.get_referents(MPI.pickle)))
+
+
+@dataclass(slots=True)
+class Short:
+    """Object with short arrays; any rank that unpickles it opens it."""
+
+    stream: bytes
+    buffers: list[Any]
+    forms: tuple[Form, ...]
+    data: bytes
+
+    @classmethod
+    def of(cls, comm: Any, contents: Pickled, packed: PackedArrays, operation: str) -> Short:
+        """Return an object with a copy of its arrays' data."""
+        began = events.now() if events.listeners else None
+        data = packed.download().tobytes()
+        if began is not None:
+            events.emit(operation, events.STAGED, len(data), began, comm=comm)
+        return cls(contents.stream, contents.buffers, packed.forms, data)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return open_short, (self.stream, self.buffers, self.forms, self.data)
+
+
+@opener()
+def open_short(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], data: bytes) -> Any:
+    """Return the object in new arrays; pickle calls this."""
+    arrays = PackedArrays.like(forms).upload(np.frombuffer(data, np.uint8))
+    return put_together(stream, buffers, arrays)

@@ -38,7 +38,7 @@ _LOST: list[Any] = held([])
 
 
 class Kept(NamedTuple):
-    """Memory that the library keeps, with a message or without, until its use has ended.
+    """Memory, or a message with its memory, that the library keeps until its use ends.
 
     `Unsent` keeps other objects with `has_ended` and `nbytes`, too.
 
