@@ -34,12 +34,12 @@ from .derived.datatype import Datatype as Datatype
 from .messages.matched import MESSAGE_NO_PROC as MESSAGE_NO_PROC
 from .messages.matched import MESSAGE_NULL as MESSAGE_NULL
 from .messages.matched import Message as Message
-from .staging import op as _op
-from .staging.op import Op as Op
+from .staging import stage as _stage
 from .staging.requests import REQUEST_NULL as REQUEST_NULL
 from .staging.requests import Grequest as Grequest
 from .staging.requests import Prequest as Prequest
 from .staging.requests import Request as Request
+from .staging.stage import Op as Op
 from .team.handlers import follow_handlers as _follow_handlers
 from .team.state import STAGES_BY_DEFAULT as _STAGES_BY_DEFAULT
 from .windows.win import WIN_NULL as WIN_NULL
@@ -48,7 +48,7 @@ from .windows.win import Win as Win
 # A program that imports this module expects every call of MPI to work.
 _STAGES_BY_DEFAULT.set(True)
 _follow_handlers((Datatype, Op))
-globals().update(_op.Op.constants)  # SUM and all the others
+globals().update(_stage.Op.constants)  # SUM and all the others
 globals().update(_datatype.Datatype.constants)  # INT and all the others
 
 # Programs find MPI's functions by ctypes.CDLL(MPI.__file__).

@@ -15,8 +15,15 @@ from ..errors import NotSupported
 from ..messages.progress.unsent import going_on, note_buffered
 from ..recording.facts import is_on, records_all
 from ..staging import stage
-from ..staging.arguments import OPERATIONS, argument, device_buffers, is_nonblocking, is_persistent
-from ..staging.by_mpi import is_message, recorded_by_mpi
+from ..staging.arguments import (
+    OPERATIONS,
+    argument,
+    device_buffers,
+    is_message,
+    is_nonblocking,
+    is_persistent,
+    recorded_by_mpi,
+)
 from ..staging.requests import Prequest
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +14,13 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.pointers import precedes
 from ..arrays.readers import reader_of
-from ..team.streams import ANY_CALLER, Caller, stream_for
+from ..team.streams import ANY_CALLER, Caller, stream_for, wait_for_program
 
 Bytes = npt.NDArray[np.uint8]
 
 
-class Mover(Protocol):
-    """Host memory, and copies to and from it: `pyncclx.staging.pinned`, or a test's."""
-
-    def allocate(self, nbytes: int) -> Bytes: ...
-
-    def download(self, address: int, host: Bytes, stream: Any) -> None: ...
-
-    def upload(self, address: int, host: Bytes, stream: Any) -> None: ...
-
-    def upload_where(self, address: int, host: Bytes, mask: npt.NDArray[np.bool_], stream: Any) -> None: ...
-
-
-def _mover() -> Mover:
+def _mover() -> Any:
+    """Return the module that allocates host memory, and copies to and from it."""
     from . import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without
 
     return pinned
@@ -168,6 +157,59 @@ class Copy:
     def host_array(self) -> HostArray:
         """Return the host array to pass to mpi4py."""
         return HostArray(self._memory[-self._begin :], self._typestr, self._itemsize, self._readonly)
+
+
+class PublicCopy(Copy):
+    """The public copy of a window's device array, for MPI's separate memory model.
+
+    MPI exposes the public copy, in pinned host memory; the device array is the private one. In that model a rank must
+    not store to its window between two synchronizations while other ranks update it. So a byte that differs from its
+    value at the last synchronization has changed on one side only. Each direction copies only the bytes that its side
+    has changed, because other ranks may be updating the public copy. `host` is a snapshot of one side.
+
+    Parameters
+    ----------
+    array : device array
+    name : str
+        For messages.
+    caller : Caller
+        Chooses streams.
+
+    Attributes
+    ----------
+    public : ndarray of bytes
+        The memory of MPI's window.
+
+    Raises
+    ------
+    BufferError
+        The array is read-only.
+    """
+
+    def __init__(self, array: Any, name: str, caller: Caller) -> None:
+        super().__init__(array, name, written=True, whole=False, caller=caller)
+        if self._readonly:
+            raise BufferError(f"{name} is read-only")
+        self.download()
+        self.public = self._mover.allocate(self.nbytes)
+        self.public[...] = self.host
+
+    def give(self) -> None:
+        """Make the device's stores visible to other ranks."""
+        before = self._before
+        wait_for_program(self._device, self._caller)  # it may have stored on any of its streams
+        self.download()  # sets `_before` to the device's bytes
+        np.copyto(self.public, self.host, where=self.host != before)
+
+    def take(self) -> None:
+        """Copy to the device what other ranks have changed; return after the copy."""
+        self.host[...] = self.public
+        self.upload()
+        self._before = self.host.copy()
+
+    def array(self) -> Any:
+        """Return the device array's memory as an array of bytes."""
+        return self._device.array(self, (self.nbytes,), "u1")
 
 
 def copy_in(copies: Iterable[Copy]) -> None:

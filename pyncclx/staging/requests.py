@@ -46,25 +46,10 @@ class Request(StandIn, MPI.Request):
             return known
         return super().fromhandle(handle)
 
-    Waitall = _of_many("Waitall")
-    waitall = _of_many("waitall")
-    Testall = _of_many("Testall")
-    testall = _of_many("testall")
-    Waitany = _of_many("Waitany")
-    waitany = _of_many("waitany")
-    Testany = _of_many("Testany")
-    testany = _of_many("testany")
-    Waitsome = _of_many("Waitsome")
-    waitsome = _of_many("waitsome")
-    Testsome = _of_many("Testsome")
-    testsome = _of_many("testsome")
-    Get_status_all = _of_many("Get_status_all")
-    get_status_all = _of_many("get_status_all")
-    Get_status_any = _of_many("Get_status_any")
-    get_status_any = _of_many("get_status_any")
-    Get_status_some = _of_many("Get_status_some")
-    get_status_some = _of_many("get_status_some")
 
+for _kind in ("all", "any", "some"):
+    for _call in ("Wait", "wait", "Test", "test", "Get_status_", "get_status_"):
+        setattr(Request, _call + _kind, _of_many(_call + _kind))
 
 _OF_HOST_ARRAYS = {MPI.Request, Request}
 

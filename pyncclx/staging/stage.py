@@ -8,21 +8,33 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from .. import events
+from ..arrays.places import host_arrays, where
 from ..arrays.spans import span_of
 from ..arrays.specs import spec_parts
+from ..errors import NotSupported
 from ..operations import blocking_form
 from ..operators.user_op import no_arithmetic
 from ..requests.partitioned import PartitionedRequest
 from ..requests.persistent import Prequest
 from ..team.base import Base, wait_for_calls
 from ..team.streams import ANY_CALLER, Caller
-from .arguments import OPERATIONS, PAIR, Argument, argument, computes, device_buffers, is_nonblocking, is_persistent
-from .by_mpi import recorded_by_mpi
-from .completion import copy_back_on_completion
+from .arguments import (
+    OPERATIONS,
+    PAIR,
+    Argument,
+    argument,
+    computes,
+    device_buffers,
+    is_nonblocking,
+    is_persistent,
+    recorded_by_mpi,
+)
+from .completion import StagedWork, copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
-from .persistent import StagedWork
+from .stand_ins import StandIn, constants_of
 
 _Method = Callable[..., Any]
+_LOCAL_BUFFERS = [Argument("inbuf", 0, False), Argument("inoutbuf", 1, True)]
 
 
 def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,3 +159,46 @@ def _partitions(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if operation not in ("Psend_init", "Precv_init"):
         return 0
     return int(argument(Argument("partitions", 1, False), args, kwargs))
+
+
+class Op(StandIn, MPI.Op):
+    """An `mpi4py.MPI.Op`. Operators for kernels are `pyncclx.Op`."""
+
+    like = MPI.Op
+
+    @classmethod
+    def Create(cls, function: Callable[..., None], commute: bool = False) -> Op:
+        """Create an operator from a Python function (mpi4py's method)."""
+        return cls(super().Create(function, commute))
+
+    def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
+        """Reduce two arrays of this rank, device arrays on host copies.
+
+        See mpi4py's `Reduce_local`.
+
+        Parameters
+        ----------
+        inbuf : array or buffer specification
+        inoutbuf : array or buffer specification
+            Of the same elements; contains the result when the method returns.
+
+        Raises
+        ------
+        TypeError
+            Device arrays whose elements have no arithmetic.
+        NotSupported
+            One of the arrays is on the device, the other on the host.
+        """
+        sides = where(inbuf), where(inoutbuf)
+        if host_arrays() or "device" not in sides:
+            return super().Reduce_local(inbuf, inoutbuf)
+        if sides != ("device", "device"):
+            raise NotSupported("Reduce_local: one array is on the device, one in host memory; copy one of them")
+        copies, args, _ = replace("Reduce_local", _LOCAL_BUFFERS, (inbuf, inoutbuf), {}, computing=self.is_predefined)
+        copy_in(copies)
+        super().Reduce_local(*args)
+        copy_back(copies)
+        return None
+
+
+Op.constants = constants_of(Op)

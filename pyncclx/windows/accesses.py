@@ -19,7 +19,7 @@ from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.work import Work
 from ..staging.arguments import Argument, argument, device_buffers
-from ..staging.public_copy import PublicCopy
+from ..staging.copies import PublicCopy
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT, State

@@ -12,7 +12,7 @@ from ..arrays.places import host_arrays, where
 from ..arrays.vectors import integer
 from ..errors import MPIError, NotSupported
 from ..memory.mapped import Window
-from ..staging.public_copy import PublicCopy
+from ..staging.copies import PublicCopy
 from ..system.bounded import BoundedCache
 from ..team.base import Base
 from ..team.state import state_of

@@ -97,7 +97,7 @@ class DeviceMemory:
         """Forget the arrays."""
         self._used = 0
 
-    # As `staging.copies.Mover`
+    # As `staging.pinned`
 
     def allocate(self, nbytes):
         return np.full(nbytes, 0xA5, np.uint8)

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.derived.datatype import Datatype
-from pyncclx.staging.op import Op
+from pyncclx.staging.stage import Op
 from support.arrays import host_only
 from support.device_memory import CLOTHES, installed
 from support.fake_gpu import ramp

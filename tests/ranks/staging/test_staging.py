@@ -6,8 +6,8 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.communicator import host_first, staged
-from pyncclx.staging.op import Op
 from pyncclx.staging.requests import Prequest, Request
+from pyncclx.staging.stage import Op
 from support.arrays import host_only
 from support.everywhere import assert_everywhere
 from support.fake_gpu import Array, Rest, allowed, check, installed, ramp
