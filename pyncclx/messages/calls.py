@@ -137,43 +137,31 @@ def ireceiving(of_host: _Method) -> _Method:
 
 
 def receive_matched(
-    comm: MessageBase, message: MPI.Message, buf: Any, status: MPI.Status | None, probed: ProbedMessage | None = None
-) -> None:
-    """Receive a matched message into a device array (Mrecv)."""
-    began = events.begin("Recv", comm) if events.listeners else None
-    incoming = Incoming()
-    try:
-        _begin_matched(incoming, comm, "Recv", message, buf, probed)
-        incoming.finish(incoming.stream)
-    except BaseException:
-        incoming.leave()
-        raise
-    if status is not None:
-        copy_status(status, incoming.status)
-    end_call(incoming.endpoint, incoming)
-    if began is not None:
-        emit(comm, "Recv", began, incoming)
-
-
-def ireceive_matched(comm: MessageBase, message: MPI.Message, buf: Any, probed: ProbedMessage | None = None) -> Request:
-    """Begin to receive a matched message into a device array (Imrecv)."""
-    began = events.begin("Irecv", comm) if events.listeners else None
-    incoming = Incoming()
-    try:
-        _begin_matched(incoming, comm, "Irecv", message, buf, probed)
-        request = message_request(incoming, status=incoming.status)
-    except BaseException:
-        incoming.leave()
-        raise
-    if began is not None:
-        emit(comm, "Irecv", began, incoming)
-    return request
-
-
-def _begin_matched(
-    incoming: Incoming, comm: MessageBase, operation: str, message: MPI.Message, buf: Any, probed: ProbedMessage | None
-) -> None:
-    """Begin to receive a message that a probe has matched."""
+    comm: MessageBase,
+    operation: str,
+    message: MPI.Message,
+    probed: ProbedMessage | None,
+    buf: Any,
+    status: MPI.Status | None = None,
+) -> Request | None:
+    """Receive a matched message into a device array, by Recv; begin to, by Irecv."""
+    began = events.begin(operation, comm) if events.listeners else None
     plan, endpoint = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True), comm.endpoint
     assert plan is not None
-    incoming.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)
+    incoming, request = Incoming(), None
+    try:
+        incoming.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)
+        if operation == "Irecv":
+            request = message_request(incoming, status=incoming.status)
+        else:
+            incoming.finish(incoming.stream)
+    except BaseException:
+        incoming.leave()
+        raise
+    if request is None:
+        if status is not None:
+            copy_status(status, incoming.status)
+        end_call(endpoint, incoming)
+    if began is not None:
+        emit(comm, operation, began, incoming)
+    return request

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .base import MessageBase
 
 
+_ON_HOST = object()
+
+
 class Message(StandIn, MPI.Message):
     """An `mpi4py.MPI.Message` that can be received into device arrays.
 
@@ -83,6 +86,21 @@ class Message(StandIn, MPI.Message):
         message = super().Iprobe(comm, *args, **kwargs)
         return None if message is None else cls(message)
 
+    def _received(self, operation: str, call: Callable[..., Any], buf: Any, *status: MPI.Status | None) -> Any:
+        """Receive into a device array; return `_ON_HOST` for a host array.
+
+        Without a kernel, `call` receives into a host copy.
+        """
+        comm = cast("MessageBase", self._comm)
+        if on_host(buf):
+            return _ON_HOST
+        try:
+            return calls.receive_matched(comm, operation, self, self._probed, buf, *status)
+        except NotSupported:
+            if not comm.staging:
+                raise
+        return _ON_HOST if places.host_arrays() else stage.stage(comm, operation, call, (buf, *status), {})
+
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """Receive the message into a host or device array. As mpi4py's `Recv`."""
         own: Callable[..., None]
@@ -96,17 +114,10 @@ class Message(StandIn, MPI.Message):
             if probed is not None:
                 probed.set_origin(status)
 
-        if not on_host(buf):
-            try:
-                return calls.receive_matched(comm, self, buf, status, probed)
-            except NotSupported:
-                if not comm.staging:
-                    raise
-            if not places.host_arrays():
-                return cast(None, stage.stage(comm, "Recv", receive, (buf, status), {}))
-        host_receive.receive(comm, receive, (buf,), buf, status)
-        if began is not None:
-            events.emit("Recv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
+        if self._received("Recv", receive, buf, status) is _ON_HOST:
+            host_receive.receive(comm, receive, (buf,), buf, status)
+            if began is not None:
+                events.emit("Recv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
         return None
 
     def Irecv(self, buf: Any) -> MPI.Request:
@@ -116,18 +127,12 @@ class Message(StandIn, MPI.Message):
         comm, probed, receive = self._comm, self._probed, _reusable(self, super()).Irecv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return receive(buf)
-        if not on_host(buf):
-            try:
-                return calls.ireceive_matched(comm, self, buf, probed)
-            except NotSupported:
-                if not comm.staging:
-                    raise
-            if not places.host_arrays():
-                return cast(MPI.Request, stage.stage(comm, "Irecv", receive, (buf,), {}))
-        request = host_receive.ireceive(comm, receive, buf, probed)
-        if began is not None:
-            events.emit("Irecv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
-        return request
+        request = self._received("Irecv", receive, buf)
+        if request is _ON_HOST:
+            request = host_receive.ireceive(comm, receive, buf, probed)
+            if began is not None:
+                events.emit("Irecv", events.HOST, events.longest_nbytes([buf]), began, comm=comm)
+        return cast(MPI.Request, request)
 
 
 MESSAGE_NULL = Message(MPI.MESSAGE_NULL)

@@ -145,16 +145,11 @@ def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MP
     data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
     envelope = unpack(data, received_nbytes)
-    again = _send([data, 1, datatype])
+    # No other thread may match the message.
+    with LOCK:
+        again = _begin_to_send([data, 1, datatype]).Mprobe(0)
     datatype.Free()
     return envelope.nbytes if envelope else received_nbytes, again
-
-
-def _send(spec: Any) -> MPI.Message:
-    """Send a message to this process itself, and return it matched."""
-    # No other thread may match it.
-    with LOCK:
-        return _begin_to_send(spec).Mprobe(0)
 
 
 def _begin_to_send(spec: Any) -> MPI.Intracomm:

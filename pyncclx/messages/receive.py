@@ -177,7 +177,8 @@ class Incoming(OpenArrival):
             data = MPI.Get_address(self._message) + begin
             self.endpoint.copy(self.buffer.address, data, self._nbytes, self.stream)
             if self._scratch.is_read_later:
-                self._copied = self._event_on(self.stream)
+                self._copied = self.endpoint.device.event()
+                self._copied.record(self.stream)
 
     def _opened(self, envelope: Envelope) -> int:
         """Return the address of a long message's data; 0 after an error, which is kept."""

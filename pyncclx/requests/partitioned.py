@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from .persistent import Prequest
-from .work import Startable
-
-
-class Partitioned(Startable):
-    """The partitioned message of a request."""
-
-    @property
-    def pointer(self) -> int:
-        """The address of this end in device memory."""
-        raise NotImplementedError
-
-    def ready(self, method: str, partitions: Iterable[int]) -> None:
-        """Send some partitions; `method` is the name for errors."""
-        raise NotImplementedError
-
-    def arrived(self, partition: int) -> bool:
-        """Return whether a partition has arrived."""
-        raise NotImplementedError
 
 
 class PartitionedRequest(Prequest):
@@ -43,7 +26,8 @@ class PartitionedRequest(Prequest):
     True
     """
 
-    _work: Partitioned
+    #: It has `pointer`, `ready` and `arrived`, too.
+    _work: Any
 
     @property
     def pointer(self) -> int:
@@ -60,7 +44,7 @@ class PartitionedRequest(Prequest):
         PeerTimeout, RankFailed
             The other end neither read its pointer nor was started.
         """
-        return self._work.pointer
+        return int(self._work.pointer)
 
     def Pready(self, partition: int) -> None:
         """Send a partition after the work on the current stream. As mpi4py's `Pready`.
@@ -109,4 +93,4 @@ class PartitionedRequest(Prequest):
         NotSupported
             The request was started in a graph.
         """
-        return self._work.arrived(partition)
+        return bool(self._work.arrived(partition))

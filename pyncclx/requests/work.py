@@ -128,16 +128,9 @@ def together(waits: Iterable[Wait]) -> Wait | None:
     return wait
 
 
-class Over(Work):
-    """Work that has ended from the beginning, for requests without an operation."""
-
-    active = False
-
-    def is_over(self) -> bool:
-        return True
-
-
-NOTHING = Over()
+#: The work of requests without an operation.
+NOTHING = Work()
+NOTHING.active = False
 
 
 class Startable(Work):

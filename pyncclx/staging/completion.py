@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from ..errors import NotSupported
 from ..requests.host_receive import ENVELOPE_MAGIC
-from ..requests.partitioned import Partitioned
 from ..requests.status import copy_status
+from ..requests.work import Startable
 from ..system.mpi_library import is_child, mpi_is_gone
 from ..system.process import held
 from .copies import Copy, copy_back
@@ -95,7 +95,7 @@ def start_several(works: Sequence[StagedWork]) -> None:
         work.active = True
 
 
-class StagedWork(Partitioned):
+class StagedWork(Startable):
     """A persistent operation of mpi4py's on host copies, copied at start and end.
 
     Parameters

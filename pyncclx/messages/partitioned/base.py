@@ -20,8 +20,7 @@ from ...arrays.buffers import resolve
 from ...arrays.readers import places_of
 from ...backends import Event
 from ...errors import MPIError, PeerTimeout
-from ...requests.partitioned import Partitioned
-from ...requests.work import Wait
+from ...requests.work import Startable, Wait
 from ...team.streams import current_stream, stream_for
 from ..memory.arena import Piece, Pieces
 from ..pending import StreamWait
@@ -35,7 +34,7 @@ WORD = struct.Struct("=I")
 FAR = 1 << 30
 
 
-class PartitionedMessage(Partitioned):
+class PartitionedMessage(Startable):
     """One end of a partitioned message: the work of a partitioned request.
 
     It is active from its start to `finish`.

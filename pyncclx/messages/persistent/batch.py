@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import struct
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...system.begun import has_begun
 from ..arguments import BATCH, MESSAGE, MOST_MESSAGES, PULL_MESSAGE
@@ -15,30 +15,28 @@ from ..endpoint import Endpoint
 BLOCK_NBYTES = 32 << 10
 _ARRIVED_NBYTES = struct.calcsize("=I")
 _KIND = operator.itemgetter(0)
-#: Work of a batch for one message, see `message`.
-Message = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+#: Work of a batch for one message: the fields of `ChannelMessage`.
+Message = tuple[int, ...]
 
 
-def message(
-    kind: int,
-    *,
-    data: int = 0,
-    buffer: int = 0,
-    nbytes: int = 0,
-    ready: int = 0,
-    done: int = 0,
-    clock: int = 0,
-    arrived: int = 0,
-    epoch: int = 0,
-    stride: int = 0,
-    peer: int,
-    tag: int,
-) -> Message:
-    """Make an entry of a batch, with the fields of `arguments.MESSAGE`.
+class ChannelMessage(NamedTuple):
+    """Work of a batch for a message of a channel, with the fields of `arguments.MESSAGE`.
 
-    Only messages of channels have an `epoch` and a `stride`.
+    Messages outside of channels have neither `epoch` nor `stride`.
     """
-    return kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag
+
+    kind: int
+    data: int = 0
+    buffer: int = 0
+    nbytes: int = 0
+    ready: int = 0
+    done: int = 0
+    clock: int = 0
+    arrived: int = 0
+    epoch: int = 0
+    stride: int = 0
+    peer: int = 0
+    tag: int = 0
 
 
 def launch(endpoint: Endpoint, operation: str, messages: list[Message], stream: Any) -> None:

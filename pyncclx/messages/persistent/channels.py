@@ -26,7 +26,7 @@ from ..endpoint import Endpoint
 from ..envelope import EAGER, Envelope, channel_of
 from ..memory.arena import ALIGNMENT
 from ..memory.bounce import SLOT_NBYTES, end_address
-from .batch import Message, message
+from .batch import ChannelMessage, Message
 
 _WORD_NBYTES = 8  # distance between words; kernels use 4 of the bytes
 _ANSWER = (1).to_bytes(4, "little")
@@ -88,11 +88,11 @@ class Outlet:
         ready, done, sent, awaited = self._words
         common = {"ready": ready, "done": done, "peer": peer, "tag": tag}
         if self._nbytes > SLOT_NBYTES:
-            batch.append(message(SIGNAL_MESSAGE, **common, epoch=sent))
-            batch.append(message(AWAIT_MESSAGE, **common, epoch=awaited))
+            batch.append(ChannelMessage(SIGNAL_MESSAGE, **common, epoch=sent))
+            batch.append(ChannelMessage(AWAIT_MESSAGE, **common, epoch=awaited))
             return
         slots = {"buffer": self._slots.address, "stride": self._stride} if self._slots is not None else {}
-        batch.append(message(PUT_MESSAGE, **common, **slots, data=data, nbytes=self._nbytes, epoch=sent))
+        batch.append(ChannelMessage(PUT_MESSAGE, **common, **slots, data=data, nbytes=self._nbytes, epoch=sent))
 
 
 class Inlet:
@@ -133,7 +133,7 @@ class Inlet:
         words = {"ready": self._theirs.ready, "done": self._theirs.done}
         own = {"epoch": self._mine, "arrived": self._mine + _WORD_NBYTES}
         where = {"data": self._data, "stride": self._stride, "buffer": buffer, "nbytes": self.nbytes}
-        batch.append(message(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag))
+        batch.append(ChannelMessage(PULL_MESSAGE, **words, **own, **where, peer=self._source, tag=tag))
 
 
 def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -> int:

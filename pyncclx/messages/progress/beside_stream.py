@@ -60,11 +60,6 @@ class OpenArrival(Arrival):
             event.record(self.stream)
             self.start_event = event
 
-    def _event_on(self, stream: Any) -> Event:
-        event = self.endpoint.device.event()
-        event.record(stream)
-        return event
-
     def is_due(self) -> bool:
         """Return whether the sender may wait for the kernel, which waits for nothing.
 
