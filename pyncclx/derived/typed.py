@@ -19,8 +19,6 @@ from ..errors import MPIError
 from .batches import WIDEST_NBYTES, Part
 from .typemap import Typemap, typemap_of
 
-__all__ = ["Typed", "aligned", "resolve_blocks", "resolve_each", "resolve_typed"]
-
 
 @dataclass(frozen=True, slots=True)
 class Typed:

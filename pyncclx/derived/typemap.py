@@ -16,8 +16,6 @@ from ..errors import DerivedDatatype, NotSupported
 from ..system.process import PerProcess
 from .nest import Nest, Nests, join, place, repeat
 
-__all__ = ["Typemap", "known_typemap", "typemap_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Typemap:

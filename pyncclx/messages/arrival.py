@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
 from ..errors import MPIError
 from ..requests.open_receives import LOCK, OpenReceive
+from .base import MessageBase
 from .endpoint import Endpoint
 from .envelope import Envelope, unpack
 from .memory.scratch import KEPT_NBYTES, PINNED_NBYTES
@@ -17,9 +18,6 @@ from .mpi_transfer import received_spec
 from .plan import Plan
 from .probe import HOLDING, ProbedMessage
 from .typed import TypedBuffer
-
-if TYPE_CHECKING:
-    from .base import MessageBase
 
 
 class Arrival(OpenReceive):

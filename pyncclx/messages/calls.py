@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -12,14 +12,12 @@ from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import copy_status, status_of_no_source
+from .base import MessageBase
 from .pending import emit, end_call, message_request
 from .plan import NOTHING, place_of, planned, stream_of
 from .probe import ProbedMessage
 from .receive import Incoming
 from .send import Outgoing
-
-if TYPE_CHECKING:
-    from .base import MessageBase
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

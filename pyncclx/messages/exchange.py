@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -11,15 +11,13 @@ from ..arrays.buffers import Buffer
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
+from .base import MessageBase
+from .endpoint import Endpoint
 from .pending import emit, end_call, message_request
 from .plan import NOTHING, Plan, plan_of, planned, stream_of
 from .receive import Incoming
 from .send import Outgoing
 from .typed import TypedBuffer
-
-if TYPE_CHECKING:
-    from .base import MessageBase
-    from .endpoint import Endpoint
 
 Side = tuple[Plan, Any]  # plan, array or buffer spec
 

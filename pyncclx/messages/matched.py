@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -14,12 +14,9 @@ from ..errors import NotSupported
 from ..staging import stage
 from ..staging.stand_ins import StandIn
 from . import calls
+from .base import MessageBase
 from .host import receive as host_receive
 from .probe import ProbedMessage, ireceive_object, receive_object
-
-if TYPE_CHECKING:
-    from .base import MessageBase
-
 
 _ON_HOST = object()
 

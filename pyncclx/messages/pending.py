@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -15,14 +15,12 @@ from ..requests.shown import show
 from ..requests.status import copy_status, fill_empty
 from ..requests.work import Wait, Work, together
 from ..team.streams import current_stream
+from .base import MessageBase
+from .endpoint import Endpoint
 from .envelope import Sender, channel_of
 from .receive import Incoming
 from .send import Outgoing
 from .typed import TypedBuffer
-
-if TYPE_CHECKING:
-    from .base import MessageBase
-    from .endpoint import Endpoint
 
 
 def message_request(*messages: Any, status: MPI.Status | None = None) -> Request:

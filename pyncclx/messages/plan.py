@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
+from ..backends import Event
 from ..errors import NotSupported
 from ..launch.keys import MAKERS, NoKey
 from ..memory.error_words import FAILURE
 from ..recording.layout import MESSAGE
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..team.streams import is_of_current, stream_for
+from .base import MessageBase
+from .endpoint import Endpoint
 from .envelope import inline_nbytes
 from .memory.bounce import SLOT_NBYTES
 from .typed import buffer_of
-
-if TYPE_CHECKING:
-    from ..backends import Event
-    from .base import MessageBase
-    from .endpoint import Endpoint
 
 _SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -16,14 +16,12 @@ from ..collectives.allgatherv import allgatherv
 from ..collectives.bcast import bcast
 from ..errors import NotSupported
 from ..launch.run import by_new_kernel
+from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.team import Team
 from .libraries import Form
 from .packed_arrays import PackedArrays, block, temporary
 from .pickled import Pickled, Short, put_together
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase
 
 
 @dataclass

@@ -14,9 +14,6 @@ from ..backends.compilers.numba_targets import cuda as numba_cuda
 from ..system import own_gpu
 from ..system.process import PerProcess
 
-__all__ = ["Form", "Library", "array_classes", "library"]
-
-
 _INTEGERS = frozenset("iu")  # kinds of NumPy's types
 _NUMBERS = _INTEGERS | frozenset("fc")
 

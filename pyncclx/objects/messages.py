@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from .. import backends, events
 from ..arrays.buffers import Buffer
+from ..messages.base import MessageBase
 from ..messages.endpoint import Endpoint
 from ..messages.envelope import ENVELOPE_NBYTES
 from ..messages.mpi_transfer import GAP_NBYTES
@@ -27,9 +28,6 @@ from .libraries import Form
 from .opening import Opening, current, opener
 from .packed_arrays import PackedArrays, block
 from .pickled import Pickled, Short, put_together
-
-if TYPE_CHECKING:
-    from ..messages.base import MessageBase
 
 # Limit on copies that have not been read, in bytes; MPI transfers and bounds the rest. Not measured.
 MOST_KEPT_NBYTES = 4 << 30

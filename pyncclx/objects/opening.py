@@ -7,12 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..messages.base import MessageBase
-
-__all__ = ["Opening", "Unopened", "current", "open_all", "opened", "opener"]
+from ..messages.base import MessageBase
 
 
 class Opening:

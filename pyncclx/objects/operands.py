@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -22,6 +22,7 @@ from ..collectives.allreduce import allreduce
 from ..errors import NotSupported
 from ..launch.run import by_new_kernel
 from ..messages.base import MessageBase
+from ..team.base import IntraBase
 from ..team.state import state_of
 from .broadcast import finished, has_kernels
 from .libraries import Form, array_classes
@@ -29,9 +30,6 @@ from .messages import Sealed, seal
 from .opening import opened
 from .packed_arrays import PackedArrays
 from .pickled import Short, pickles_by_default, take_apart
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase
 
 _INTEGERS_ONLY = (MPI.BAND, MPI.BOR, MPI.BXOR)
 # For these operators, Python's operator is MPI's.

@@ -23,8 +23,6 @@ from ..requests.open_receives import let_receives_leave
 from ..team.streams import LEGACY_DEFAULT_STREAM
 from .libraries import Form, array_classes, library
 
-__all__ = ["PackedArrays", "block", "temporary"]
-
 # Kernels became faster than pickles of CuPy's arrays between 4 KB and 1 MB, by interpolation at about 200 KB
 # (H100 shared by two ranks, 2026-11-24; no file was kept).
 SHORT_NBYTES = 128 << 10

@@ -20,8 +20,6 @@ from .libraries import Form, Library, array_classes
 from .opening import opener
 from .packed_arrays import PackedArrays
 
-__all__ = ["Packed", "Pickled", "Short", "is_plain", "pickled", "pickles_by_default", "put_together", "take_apart"]
-
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearray, *sctypeDict.values())) - {
     object_,
     void,

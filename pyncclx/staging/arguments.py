@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -17,10 +17,8 @@ from ..events import longest_nbytes
 from ..operations import COLLECTIVES, forms
 from ..operations import PAIR as PAIR_NAMES
 from ..recording.layout import ANY, MESSAGE
+from ..team.base import Base
 from ..team.state import state_of
-
-if TYPE_CHECKING:
-    from ..team.base import Base
 
 
 class Argument(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -15,14 +15,12 @@ from ...backends import Event
 from ...errors import PeerTimeout
 from ...recording.failures import noted
 from ...requests.open_receives import LOCK
+from ..base import MessageBase
 from ..envelope import ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
 from ..memory.opened import can_read
 from ..plan import plan_of
 from ..receive import Incoming
 from .memory import HostMemory
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 
 class HostFetch:

@@ -6,7 +6,7 @@ Whatever call completes the request examines it for an envelope.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -16,14 +16,12 @@ from ...requests.open_receives import LOCK
 from ...system import driver
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
+from ..base import MessageBase
 from ..envelope import ENVELOPE_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
 from ..probe import ProbedMessage
 from ..progress.unsent import Follows
 from .fetch import HostFetch, complete
 from .memory import HostMemory, memory_of
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 _BYTE = MPI.BYTE
 _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from mpi4py import MPI
 
@@ -13,16 +13,13 @@ from ...requests.status import copy_status
 from ...staging.requests import Prequest
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
+from ..base import MessageBase
 from ..progress.polling import PROGRESS
 from ..progress.unsent import OF_PROCESS, follow
 from .fetch import complete
 from .landing import HostLanding
 from .memory import ScatteredMemory, has_own_datatype, memory_of
 from .receive import LASTING
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
-
 
 _test = MPI.Request.Test
 

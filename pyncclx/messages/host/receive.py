@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from mpi4py import MPI
 
@@ -16,15 +16,13 @@ from ...errors import MPIError
 from ...recovery.meetings import raise_explained
 from ...requests.host_receive import HostReceiveRequest
 from ...team.base import Base
+from ..base import MessageBase
 from ..envelope import inline_nbytes, may_be_envelope
 from ..probe import ProbedMessage
 from ..progress.unsent import follow, going_on
 from .fetch import HostFetch, complete
 from .landing import HostLanding
 from .memory import has_own_datatype, memory_of
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 _BYTE = MPI.BYTE
 _MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes that a device array's message has beyond its data

@@ -12,7 +12,7 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -22,12 +22,10 @@ from ...backends import Event
 from ...errors import MPIError, PeerTimeout
 from ...requests.work import Startable, Wait
 from ...team.streams import current_stream, stream_for
+from ..base import MessageBase
 from ..memory.arena import Piece, Pieces
 from ..pending import StreamWait
 from .starts import FUNCTIONS, start_several
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 WORD = struct.Struct("=I")
 # A word that is set this many rounds ahead releases all kernels that wait for it.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mpi_bootstrap
 
-from ...backends import Exported
+from ...backends import Device, Exported
 from ...errors import MPIError, NotSupported, PeerTimeout
 from ...requests.open_receives import LOCK
 from ..envelope import EMPTY, ENVELOPE_NBYTES, Envelope, unpack
@@ -21,9 +21,6 @@ from ..memory.arena import Piece, Pieces
 from ..postbox import Postbox
 from .board import CONTENT_NBYTES, NBYTES, Note, OwnBoard, PeerBoard
 from .contacts import LOCATION, REFUSAL, Contacts, freed
-
-if TYPE_CHECKING:
-    from ...backends import Device
 
 #: `PartitionedMessage`, whose module imports this one.
 _End = Any

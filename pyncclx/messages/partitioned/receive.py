@@ -5,7 +5,7 @@ Its first start offers the sender the location of its memory.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -15,13 +15,11 @@ from ...errors import MPIError, NotSupported
 from ...requests.status import fill_empty
 from ...team.streams import current_stream
 from ..arguments import partitions as pack_partitions
+from ..base import MessageBase
 from ..envelope import EMPTY, OFFERED, WINDOW, Envelope
 from ..memory.arena import Piece
 from .base import FAR, WORD, PartitionedMessage
 from .letters import located, refusal
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 
 class PartitionedReceive(PartitionedMessage):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -18,14 +18,12 @@ from ...requests.open_receives import LOCK, OpenReceive
 from ...system.begun import forget, has_begun
 from ..arguments import MOST_LISTED, send_arguments
 from ..arguments import partitions as pack_partitions
+from ..base import MessageBase
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.opened import address_of
 from ..persistent.batch import BLOCK_NBYTES
 from .base import FAR, WORD, PartitionedMessage
 from .letters import Key, Offer, refusal
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 
 class _Other(NamedTuple):

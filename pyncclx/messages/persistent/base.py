@@ -8,7 +8,7 @@ In both cases requests that are started together share one launch.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
@@ -19,15 +19,13 @@ from ...requests.open_receives import let_receives_leave
 from ...requests.work import Startable
 from ...system.process import held
 from ...team.streams import current_stream, is_of_current
+from ..base import MessageBase
 from ..pending import MessageWork
 from ..plan import plan_of
 from ..typed import buffer_of
 from .batch import Message
 from .channels import Outlet
 from .starts import end_lone_start, start_several
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 # Requests that were freed while active in a graph. They keep their arrays, which the graph may use at any time.
 _IN_GRAPHS: list[PersistentMessage] = held([])

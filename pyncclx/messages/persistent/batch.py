@@ -20,7 +20,7 @@ Message = tuple[int, ...]
 
 
 class ChannelMessage(NamedTuple):
-    """Work of a batch for a message of a channel, with the fields of `arguments.MESSAGE`.
+    """Work of a batch for a message of a channel; see `arguments.MESSAGE`.
 
     Messages outside of channels have neither `epoch` nor `stride`.
     """

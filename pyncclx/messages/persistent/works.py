@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpi4py import MPI
 
 from ...backends import Event
 from ...errors import NotSupported
 from ...requests.status import status_of_no_source
+from ..base import MessageBase
 from ..envelope import channel_of
 from ..receive import Incoming
 from ..send import Outgoing
@@ -18,9 +19,6 @@ from ..typed import TypedBuffer
 from .base import PersistentMessage
 from .batch import Message
 from .channels import Inlet, inlet_of, outlet_of, unmatched
-
-if TYPE_CHECKING:
-    from ..base import MessageBase
 
 # Time to wait for the receiver's answer. The receiver sends it when it completes its request.
 LONGEST_WAIT_S = 5.0
