@@ -131,18 +131,6 @@ def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
 # MPI's constructors: the nests of a datatype from its parts. Those with an h take displacements and strides in bytes.
 
 
-def _same(base: list[_Type], **_: Any) -> Nests:
-    return base[0].nests
-
-
-def _contiguous(base: list[_Type], count: int) -> Nests:
-    return repeat(base[0].nests, base[0].size, count, base[0].extent)
-
-
-def _vector(base: list[_Type], count: int, blocklength: int, stride: int) -> Nests:
-    return _hvector(base, count, blocklength, stride * base[0].extent)
-
-
 def _hvector(base: list[_Type], count: int, blocklength: int, stride: int) -> Nests:
     nests, size, extent = base[0]
     return repeat(repeat(nests, size, blocklength, extent), size * blocklength, count, stride)
@@ -220,10 +208,10 @@ def _grid(base: _Type, sizes: list[int], runs: list[list[tuple[int, int]]], orde
 
 
 _CONSTRUCTORS: dict[str, Callable[..., Nests]] = {
-    "DUP": _same,
-    "RESIZED": _same,
-    "CONTIGUOUS": _contiguous,
-    "VECTOR": _vector,
+    "DUP": lambda base, **_: base[0].nests,
+    "RESIZED": lambda base, **_: base[0].nests,
+    "CONTIGUOUS": lambda base, count: _hvector(base, count, 1, base[0].extent),
+    "VECTOR": lambda base, count, blocklength, stride: _hvector(base, count, blocklength, stride * base[0].extent),
     "HVECTOR": _hvector,
     "INDEXED": _indexed,
     "HINDEXED": _hindexed,
