@@ -254,35 +254,27 @@ class Endpoint:
 
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
         """Return `dest` and `tag` as integers; raise errors of arguments and of ranks."""
-        self.check()
-        if type(dest) is not int or type(tag) is not int:
-            dest, tag = integer(dest), integer(tag)
-        if not (0 <= dest < self.size or dest == MPI.PROC_NULL):
-            raise MPIError(MPI.ERR_RANK, f"{operation}: dest is {dest}; {self._ranks}, or MPI.PROC_NULL")
-        if not 0 <= tag <= self.highest_tag:
-            raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}")
-        if tag == self._contact_tag:
-            raise self._reserved(operation, tag)
+        dest, tag = self._checked(operation, "dest", dest, tag, is_wild=False)
         self.check_peer(operation, dest)
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:
         """Return `source` and `tag` as integers or wildcards; raise errors of arguments."""
-        self.check()
-        if type(source) is not int or type(tag) is not int:
-            source, tag = integer(source), integer(tag)
-        if not (0 <= source < self.size or source in (MPI.PROC_NULL, MPI.ANY_SOURCE)):
-            ranks = f"{self._ranks}, MPI.ANY_SOURCE or MPI.PROC_NULL"
-            raise MPIError(MPI.ERR_RANK, f"{operation}: source is {source}; {ranks}")
-        if not (0 <= tag <= self.highest_tag or tag == MPI.ANY_TAG):
-            text = f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}, or MPI.ANY_TAG"
-            raise MPIError(MPI.ERR_TAG, text)
-        if tag == self._contact_tag:
-            raise self._reserved(operation, tag)
-        return source, tag
+        return self._checked(operation, "source", source, tag, is_wild=True)
 
-    def _reserved(self, operation: str, tag: int) -> MPIError:
-        return MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}, which this library uses itself; use another one")
+    def _checked(self, operation: str, name: str, rank: Any, tag: Any, *, is_wild: bool) -> tuple[int, int]:
+        self.check()
+        if type(rank) is not int or type(tag) is not int:
+            rank, tag = integer(rank), integer(tag)
+        if not (0 <= rank < self.size or rank == MPI.PROC_NULL or (is_wild and rank == MPI.ANY_SOURCE)):
+            others = ", MPI.ANY_SOURCE or MPI.PROC_NULL" if is_wild else ", or MPI.PROC_NULL"
+            raise MPIError(MPI.ERR_RANK, f"{operation}: {name} is {rank}; {self._ranks}{others}")
+        if not (0 <= tag <= self.highest_tag or (is_wild and tag == MPI.ANY_TAG)):
+            others = ", or MPI.ANY_TAG" if is_wild else ""
+            raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}{others}")
+        if tag == self._contact_tag:
+            raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}, which this library uses itself; use another one")
+        return rank, tag
 
     def abort(self) -> None:
         """End all waits of this endpoint's kernels."""

@@ -143,27 +143,19 @@ class PartitionedSend(PartitionedMessage):
 
     def _answer_to(self, offer: Offer) -> tuple[int, str]:
         """Open the receiver's memory; return error class and text of the answer."""
-        text = self._refusal(offer.head)
-        if text:
+        head, buffer = offer.head, unpack(offer.body, ENVELOPE_NBYTES)
+        if head.nbytes != self.nbytes:
+            text = f"rank {self.endpoint.rank} sends {self.nbytes} bytes with tag {self.tag}"
+            text = f"{text}, rank {self.peer} receives {head.nbytes}; all partitions together must be as long"
             return MPI.ERR_TRUNCATE, text
+        assert buffer is not None
         try:
-            self._other = self._opened(offer.head, unpack(offer.body, ENVELOPE_NBYTES))
+            words, address = self._address_of(head), self._address_of(buffer)
+            sent = self.pieces.take(8 * head.place, zeroed=True).address
         except (OSError, RuntimeError, KeyError) as error:
             return 0, f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
+        self._other = _Other(words, address, head.place, sent)
         return 0, ""
-
-    def _refusal(self, head: Envelope) -> str:
-        """Return why the two ends do not fit; "" if they do."""
-        if head.nbytes == self.nbytes:
-            return ""
-        text = f"rank {self.endpoint.rank} sends {self.nbytes} bytes with tag {self.tag}"
-        return f"{text}, rank {self.peer} receives {head.nbytes}; all partitions together must be as long"
-
-    def _opened(self, head: Envelope, buffer: Envelope | None) -> _Other:
-        assert buffer is not None
-        words, address = self._address_of(head), self._address_of(buffer)
-        sent = self.pieces.take(8 * head.place, zeroed=True).address
-        return _Other(words, address, head.place, sent)
 
     def _address_of(self, envelope: Envelope) -> int:
         """Return the address of memory that is open as long as this end exists."""
