@@ -1,14 +1,13 @@
 """Packed arguments of the kernels that move messages.
 
-The layouts equal those of the structs in cuda/messages and cuda/device/partitions.cuh. Callers use `pack` of these
-structs, or the functions below: objects with fields would cost each message a microsecond. Fields are addresses, except
-lengths, clocks, ranks and tags.
+The layouts equal those of the structs in cuda/messages/point_to_point.cu. Callers use `pack` of these structs: objects
+with fields would cost each message a microsecond. Fields are addresses, except lengths, clocks, ranks and tags.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ..memory import layout
 from ..memory.parameters import NO_CALL, TeamStruct
@@ -27,9 +26,6 @@ MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first
 MOST_MESSAGES = 39  # kMostMessages
 BATCH = struct.Struct(f"=II{MOST_MESSAGES * MESSAGE.size}s")  # `BatchArgs`, for `move_messages`
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
-PARTITIONS, _SEND = struct.Struct("=QQQQQQQQIIii"), struct.Struct("=IIII")
-MOST_LISTED = 512  # kMostListed
-MOST_ROUNDS = 500  # kMostRounds
 
 
 def teams_of(operations: Iterable[str], *, header: int, watch: int, timeout_s: float) -> dict[str, bytes]:
@@ -40,45 +36,3 @@ def teams_of(operations: Iterable[str], *, header: int, watch: int, timeout_s: f
         + NO_CALL
         for number, name in enumerate(operations)
     }
-
-
-def partitions(
-    *,
-    data: int = 0,
-    buffer: int = 0,
-    nbytes: int = 0,
-    epoch: int,
-    started: int,
-    arrived: int,
-    sent: int = 0,
-    finished: int = 0,
-    sends: int,
-    receives: int,
-    peer: int,
-    tag: int,
-) -> bytes:
-    """Return the bytes of a `Partitions` that follow its Team: one end of a message.
-
-    All arguments but `nbytes` and the last four are addresses.
-    """
-    return PARTITIONS.pack(data, buffer, nbytes, epoch, started, arrived, sent, finished, sends, receives, peer, tag)
-
-
-def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
-    """Return the bytes of a `SendPartitionsArgs` that follow its Team.
-
-    `numbers` are at most MOST_LISTED partitions, or a range of any length.
-    """
-    first = numbers[0]
-    if list(numbers) == list(range(first, first + len(numbers))):
-        listed: Sequence[int] = ()
-    else:
-        listed = numbers
-    head = _SEND.pack(len(numbers), chunks, first, len(listed))
-    return end + head + struct.pack(f"={len(listed)}I", *listed).ljust(4 * MOST_LISTED, b"\0")
-
-
-def begin_arguments(epochs: Sequence[int]) -> bytes:
-    """Return a `BeginRoundsArgs` for at most MOST_ROUNDS addresses of epochs."""
-    count = len(epochs)
-    return struct.pack(f"={1 + count}Q", count, *epochs).ljust(8 * (1 + MOST_ROUNDS), b"\0")

@@ -14,10 +14,10 @@ import mpi_bootstrap
 from ...errors import MPIError, NotSupported
 from ...requests.status import fill_empty
 from ...team.streams import current_stream
-from ..arguments import partitions as pack_partitions
 from ..base import MessageBase
 from ..envelope import EMPTY, OFFERED, WINDOW, Envelope
 from ..memory.arena import Piece
+from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
 from .letters import located, refusal
 

@@ -16,12 +16,12 @@ from mpi4py import MPI
 from ...errors import MPIError, NotSupported
 from ...requests.open_receives import LOCK, OpenReceive
 from ...system.begun import forget, has_begun
-from ..arguments import MOST_LISTED, send_arguments
-from ..arguments import partitions as pack_partitions
 from ..base import MessageBase
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.opened import address_of
 from ..persistent.batch import BLOCK_NBYTES
+from .arguments import MOST_LISTED, send_arguments
+from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
 from .letters import Key, Offer, refusal
 

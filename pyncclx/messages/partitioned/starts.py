@@ -13,7 +13,7 @@ from ...errors import NotSupported
 from ...launch import kernels
 from ...system.begun import forget, has_begun
 from ...system.process import PerProcess
-from ..arguments import MOST_ROUNDS, begin_arguments
+from .arguments import MOST_ROUNDS, begin_arguments
 
 #: `PartitionedMessage`, whose module imports this one.
 _Partitioned = Any
