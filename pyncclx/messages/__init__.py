@@ -29,5 +29,6 @@ channels instead (`persistent/channels.py`), which both ends set up when their m
 Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by the
 handshakes of `partitioned/letters.py`. These are on boards in device memory (`partitioned/board.py`), whose locations
 MPI transfers on the program's communicator (`partitioned/contacts.py`). The kernels of `cuda/messages/partitioned.cu`,
-or the program's, then count partitions on the device. `partitioned/arguments.py` packs kernels' arguments, and `memory/arena.py` holds the memory.
+or the program's, then count partitions on the device. `partitioned/arguments.py` packs kernels' arguments, and
+`memory/arena.py` holds the memory.
 """

@@ -8,7 +8,7 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from .. import events
-from ..arrays.places import host_arrays, where
+from ..arrays import places
 from ..arrays.spans import span_of
 from ..arrays.specs import spec_parts
 from ..errors import NotSupported
@@ -189,8 +189,8 @@ class Op(StandIn, MPI.Op):
         NotSupported
             One of the arrays is on the device, the other on the host.
         """
-        sides = where(inbuf), where(inoutbuf)
-        if host_arrays() or "device" not in sides:
+        sides = places.where(inbuf), places.where(inoutbuf)
+        if places.host_arrays() or "device" not in sides:
             return super().Reduce_local(inbuf, inoutbuf)
         if sides != ("device", "device"):
             raise NotSupported("Reduce_local: one array is on the device, one in host memory; copy one of them")
