@@ -47,7 +47,7 @@ class Prepared(KernelWork, Startable):
         Returns the stream whose work a start waits for.
     """
 
-    starter, starts_alone = staticmethod(start_several), True
+    starter = staticmethod(start_several)
     stream: Callable[[], Any]
     _record: Callable[[], None] | None = None  # writes a start's entry in the flight recorder
 

@@ -67,7 +67,7 @@ class SpanningWork(Startable):
     It keeps the arrays until it has ended.
     """
 
-    starter, starts_alone = staticmethod(start_several), True
+    starter = staticmethod(start_several)
 
     def __init__(
         self,

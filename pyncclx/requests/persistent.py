@@ -131,10 +131,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         work = self._work
         check((work,))
         try:
-            if work.starts_alone:
-                work.start()
-            else:
-                work.starter((work,))
+            work.start()
         # An interrupt may come after the start.
         finally:
             show((self,))

@@ -146,18 +146,19 @@ class Startable(Work):
         For each array whose memory may change: a function that reads its address, and the address at first.
     owner : object or None
         The object that `check_owner` checks. Of consecutive works with the same owner only the first is checked.
-    starts_alone : bool
-        Whether `start` starts one in fewer steps than `starter`.
     """
 
-    active, is_persistent, starts_alone = False, True, False
+    active, is_persistent = False, True
     name: str
     starter: Starter
     places: Sequence[tuple[Callable[[], int], int]] = ()
     owner: object = None
 
     def start(self) -> None:
-        """Start it after the work on the current stream. It has been checked."""
+        """Start it after the work on the current stream. It has been checked.
+
+        Works that start alone in fewer steps than by `starter` override this.
+        """
         self.starter((self,))
 
     def close(self) -> None:

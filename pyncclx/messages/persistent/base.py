@@ -53,7 +53,7 @@ class PersistentMessage(MessageWork, Startable):
         Whether a start must call `make_channel` first.
     """
 
-    starter, starts_alone = staticmethod(start_several), True
+    starter = staticmethod(start_several)
     make: Any
     receives: bool
     producer: Hashable = None
