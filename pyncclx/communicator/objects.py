@@ -10,19 +10,10 @@ from mpi4py import MPI
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
 from ..messages.progress.unsent import going_on, note_buffered
+from ..objects import operands
 from ..objects.broadcast import Share, open_broadcast, open_shares
 from ..objects.messages import Exchange, seal, withdraw
 from ..objects.opening import open_all
-from ..objects.operands import (
-    Operands,
-    form_operand,
-    is_reduced,
-    listing,
-    meet_before_duplicate,
-    reduce_here,
-    reduce_on_all,
-    sealed_operand,
-)
 from ..objects.pickled import Packed, is_plain, pickled, take_apart
 from ..recovery.meetings import explains_failures
 from ..team.base import IntraBase
@@ -181,14 +172,14 @@ class ObjectMessages(MessageBase):
     @explains_failures
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce all ranks' objects, as mpi4py's `allreduce` (between groups, too)."""
-        meet_before_duplicate(self)
+        operands.meet_before_duplicate(self)
         return super().allreduce(sendobj, op)
 
     @of_any
     @explains_failures
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
         """Reduce all ranks' objects, as mpi4py's `reduce` (between groups, too)."""
-        meet_before_duplicate(self)
+        operands.meet_before_duplicate(self)
         return super().reduce(sendobj, op, root)
 
     def _sendrecv(self, message: Any, sending: tuple[int, int], receiving: tuple[Any, ...]) -> Any:
@@ -273,11 +264,11 @@ class ObjectCollectives(_IntraBase):
         `Allreduce` reduces device arrays with SUM, PROD, BAND, BOR and BXOR if they have the same form on all ranks.
         mpi4py reduces everything else: it pickles the objects and applies Python's operators.
         """
-        if not is_reduced(sendobj, op):
-            result = super().allreduce(sendobj, listing(op))
-            return super().allreduce(sendobj, op) if type(result) is Operands else result
-        stand_in, own = form_operand(sendobj)
-        result = reduce_on_all(self, super().allreduce(stand_in, listing(op)), own, op)
+        if not operands.is_reduced(sendobj, op):
+            result = super().allreduce(sendobj, operands.listing(op))
+            return super().allreduce(sendobj, op) if type(result) is operands.Operands else result
+        stand_in, own = operands.form_operand(sendobj)
+        result = operands.reduce_on_all(self, super().allreduce(stand_in, operands.listing(op)), own, op)
         return super().allreduce(sendobj, op) if result is None else result
 
     @explains_failures
@@ -287,21 +278,21 @@ class ObjectCollectives(_IntraBase):
         For device arrays with SUM, PROD, BAND, BOR or BXOR, kernels move the data, and root applies the operator.
         """
         messages: tuple[Any, ...] = ()
-        if 0 <= root < self.size and is_reduced(sendobj, op):
-            sendobj, message = sealed_operand(self, sendobj, root)
+        if 0 <= root < self.size and operands.is_reduced(sendobj, op):
+            sendobj, message = operands.sealed_operand(self, sendobj, root)
             messages = (message,)
         with Exchange(self, messages, defers=True):
-            result = super().reduce(sendobj, listing(op), root)
-            return reduce_here(result, op) if type(result) is Operands else result
+            result = super().reduce(sendobj, operands.listing(op), root)
+            return operands.reduce_here(result, op) if type(result) is operands.Operands else result
 
     @explains_failures
     def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce the objects of the ranks up to this one, as mpi4py's `scan`."""
-        meet_before_duplicate(self)
+        operands.meet_before_duplicate(self)
         return super().scan(sendobj, op)
 
     @explains_failures
     def exscan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce the objects of the ranks before this one, as mpi4py's `exscan`."""
-        meet_before_duplicate(self)
+        operands.meet_before_duplicate(self)
         return super().exscan(sendobj, op)
