@@ -128,9 +128,16 @@ def together(waits: Iterable[Wait]) -> Wait | None:
     return wait
 
 
-#: The work of requests without an operation.
-NOTHING = Work()
-NOTHING.active = False
+class Over(Work):
+    """Work that has ended from the beginning, for requests without an operation."""
+
+    active = False
+
+    def is_over(self) -> bool:
+        return True
+
+
+NOTHING = Over()
 
 
 class Startable(Work):
