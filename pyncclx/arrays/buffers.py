@@ -180,8 +180,8 @@ def _part(shape: tuple[int, ...], displ: int, count: int, name: str) -> tuple[in
 
 def _block(count: int, blocks: int, name: str) -> int:
     if count % blocks:
-        text = f"{name} has {count} elements, not a multiple of {blocks}"
-        raise ValueError(f"{text}; all ranks, or partitions, have blocks of equal length")
+        text = f"each of {blocks} blocks, one for each rank or partition, has the same length"
+        raise ValueError(f"{name} has {count} elements, not a multiple of {blocks}; {text}")
     return count // blocks
 
 
