@@ -16,7 +16,7 @@ from ..errors import MPIError, NotSupported, RankFailed, RanksMissing, Revoked
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
 from ..recording.failures import noted
-from ..recording.identity import Identity, identity_of
+from ..recording.identity import Identity, identity_of, own_identity
 from ..recovery.losses import Loss
 from ..recovery.meetings import JUDGE
 from ..system import settings
@@ -270,8 +270,7 @@ _KEYVAL = PerProcess(lambda: MPI.Comm.Create_keyval(_copy), lasting=True)
 def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
     """Return the state of a communicator, made at the first use.
 
-    It starts with the options of `parent`, and MPI copies it to duplicates. The communicator's object keeps it, since a
-    look-up in MPI takes a microsecond.
+    It starts with the options of `parent`; MPI copies it to duplicates. The object keeps it: MPI's look-up takes 1 µs.
     """
     state = comm._state
     if state is not None:
@@ -284,9 +283,7 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
         attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
         comm.Set_attr(keyval, attribute)
     state = comm._state = attribute.state
-    if state.identity is not None and len(state.identity.world) != cast(MPI.Comm, comm).size:
-        # Open MPI's `Shrink` copies attributes to a communicator of fewer processes.
-        state.identity = identity_of(cast(MPI.Comm, comm))
+    state.identity = own_identity(state.identity, cast(MPI.Comm, comm))
     comm._hold, state.comm = state.hold(), MPI.Comm(cast(MPI.Comm, comm))
     return state
 
