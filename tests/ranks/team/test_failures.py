@@ -1,5 +1,6 @@
 """Failures: waits end, the error names the ranks that waited and for whom, other communicators go on."""
 
+import gc
 import threading
 
 import pytest
@@ -45,6 +46,8 @@ CALLS = {
 @pytest.fixture
 def brief():
     """A communicator that is to be `impatient`: before, all ranks come, and on a busy machine some come late."""
+    gc.collect()  # communicators that other tests have dropped hold parts of the heap
+    WORLD.Barrier()
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.Free()
