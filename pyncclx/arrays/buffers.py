@@ -180,7 +180,7 @@ def _part(shape: tuple[int, ...], displ: int, count: int, name: str) -> tuple[in
 
 def _block(count: int, blocks: int, name: str) -> int:
     if count % blocks:
-        text = f"each of {blocks} blocks, one for each rank or partition, has the same length"
+        text = f"each of {blocks} blocks, as many as ranks or partitions, has the same length"
         raise ValueError(f"{name} has {count} elements, not a multiple of {blocks}; {text}")
     return count // blocks
 
