@@ -104,13 +104,15 @@ def test_a_signal_to_a_child(number):
 code = 0
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
 if rank == 1:
+    begun, begins = os.pipe()
     pid = os.fork()
     if not pid:
         try:
+            os.write(begins, b"1")
             time.sleep(30)
         except (KeyboardInterrupt, SystemExit):
             os._exit(7)
-    threading.Timer(0.3, os.kill, [pid, signal.{number}]).start()
+    threading.Thread(target=lambda: os.read(begun, 1) and os.kill(pid, signal.{number})).start()
 else:
     time.sleep(1.5)
 allreduce(3)
