@@ -10,6 +10,8 @@ import sys
 
 from mpi4py import MPI
 
+import pyncclx
+
 _MEETING = 50  # a tag
 _POINTS = {"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}
 
@@ -101,3 +103,11 @@ def _handler(code, offset):
 def meet(comm, partner, value=None):
     """Meet the partner; return what it has brought."""
     return MPI.Comm.sendrecv(comm, value, partner, _MEETING, None, partner, _MEETING)
+
+
+def start(requests):
+    """Start requests, as the program does: one alone, several together."""
+    if len(requests) == 1:
+        requests[0].Start()
+    else:
+        pyncclx.Prequest.Startall(requests)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 import pyncclx
 from support.arrays import get
 from support.everywhere import assert_everywhere
-from support.interruption import Interruption, meet
+from support.interruption import Interruption, meet, start
 
 PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "requests", "backends", "system")]
@@ -31,14 +31,6 @@ pytestmark = [
 def comm():
     with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
         yield made
-
-
-def start(requests):
-    """Start requests, as the program does: one alone, several together."""
-    if len(requests) == 1:
-        requests[0].Start()
-    else:
-        pyncclx.Prequest.Startall(requests)
 
 
 def start_rest(requests):

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from support.arrays import get, put
 from support.everywhere import assert_everywhere
-from support.interruption import Interruption, meet
+from support.interruption import Interruption, meet, start
 from support.labelled_messages import assert_all_read, map_peers_if
 
 PACKAGE = Path(pyncclx.__file__).parent
@@ -26,14 +26,6 @@ pytestmark = [
 def comm():
     with pyncclx.Communicator(MPI.COMM_WORLD).Dup() as made:
         yield made
-
-
-def start(requests):
-    """Start requests, as the program does: one alone, several together."""
-    if len(requests) == 1:
-        requests[0].Start()
-    else:
-        pyncclx.Prequest.Startall(requests)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
