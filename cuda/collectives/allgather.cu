@@ -1,6 +1,6 @@
 // Allgather: block r of every rank's recvbuf becomes rank r's sendbuf.
 //
-// Every rank sends its block to every peer, each block of the grid a part of it; exchange.cuh has the steps and the ways.
+// Every rank sends its block to every peer; each block of the grid sends a part of it. For the steps see exchange.cuh.
 // Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 

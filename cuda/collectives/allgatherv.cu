@@ -1,7 +1,7 @@
-// Allgatherv: rank r's sendbuf becomes block r of every rank's recvbuf. All ranks are given all
-// lengths, so only blocks travel.
+// Allgatherv: rank r's sendbuf becomes block r of every rank's recvbuf. All ranks know all lengths, so only blocks
+// travel.
 //
-// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
+// For the steps see exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/blocks.cuh"
 #include "exchange/exchange.cuh"
 

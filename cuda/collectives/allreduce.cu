@@ -1,11 +1,11 @@
 // Allreduce: every rank's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
 //   allreduce_one_shot          small: every rank sends everything to every rank as packets, and folds everything
-//   allreduce_two_shot_lines    medium: every rank folds a shard, which comes and goes as lines
+//   allreduce_two_shot_lines    medium: every rank folds a shard; contributions and results travel as lines
 //   allreduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
 //
 // All forms give the same bits (reduce_ops.cuh). In place: send == recv.
-// Packets and lines are stored once `await_slots` has shown that their slots were read, and carry their own flags.
+// Packets and lines carry their own flags. They are stored after `await_slots` has shown that their slots were read.
 // Launch: one block for each channel in use; kFoldThreads threads fold packets, kMaxThreads lines and chunks.
 #include "reduction/zero_copy.cuh"
 

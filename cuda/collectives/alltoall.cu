@@ -1,6 +1,6 @@
 // Alltoall: block r of rank s's sendbuf becomes block s of rank r's recvbuf.
 //
-// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
+// For the steps see exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
 template <bool kLong>

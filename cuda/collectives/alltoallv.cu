@@ -9,8 +9,8 @@
 //
 // kPacked: the sources' rows follow each other. kSlots: the rows of source s begin at its slot. kSender: in the slot they
 // have the place that they have in the sender's buffer. kPlaced: the receiver gives the places, on the device. kFixed:
-// MPI's form, with counts and displacements on both sides. A rank without room takes part all the same: rows past the
-// capacity arrive in the ring and are not stored.
+// MPI's form, with counts and displacements on both sides. A rank without room also takes part: rows past the capacity
+// arrive in the ring and are not stored.
 //
 // In place works for kFixed with equal counts on both sides, as MPI demands. The contract is that of AllToAllvDynamic of
 // NCCLX (arXiv 2510.20171), with the capacity enforced and the results on the device.
@@ -18,7 +18,7 @@
 #include "exchange/exchange.cuh"
 #include "exchange/rows.cuh"
 
-// The count and, if given, the displacement for `rank`.
+// The count for `rank`, and the displacement if there is one.
 __device__ Row asked_for(const AlltoallvArgs& args, int rank) {
     if (args.placement == kFixed) return Row{args.fixed[0][rank], args.fixed[1][rank], 0};
     return Row{args.send_counts[rank], args.send_displs ? args.send_displs[rank] : 0, 0};

@@ -5,7 +5,7 @@
 //      From that all ranks compute where every row belongs. This kernel writes the outputs for the caller.
 //   2. `move_segments`, one block for each channel in use: the rows move, as chunks. What goes to a rank is a *stream*: its
 //      segments in ascending order, each beginning with a new pack, so that a pack belongs to one segment.
-// Between the two everything lies in this rank's memory (`words`, `ends`, `begins`, `ranges` of SegmentsArgs).
+// Between the two launches everything is in this rank's memory (`words`, `ends`, `begins`, `ranges` of SegmentsArgs).
 // The idea is that of NCCLX's paper (arXiv 2510.20171), where the non-contiguous split is the dispatch of tokens.
 #include "exchange/exchange.cuh"
 #include "exchange/rows.cuh"

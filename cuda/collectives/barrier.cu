@@ -1,4 +1,4 @@
-// Barrier: no rank's stream goes on before every rank's stream has come here.
+// Barrier: no rank's stream continues before every rank's stream has reached this kernel.
 //
 //   1. A fence releases what this rank stored before, at peers too.
 //   2. The channel announces to all peers that this rank has entered (channel.cuh).

@@ -39,7 +39,7 @@ struct Pieces {
     }
 };
 
-// The peers pass their pieces on at once, row by row.
+// The peers pass on each row of their pieces as soon as it arrives.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 2) bcast_two_shot_lines(const __grid_constant__ MoveArgs args) {
     const Pieces pieces(args);

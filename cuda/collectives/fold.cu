@@ -1,4 +1,5 @@
-// Fold of vectors in this rank's own memory, in their order: the contributions of nodes, which an engine has moved here.
+// Fold of vectors in this rank's own memory, in their order. They are contributions of nodes, which an engine has moved
+// here.
 //
 // Vector k begins `stride` bytes after vector k - 1; that of `own_index` is elsewhere, at `own`. The result may replace one
 // of them: a thread reads all packs before it stores theirs. Operators finish the value of `size` ranks, which may be more
@@ -10,7 +11,7 @@ struct FoldArgs {
     const char* vectors;
     const char* own;
     char* result;
-    u64 nbytes;  // of a vector
+    u64 nbytes;  // bytes of a vector
     u64 stride;
     int vector_count;
     int own_index;  // -1: none

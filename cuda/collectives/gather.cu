@@ -1,7 +1,7 @@
 // Gather: block r of root's recvbuf becomes rank r's sendbuf.
 //
 // Every rank sends its block straight to root, whose link bounds it. args.recv is used at root only.
-// Steps and ways: exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
+// For the steps see exchange.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 
 template <bool kLong>

@@ -1,6 +1,6 @@
-// Gatherv: rank r's sendbuf becomes block r of root's recvbuf. Root alone has the blocks' places.
+// Gatherv: rank r's sendbuf becomes block r of root's recvbuf. Only root has their places and lengths.
 //
-// Steps: announced.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
+// For the steps see announced.cuh. Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/announced.cuh"
 #include "exchange/blocks.cuh"
 

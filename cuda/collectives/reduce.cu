@@ -1,7 +1,7 @@
 // Reduce: root's recvbuf becomes the fold of all ranks' sendbufs, in rank order.
 //
 //   reduce_one_shot          small: every rank sends everything to root as packets, and root folds
-//   reduce_two_shot_lines    medium: every rank but root folds a shard, which comes and goes as lines
+//   reduce_two_shot_lines    medium: every rank but root folds a shard; contributions and results travel as lines
 //   reduce_two_shot          large: the same as a pipeline of chunks, or without a copy (zero_copy.cuh)
 //   reduce_two_shot_to_root  the same for two ranks, where root folds all in one shot
 //

@@ -4,8 +4,8 @@
 //   reduce_chain_lines  as lines (line_chain.cuh)
 //
 // A rank folds its own vector to what came. Root is rank 0 or the last rank, and every link carries the vector once; or
-// root is rank 1, whose contribution goes to rank 0, which folds both. Any other root would take both a partial result
-// and the result, through the same words and places of a lane.
+// root is rank 1, whose contribution goes to rank 0, which folds both. Any other root would receive both a partial
+// result and the result through the same words and places of a lane.
 //
 // Partial results are elements. Half types are summed in float (reduce_ops.cuh), and would be rounded on the way; a piece
 // could cut an element that does not divide a pack. For these there is no chain.

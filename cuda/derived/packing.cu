@@ -10,7 +10,7 @@
 
 constexpr int kMostNests = 16;
 constexpr int kMostDims = 6;
-constexpr int kPackThreads = 256;  // of a block, at most
+constexpr int kPackThreads = 256;  // most threads of a block
 constexpr u32 kWordsAtOnce = 4;    // words that a thread loads before it stores, and words of a tile for each thread
 
 struct Dim {
@@ -24,10 +24,10 @@ struct Run {
 };
 
 struct Nest {
-    i64 offset;        // of the first block in memory
-    u64 start;         // of the first block in packed memory
-    const Run* runs;   // of each block; null: it is contiguous
-    u64 first_tile, words, block_words;  // of all blocks, of one
+    i64 offset;        // offset of the first block in memory
+    u64 start;         // offset of the first block in packed memory
+    const Run* runs;   // the runs of each block; null: it is contiguous
+    u64 first_tile, words, block_words;  // words of all blocks, of one block
     u32 run_count, dims, width, unused;
     Dim dim[kMostDims];  // innermost first
 };

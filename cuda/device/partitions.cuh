@@ -10,13 +10,13 @@
 //
 // Each word has one writer, its end; but `arrived`, in the receiver's memory, is the sender's to write.
 //
-// Twin: pyncclx/messages/partitioned/arguments.py packs Partitions; tests/host/messages/test_arguments.py compares both.
+// Twin: pyncclx/messages/arguments.py packs Partitions; tests/host/messages/test_arguments.py compares both.
 #pragma once
 #include "protocol/vector.cuh"
 #include "protocol/wait.cuh"
 
 struct Partitions {  // one end of a message
-    Team team;       // of one rank: its error record and its timeout
+    Team team;       // one rank alone: its error record and its timeout
     const char* from;    // the sender's: its buffer, the receiver's
     char* to;
     u64 nbytes;

@@ -4,32 +4,32 @@
 //
 //   DeviceTeam | SignalWord x signals | BarrierWords x blocks | CounterWords x counters
 //
-// Twins: pyncclx/device/team.py allocates the memory and packs the struct; pyncclx/team/device_errors.py names functions and
-// misuses. A wait that gives up is recorded as in wait.cuh, with the function in place of the channel and its signal or
-// block in place of the epoch. Wrong arguments are recorded as an Overflow.
+// Twins: pyncclx/device/team.py allocates the memory and packs the struct; pyncclx/failures/kernel_errors.py names
+// functions and misuses. A wait that times out is recorded as in wait.cuh, with the function for the channel and
+// its signal or block in place of the epoch. Wrong arguments are recorded as an Overflow.
 #pragma once
 #include "reduction/reduce.cuh"
 
-enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/team/device_errors.py
+enum DeviceFunction : int {  // the order of FUNCTIONS in pyncclx/failures/kernel_errors.py
     kPeerPointer, kPut, kGet, kPutSignal, kSignalSet, kSignalAdd, kSignalRead, kWaitUntil, kBarrier, kGridBarrier,
     kLastBlock, kAtomicAdd, kAtomicCas, kExpectSize, kWaitSignal, kPutPackets, kReceivePackets,
     kAllgather, kAlltoall, kAllreduce
 };
 
-enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/team/device_errors.py
+enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/failures/kernel_errors.py
     kNoSuchRank = 16, kNoSuchSignal, kTooManyBlocks, kNoSuchCounter, kNotInWindow, kMisaligned, kOtherSize
 };
 
 struct alignas(128) SignalWord { u64 value; };  // a line each: polls of one do not slow stores to another
 
-struct alignas(128) BarrierWords {  // of the blocks with one index
+struct alignas(128) BarrierWords {  // words for the blocks with one index
     u32 arrived[kMaxRanks];  // rank r: how often it has come to a barrier with this rank
     u32 sent[kMaxRanks];     // this rank: how often it has come to a barrier with rank r
 };
 
-struct alignas(128) CounterWords { u64 arrived, turn; };  // of this rank's blocks
+struct alignas(128) CounterWords { u64 arrived, turn; };  // counts this rank's blocks
 
-struct DeviceWindow {  // of every rank
+struct DeviceWindow {  // one window of every rank
     char* bases[kMaxRanks];  // as mapped in this process
     u64 nbytes[kMaxRanks];
 };

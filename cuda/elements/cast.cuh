@@ -8,7 +8,7 @@
 #include "protocol/vector.cuh"
 
 template <class T>
-struct Elements {  // of a Pack
+struct Elements {  // the elements of a Pack
     static constexpr int kCount = kPackNbytes / sizeof(T);
     T values[kCount];
 };
@@ -39,7 +39,7 @@ __device__ __forceinline__ u64 packs_of(i64 elements) { return u64(elements) / E
 constexpr int kGroup = 128;                           // elements that share a scale
 constexpr int kGroupLanes = kGroup / kPackNbytes;     // a lane makes one pack of 8-bit floats
 constexpr float kLargestFloat8 = 448.0f;
-constexpr float kSmallestScaled = 1e-30f;             // of a group's largest magnitude: its inverse is finite
+constexpr float kSmallestScaled = 1e-30f;             // least of a group's largest magnitude: its inverse is finite
 
 // What pack `i` of a row of To is made of: some packs of a row of From.
 template <class From, class To>

@@ -67,7 +67,7 @@ __device__ __forceinline__ void fold_group(
 }
 
 template <class T>
-constexpr u32 kFoldingLanes = kGroupPacks<T> <= 4 ? 32 : 128 / kGroupPacks<T>;  // of a warp; the other lanes only store
+constexpr u32 kFoldingLanes = kGroupPacks<T> <= 4 ? 32 : 128 / kGroupPacks<T>;  // those that fold; others only store
 
 // The warp's shared memory for results, from groups to packs.
 template <class T>

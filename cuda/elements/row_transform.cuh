@@ -1,4 +1,4 @@
-// A row transform: a program's function for every element on its way, compiled by Numba.
+// A row transform: a program's function, compiled by Numba, that changes every element while it is sent.
 //
 // Its arguments are an element, its row and column in the sender's array, and the addresses of up to four arrays. Like an
 // operator (user_op.cuh) it is linked with the kernel on a GPU, and called through a pointer on the host device.

@@ -1,4 +1,4 @@
-// Packs of what a row transform makes of the elements of an array.
+// Packs of the elements of an array after a row transform.
 #pragma once
 #include "elements/row_transform.cuh"
 
@@ -6,7 +6,7 @@
 struct TransformedRows {
     const char* send;  // elements of From
     char* recv;        // elements of To
-    u64 nbytes;        // of recv, or of one rank's block of it
+    u64 nbytes;        // bytes of recv, or of one rank's block of it
     i64 columns;       // elements of a row of send
     TransformArgs transform;
 };

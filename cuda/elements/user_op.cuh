@@ -1,4 +1,4 @@
-// A program's own reduction operator: compiled by Numba, and called for every two elements.
+// A program's own reduction operator, compiled by Numba and called for each pair of elements.
 //
 // On a GPU it is linked with the kernel before machine code is made, so it is inlined. On the host device
 // pyncclx/backends/host sets a pointer; each operator has its own copy of the library.

@@ -3,13 +3,14 @@
 //   1. The first packet of a slot has the message's length; the message follows at once.
 //   2. The receiver computes where it belongs, and how much of it fits.
 //   3. The rest is as in exchange.cuh.
-// What is longer than the receiver's place arrives all the same and is not stored, so a wrong count is an error, no hang.
+// Data that is longer than the receiver's place also arrives, but is not stored. So a wrong count is an error and not a
+// hang.
 #pragma once
 #include "exchange/exchange.cuh"
 
 struct Block {
     const char* address;
-    u64 nbytes;  // of the message; for a receiver, of its place
+    u64 nbytes;  // bytes of the message; for a receiver, of its place
 };
 
 // sends(from, to): whether a message travels there; out(rank): this rank's message to `rank`; in(rank): the place for the
@@ -26,7 +27,7 @@ __device__ void exchange_announced(const Team& team, Sends sends, Out out_block,
     Channel channel(team);
     Packets packets(channel);
     bool ok = channel.await_slots();
-    u64 nbytes = rank == me ? block.nbytes : 0;  // of what `rank` sends to this rank
+    u64 nbytes = rank == me ? block.nbytes : 0;  // bytes that `rank` sends to this rank
     if (ok && to_rank && rank != me) packets.send_word(packets.outbox(rank), kCountPacket, block.nbytes);
     Exchange exchange{channel, packets, spans, ways};
     if (ok) exchange.send();

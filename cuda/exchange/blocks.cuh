@@ -1,4 +1,4 @@
-// Arguments of operations whose blocks differ in length. Twin: pyncclx/collectives/blocks.py.
+// Arguments of operations whose blocks differ in length. Twin: pyncclx/collectives/arguments.py.
 #pragma once
 #include "protocol/layout.cuh"
 

@@ -3,7 +3,8 @@
 // With one peer a long span is divided, chunk by chunk, among two lanes, which are the two rings: lane 0 has chunks 0, 2,
 // 4 …, lane 1 the others. Each lane has a group of warps, so that one stores while the other's signal travels. With more
 // peers the stores for other peers fill that time, and both rings are joined for longer chunks.
-// Measured: lanes against none, 128 MB on 2 H200 (CHANGES.md, "Between two ranks a long message has two lanes"; 2026-11-22).
+// Measured: lanes against none, 128 MB on 2 H200 (docs/design_notes.md, "Between two ranks a long message has two
+// lanes").
 #pragma once
 #include "protocol/chunk.cuh"
 #include "exchange/spans.cuh"

@@ -18,7 +18,8 @@ __device__ i64 fitting(i64 count, i64 displ, i64 end) {
 // The sum over the ranks before the lane's. All lanes of a warp; those without a rank pass 0.
 __device__ __forceinline__ i64 sum_before(i64 mine) { return i64(sum_to_lane<kMaxRanks>(u64(mine)) - u64(mine)); }
 
-// Where the rows of the lane's rank belong, from the word that it sent. All lanes of a warp; those without a rank pass 0.
+// Where the rows of the lane's rank belong, from the word that the rank sent. All lanes of a warp call this; those
+// without a rank pass 0.
 __device__ Row row_from(const AlltoallvArgs& args, i64 word) {
     const int rank = int(threadIdx.x % 32);
     const i64 before = sum_before(args.placement == kPacked ? word : 0);

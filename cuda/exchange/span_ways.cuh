@@ -1,4 +1,4 @@
-// The way of each span, and the division of warps among peers: computed before the previous kernel has ended.
+// How each span travels, and how warps are divided among peers; both are computed before the previous kernel has ended.
 #pragma once
 #include "protocol/line.cuh"
 #include "protocol/packet.cuh"

@@ -6,10 +6,10 @@
 struct Span {
     char* address;
     u64 nbytes;  // to travel
-    u64 kept;    // of them, those that fit the receiver's buffer, which stores them
+    u64 kept;    // bytes that fit the receiver's buffer, which stores them
 };
 
-struct Spans {  // of one block, in shared memory; [rank]
+struct Spans {  // the spans of one block, in shared memory; [rank]
     Span out[kMaxRanks], in[kMaxRanks];
     u64 stored[kMaxRanks], taken[kMaxRanks];  // bytes that go as chunks
     char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks

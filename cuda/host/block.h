@@ -10,7 +10,7 @@ struct Thread {
     dim3 index;
     u32 rank = 0;  // within the block
     State state = State::done;
-    u32 group = 0;  // that it has met last, or waits for (barrier.h)
+    u32 group = 0;  // the group that it met last, or waits for (barrier.h)
     // A warp operation in flight (warp.h): its lanes, the lane that this one reads, what it offers and takes.
     u32 mask = 0, wanted = 0, votes = 0;
     u64 offered = 0, taken = 0;
@@ -33,7 +33,7 @@ struct Group {  // warps that meet by a barrier of their own
 };
 
 constexpr u32 kMaxThreads = 1024;
-constexpr u32 kMaxGroups = 16;  // of a block; 0 is not used
+constexpr u32 kMaxGroups = 16;  // groups of a block; 0 is not used
 
 struct Grid;  // grid.h
 bool failed(const Grid& grid);
@@ -53,6 +53,7 @@ class Block {
     Thread* const threads;
     Warp warps[kMaxThreads / 32];
     bool progress = true;  // some thread got further than a poll
+    bool lets_next = false;  // let_next_begin() has been called
 
     void leave();                      // lets other threads run
     void finish(Thread& thread);       // the kernel's function returned

@@ -5,6 +5,7 @@
 // at a warp operation, or in spin_hint(). Then the block's scheduler resumes another one.
 //
 //   sanitizer.h   calls for ThreadSanitizer and AddressSanitizer
+//   early.h       launches that begin before the previous kernel has ended
 //   fiber.h       a stack, and the switch to another one
 //   hostile.h     a memory system that delays and reorders stores
 //   block.h       the threads of a block and their scheduler
@@ -17,7 +18,7 @@
 //
 // signal.cuh includes this file, after its types. What the emulator cannot show: PTX scopes (a .gpu where
 // .sys is needed), caches, and what a GPU would really reorder; hostile.h and ThreadSanitizer stand in.
-// A loop that neither polls nor ends is beyond the watchdog, which looks between two fibers.
+// The watchdog looks between two fibers, so it does not see a loop that neither polls nor ends.
 #pragma once
 
 #include <math.h>
@@ -60,6 +61,10 @@ struct dim3 {
 };
 struct uint3 { unsigned x, y, z; };
 
+namespace emulator {
+struct Launched;  // early.h
+}
+
 // How to run a kernel. Twin: Launch of pyncclx/backends/host/kernels.py.
 struct Launch {
     u32 grid, block;    // number of blocks, and of threads in each
@@ -67,9 +72,12 @@ struct Launch {
     u32 hostile;        // not 0: delay and reorder stores to peers (hostile.h)
     u64 seed;           // not 0: resume the fibers in an order drawn from (seed, block)
     double watchdog_s;  // a block without progress for so long is reported as stuck
+    emulator::Launched* launched = nullptr;        // what the next launch of the stream, if it is early, sees of this one
+    const emulator::Launched* previous = nullptr;  // of an early launch, the one before, which may still run
 };
 
 #include "host/sanitizer.h"
+#include "host/early.h"
 #include "host/fiber.h"
 #include "host/hostile.h"
 #include "host/block.h"
@@ -99,7 +107,7 @@ struct Launch {
 // Why the calling thread's last launch failed.
 EMULATOR_EXPORT __attribute__((weak)) const char* emulator_error() { return emulator::last_error; }
 
-// Gives back the threads and stacks that this library keeps for the calling thread; its next launch makes them again.
+// Releases the threads and stacks that this library keeps for the calling thread; the next launch makes them again.
 EMULATOR_EXPORT __attribute__((weak)) void emulator_release() {
     emulator::workers().release();
     emulator::storage().release();

@@ -1,4 +1,4 @@
-// A fiber: a stack plus the registers that a function call must preserve; and how to change to another one.
+// A fiber: a stack and the registers that a function call must preserve; and the switch to another fiber.
 //
 // swapcontext() would do, but it makes a system call per switch (to save the signal mask), which costs more
 // than most kernels' work between two barriers. The hand-written switch takes some nanoseconds; ucontext is

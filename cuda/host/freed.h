@@ -1,5 +1,5 @@
-// Overwrites the memory of NumPy arrays when it is freed, and keeps it for a while: what still reads it gets wrong data, and
-// what still writes to it destroys no other array. backends/host/freed.py puts this in the place of NumPy's own function.
+// Overwrites the memory of NumPy arrays when it is freed, and keeps it for a while. Late reads then get wrong data, and
+// late writes destroy no other array. backends/host/memory.py replaces NumPy's own function with this one.
 #pragma once
 
 #include <deque>

@@ -1,10 +1,10 @@
-// A launch: each block gets an OS thread, all at once; the caller's runs block 0.
+// A launch: all blocks run at once, each on an OS thread; the caller's thread runs block 0.
 #pragma once
 
 namespace emulator {
 
 struct Grid {
-    const char* name;  // of the kernel, for messages
+    const char* name;  // the kernel's name, for messages
     const Launch& how;
     void (*kernel)();
     void (*call)(void (*kernel)(), const void* args);  // calls the kernel by its true type
@@ -34,6 +34,7 @@ EMULATOR_UNSEEN inline void run_thread() {
     tsan_acquire(&block.grid.begun);
     block.grid.call(block.grid.kernel, block.grid.args);
     tsan_release(&block.grid.ended);
+    if (block.how.launched != nullptr) block.how.launched->release();
     block.finish(thread);
     block.leave();
 }
@@ -66,6 +67,9 @@ EMULATOR_UNSEEN inline void run_block(Grid& grid, u32 index) {
     block.run();
     tsan_acquire(&grid.ended);
     current = nullptr;
+    if (how.launched == nullptr) return;
+    if (!block.lets_next) how.launched->let();
+    how.launched->leave();
 }
 
 inline void run_blocks(Grid& grid) {
@@ -88,7 +92,7 @@ inline int run_grid(Grid& grid) {
     return 1;
 }
 
-// As a launch of the driver's: `args` has a pointer to each argument.
+// Like a launch by the driver: `args` has a pointer to each argument.
 template <class... Args, size_t... kIndex>
 int launch(const char* name, void (*kernel)(Args...), const Launch& how, const void* const* args,
            std::index_sequence<kIndex...>) {

@@ -1,4 +1,4 @@
-// What CUDA C++ gives without an #include: atomics, bit counting, reinterpretation, min/max, vector types.
+// What CUDA C++ has without an #include: atomics, bit counting, reinterpretation, min/max, vector types.
 #pragma once
 
 namespace emulator {

@@ -209,9 +209,20 @@ inline u64 clock_ns() {
     return static_cast<u64>(t.tv_sec) * 1000000000ull + static_cast<u64>(t.tv_nsec);
 }
 
-inline void await_previous() {}  // which has ended
-inline void await_previous(u64) {}
-inline void let_next_begin() {}
+EMULATOR_UNSEEN inline void await_previous() {
+    const emulator::Launched* previous = emulator::current->how.previous;
+    if (previous == nullptr) return;
+    while (!previous->has_ended()) emulator::current->leave();
+    previous->acquire();
+}
+inline void await_previous(u64) { await_previous(); }
+
+EMULATOR_UNSEEN inline void let_next_begin() {
+    emulator::Block& block = *emulator::current;
+    if (block.how.launched == nullptr || block.lets_next) return;
+    block.lets_next = true;
+    block.how.launched->let();
+}
 
 EMULATOR_UNSEEN inline void spin_hint() { emulator::current->leave(); }
 

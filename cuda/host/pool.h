@@ -1,4 +1,4 @@
-// What outlives a launch: OS threads that wait for a block to run, and the stacks that a thread's fibers use.
+// What is kept between launches: OS threads that wait for a block to run, and the stacks of a thread's fibers.
 #pragma once
 
 namespace emulator {

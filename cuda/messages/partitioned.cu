@@ -3,7 +3,7 @@
 
 constexpr u32 kMostListed = 512;  // partitions of one launch, if they are no range
 
-constexpr u32 kMostRounds = 500;   // that one launch begins: a kernel's parameters are at most 4 KB
+constexpr u32 kMostRounds = 500;   // rounds that one launch begins: a kernel's parameters are at most 4 KB
 
 struct BeginRoundsArgs {
     u64 count;
@@ -16,7 +16,7 @@ struct PartitionsArgs {
 
 struct SendPartitionsArgs {
     Partitions partitions;
-    u32 count, chunks;  // of partitions, and of one of them: each block sends some
+    u32 count, chunks;  // partitions, and chunks of each; each block sends some
     u32 first, listed;  // listed = 0: the partitions from `first` on
     u32 numbers[kMostListed];
 };

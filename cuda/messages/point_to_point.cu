@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_and_pull(const __grid_cons
 
 // Many messages
 
-constexpr u32 kMostMessages = 39;  // of one launch: a kernel's parameters are at most 4 KB
+constexpr u32 kMostMessages = 39;  // messages of one launch: a kernel's parameters are at most 4 KB
 
 enum MessageKind : int { kPutMessage, kSignalMessage, kPullMessage, kAwaitMessage };  // in the order of their blocks
 
@@ -138,7 +138,7 @@ struct Message {
     u64 clock;
     u32* arrived;  // kPullMessage: as in Pull
     u32* epoch;    // null: `clock` counts. Else how often this side has used the channel
-    u64 stride;    // of a channel with two slots: from one to the other
+    u64 stride;    // distance between the two slots of a channel
     u32 first_block, blocks;
     int kind, peer, tag, unused;
 };

@@ -8,7 +8,7 @@
 //      for the announcement beside them (Channel::compare): it was stored before them.
 //   4. A wait that has lasted long compares the records of both ranks (wait.cuh): their calls may wait for different things.
 //   5. The rank that finds a difference leaves, and its host lets the others know, whose waits then leave too. The hosts
-//      read the texts (pyncclx/team/disagreement.py); a rank that has failed records no more, so they are still there.
+//      read the texts (pyncclx/memory/called.py); a rank that has failed records no more, so they are still there.
 //
 // A peer may be ahead: then its announcement has no hash that this rank could compute yet, and is taken for equal. But a peer
 // is ahead only if it needed nothing of this rank, or has waited for its announcement, and compared that itself.

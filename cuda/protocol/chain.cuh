@@ -14,7 +14,8 @@
 // `came` and `taken` count the pieces of this operation below its epoch. In another operation other ranks may write them,
 // so a rank waits for all that is written to them in the same operation.
 //
-// Thresholds, of a piece, were measured on 4 H200 with 128 MB (CHANGES.md, "`Bcast` and long `Reduce` are chains"; 2026-11-22).
+// Thresholds, of a piece, were measured on 4 H200 with 128 MB (docs/design_notes.md, "`Bcast` and long `Reduce` are
+// chains").
 #pragma once
 #include "protocol/channel.cuh"
 
@@ -22,13 +23,13 @@ constexpr int kNoRank = -1;
 constexpr u64 kPiecesOfPart = 16;  // a block's part has about so many pieces,
 constexpr u64 kShortestPiece = 8 << 10, kLongestPiece = 32 << 10;  //   of so many bytes
 
-struct Hop {  // of this rank: the previous and the next rank of the chain, or kNoRank
+struct Hop {  // this rank's neighbours in the chain, or kNoRank
     int from, to;
 };
 
 struct Chain {
     Channel& channel;
-    const u64 nbytes;  // of this block's part of the message
+    const u64 nbytes;  // bytes of this block's part of the message
     const u64 lane_nbytes, piece_nbytes, pieces;
     const u64 places;  // for pieces, of a lane
 

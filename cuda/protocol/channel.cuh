@@ -135,7 +135,7 @@ struct Channel {
     // A barrier of the block; returns whether `ok` holds on all its threads.
     __device__ static bool everyone(bool ok) { return __syncthreads_or(!ok) == 0; }
 
-    // The number of `source` among the places that `holder` has for its peers. It has none for itself.
+    // The index of `source` among the places that `holder` has for its peers. It has none for itself.
     __device__ u32 place_of(int holder, int source) const { return place_of(team, holder, source); }
 
     __device__ static u32 place_of(const Team& team, int holder, int source) {
@@ -201,7 +201,7 @@ struct Channel {
         for (u32 i = threadIdx.x; i < places() * team.slot_packets; i += blockDim.x)
             st_packet_sys(slot + i, Pack{0, 0});
         __syncthreads();
-        fence_sys();  // by the thread that announces: it releases what all of them have stored
+        fence_sys();  // the announcing thread releases what all threads have stored
         if (threadIdx.x == 0) mine->all_entered = 0;  // now that all threads have read it
     }
 };
@@ -229,5 +229,5 @@ struct Crew {
     // A barrier of the group; returns whether `ok` holds on all its threads.
     __device__ bool everyone(bool ok) const { return !any_of_group(!ok, group, members); }
 
-    static constexpr u32 kMaxGroups = 16;  // of a block; 0 is the block
+    static constexpr u32 kMaxGroups = 16;  // groups of a block; 0 is the block
 };

@@ -22,7 +22,7 @@
 
 struct Chunks {
     Channel& channel;
-    const u32 nbytes;  // of a chunk
+    const u32 nbytes;  // bytes of a chunk
 
     __device__ explicit Chunks(Channel& channel, int rings = kRings)
         : channel(channel), nbytes(channel.team.chunk_nbytes * (kRings / rings)) {}

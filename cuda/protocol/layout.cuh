@@ -9,23 +9,23 @@
 // barrier over its grid.
 //
 // Twins: pyncclx/memory/layout.py computes the offsets and packs `Team`; tests/host/memory/test_layout.py compares both.
-// Where thresholds were measured (by sections of CHANGES.md, 2026-11-21 and 22): kPacketsNbytes on 2 H200 ("A kernel finds
-// out …"), kLinesNbytes and kStraightNbytes on 4 H200 ("Lines carry …"), kDepth on 4 H200 ("Rings are short and chunks
-// long"; examples/benchmarks/rings.py), kLanes on 4 H200 ("`Bcast` and long `Reduce` are chains").
+// Where thresholds were measured (entries of docs/design_notes.md): kPacketsNbytes on 2 H200, kLinesNbytes and
+// kStraightNbytes on 4 H200 ("Lines carry …"), kDepth on 4 H200 ("Rings are short and chunks long";
+// examples/benchmarks/rings.py), kLanes on 4 H200 ("`Bcast` and long `Reduce` are chains").
 #pragma once
 #include "protocol/signal.cuh"
 
-constexpr int kMaxRanks = 16;  // of one communicator: the ranks of one NVLink domain
-constexpr int kMaxThreads = 512;   // of a block; kernels of which 2 such blocks fit a multiprocessor may be launched early
-constexpr u32 kMostEarlyThreads = 32 * kMaxThreads;  // of a shuffle's kernel that is launched early
-constexpr int kFoldThreads = 256;  // of a block that folds packets: each thread holds the packets of kAtOnce ranks
+constexpr int kMaxRanks = 16;  // ranks of one communicator, in one NVLink domain
+constexpr int kMaxThreads = 512;   // threads of a block; if two fit a multiprocessor, early launch is possible
+constexpr u32 kMostEarlyThreads = 32 * kMaxThreads;  // all threads of a shuffle's kernel that is launched early
+constexpr int kFoldThreads = 256;  // threads of a block that folds packets; each holds the packets of kAtOnce ranks
 constexpr int kRings = 2;      // chunk rings of a channel: 0 for what peers send, 1 for what they reduced or relay
 constexpr u32 kDepth = 2;      // chunks of a ring
-constexpr u32 kLanes = 2;      // of a chain
+constexpr u32 kLanes = 2;      // lanes of a chain
 constexpr u32 kPackNbytes = 16;
-constexpr u32 kRowNbytes = 512;   // of a row of lines, see line.cuh
+constexpr u32 kRowNbytes = 512;   // bytes of a row of lines, see line.cuh
 constexpr u32 kPacketNbytes = 8;  // payload of one packet, see packet.cuh
-constexpr u32 kCalls = 4;         // that a lease has on record: a peer is at most two operations ahead
+constexpr u32 kCalls = 4;         // records in a lease; a peer is at most two operations ahead
 // Longest span that goes as packets. Longer spans go as lines if they fit their slots. If spans go both ways, spans longer
 // than kLinesNbytes go as chunks; with windows, spans longer than kStraightNbytes are stored straight to their place.
 constexpr u32 kPacketsNbytes = 1 << 10;
@@ -82,7 +82,7 @@ struct Place {
 struct Team {
     int rank, size;
     u32 operation;     // for the error record
-    u32 channels;      // of this communicator; a grid may use fewer
+    u32 channels;      // channels of this communicator; a grid may use fewer
     u32 slot_packets;  // packets of one slot
     u32 chunk_nbytes;  // multiple of 16
     u32 slot_rows;     // rows of lines of one slot; 0: no lines between these ranks
@@ -100,7 +100,7 @@ struct ReduceArgs {  // Allreduce, Reduce, Reduce_scatter_block
     Team team;
     const char* send;
     char* recv;
-    u64 nbytes;  // of the vector; Reduce_scatter_block: of one rank's block
+    u64 nbytes;  // bytes of the vector; Reduce_scatter_block: of one rank's block
     int root;
 };
 
@@ -108,11 +108,11 @@ struct MoveArgs {  // Bcast (send = recv), Allgather, Alltoall
     Team team;
     const char* send;
     char* recv;
-    u64 nbytes;  // of the message; Allgather, Alltoall: of one rank's block
+    u64 nbytes;  // bytes of the message; Allgather, Alltoall: of one rank's block
     int root;
 };
 
-enum Placement : int { kPacked, kSlots, kFixed, kSender, kPlaced };  // of the rows that arrive, see alltoallv.cu
+enum Placement : int { kPacked, kSlots, kFixed, kSender, kPlaced };  // where arriving rows go, see alltoallv.cu
 
 struct AlltoallvArgs {
     Team team;
@@ -138,7 +138,7 @@ __device__ __forceinline__ LeaseHeader* lease_header(const Team& team) {
     return reinterpret_cast<LeaseHeader*>(team.base[team.rank]);
 }
 
-// The place of a rank's call in operation `epoch` of channel 0.
+// Where the record of a rank's call in operation `epoch` of channel 0 is.
 __device__ __forceinline__ Called* call_record(const Team& team, int rank, u32 epoch) {
     return &reinterpret_cast<CallRecord*>(team.base[rank] + sizeof(LeaseHeader))->calls[epoch % kCalls];
 }

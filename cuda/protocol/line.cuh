@@ -10,11 +10,11 @@
 // A warp sends a row of four lines at a time, 30 packs. Slots alternate by the epoch's parity, as those of packets do.
 // Nothing else is ever stored there, so payload is never taken for a flag.
 //
-// kLinesAtOnce was measured on 4 H200 (CHANGES.md, "Lines carry what is neither short nor long"; 2026-11-22).
+// kLinesAtOnce was measured on 4 H200 (docs/design_notes.md, "Lines carry what is neither short nor long").
 #pragma once
 #include "protocol/channel.cuh"
 
-constexpr u32 kRowPacks = 30;     // of payload
+constexpr u32 kRowPacks = 30;     // payload packs of a row
 constexpr u32 kRowPlaces = kRowNbytes / kPackNbytes;  // packs that a row takes
 constexpr int kLinesAtOnce = 4;   // ranks, or rows, that are loaded before the first is used
 
@@ -32,7 +32,7 @@ __device__ __forceinline__ u32 rows_in(u64 nbytes) { return u32((packs_in(nbytes
 struct Lines {
     Channel& channel;
     const u32 slot_nbytes;
-    const u64 slots_offset;   // of this channel and parity, in every lease
+    const u64 slots_offset;   // offset of this channel's and parity's slots in every lease
     const Pack* const inbox;  // this rank's slots
     const u32 lane;
     u32 lap = 0;  // counts the rows that go through one place of a slot in this operation (line_chain.cuh)

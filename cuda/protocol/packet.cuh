@@ -1,8 +1,8 @@
 // Packets: small messages that carry their own flag, in one trip and without a barrier.
 //
 // A packet is two 64-bit words, each with 32 bits of payload and the 32-bit epoch. A word is written and read by one
-// access, so a word with this epoch has this epoch's payload: no fence and no signal. Packets take twice the bytes and
-// save a round of waiting. NCCL calls the format LL.
+// access, so a word with this epoch has this epoch's payload: no fence and no signal. Packets need twice the bytes and
+// save a wait. NCCL calls the format LL.
 //
 // A slot has the packets of one (channel, parity, source); channel.cuh describes when it may be written. Two packets make one
 // Pack of 16 bytes.

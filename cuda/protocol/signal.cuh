@@ -67,7 +67,8 @@ __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
 // Stores a word after loads: those of this thread, of threads that it has met at a barrier since, and of kernels that have
 // ended. What they loaded has been used, so it has arrived, and a store cannot overtake it. PTX promises this order for a
 // release only. But a release also waits until all stores of the multiprocessor have reached their peers, which takes
-// microseconds (4 H200, CHANGES.md, "What a rank has read is told without a fence", 2026-11-21). NCCL's receivers rely on the same.
+// microseconds (4 H200, docs/design_notes.md, "What a rank has read is told without a fence"). NCCL's receivers rely on
+// the same.
 __device__ __forceinline__ void st_after_loads_sys(u32* p, u32 v) { st_relaxed_sys(p, v); }
 __device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }
 

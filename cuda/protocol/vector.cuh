@@ -45,8 +45,8 @@ __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack)
 }
 
 // Whether this is the end of a message of 4-byte numbers at an aligned address. That case is inlined, for a function out of
-// line has to be fetched first (2 H200, CHANGES.md, "The last words of a message …"). Whole packs at unaligned addresses go
-// out of line.
+// line has to be fetched first (2 H200, docs/design_notes.md, "The last words of a message …"). Whole packs at
+// unaligned addresses go out of line.
 __device__ __forceinline__ bool are_last_words(const char* address, u32 nbytes) {
     return nbytes < kPackNbytes && (u32(u64(address)) | nbytes) % 4 == 0;
 }

@@ -3,8 +3,8 @@
 //   1. A thread polls a word until its condition holds, which acquires what the writer released with it.
 //   2. Every kPollsBetweenLooks polls it reads LeaseHeader::failed, Watch::abort and the clock.
 //   3. It also looks whether the awaited rank has made another call (calls.cuh): then what it waits for may never come.
-//   4. A wait that gives up writes an error record, once per communicator, and returns false. From then on every wait of the
-//      communicator on this rank gives up too, so that all blocks leave.
+//   4. A wait that ends early writes an error record, once per communicator, and returns false. From then on every wait
+//      of the communicator on this rank stops waiting, too, so that all blocks leave.
 //
 // Nothing traps: the CUDA context stays usable, and the host reads the record at its next call.
 #pragma once

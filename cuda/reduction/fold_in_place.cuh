@@ -10,8 +10,8 @@
 #include "reduction/push_reduce.cuh"
 
 // In chunks, which are shorter with more ranks. A tile costs a barrier on rank 0 and a poll elsewhere, so a shard of
-// fewer than kTiledChunks chunks moves at the end. 2 and 4 H200 (CHANGES.md, "In place the result of a long
-// `Reduce_scatter_block` moves tile by tile"; 2026-11-21).
+// fewer than kTiledChunks chunks moves at the end. 2 and 4 H200 (docs/design_notes.md, "In place the result of a long
+// `Reduce_scatter_block` moves tile by tile").
 constexpr u64 kTileChunks = 2, kTiledChunks = 12;
 
 template <class T, class Op>

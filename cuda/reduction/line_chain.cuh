@@ -27,7 +27,7 @@
 #include "protocol/line.cuh"
 #include "reduction/order.cuh"
 
-constexpr u32 kBatchRows = 4;  // CHAIN_ROWS of pyncclx/collectives/ladders.py
+constexpr u32 kBatchRows = 4;  // CHAIN_ROWS of pyncclx/collectives/algorithms.py
 constexpr u32 kMostCircles = kMaxThreads / 32;
 
 // The rows of one circle and round.
@@ -47,8 +47,8 @@ struct LineChain {
     const Hop hop;
     const int last;      // the rank that has the result
     const bool returns;  // this is root, and the result comes from `last`
-    const u32 packs, rows, batches;  // of this block's part
-    const u32 whole_batches;         // of whole packs at multiples of 16
+    const u32 packs, rows, batches;  // sizes of this block's part
+    const u32 whole_batches;         // batches of whole packs at multiples of 16
     const u32 circles, places;
     const bool looks_ahead;  // this warp has one circle:
     u64 taken = 0;           // its word, as it was when the batch before was passed

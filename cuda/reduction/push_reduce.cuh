@@ -1,6 +1,6 @@
 // All-reduce of long vectors by stores alone: every recvbuf lies in a window and is not the sendbuf, so it has room for
-// contributions on their way. Links carry stores faster than loads, best from one rank to one other (4 H200, CHANGES.md,
-// "A long all-reduce stores, and loads nothing over the links"; 2026-11-21).
+// contributions on their way. Links carry stores faster than loads, best from one rank to one other (4 H200,
+// docs/design_notes.md, "A long all-reduce stores, and loads nothing over the links").
 //
 // The vector is cut into a shard for each rank, and so is every recvbuf:
 //   1. every rank stores its contribution to shard p in the recvbuf of p, one peer after the other;
@@ -39,8 +39,8 @@ template <class T, class Op>
 struct PushReduce {
     Channel& channel;
     const Reach& reach;
-    const Part part;    // of the vector: this block's
-    const u64 nbytes;   // of a shard
+    const Part part;    // this block's part of the vector
+    const u64 nbytes;   // bytes of a shard
     const char* send;
     char* recv;
     Chunks chunks;

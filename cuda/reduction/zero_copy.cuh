@@ -16,14 +16,14 @@
 constexpr u64 kApartChunks = 2;
 
 // In place PushReduce is impossible; with more than two ranks rings are faster from shards of so many bytes on (4 H200,
-// CHANGES.md, "A fold of chunks is bound by how many loads are on their way"; 2026-11-22).
+// docs/design_notes.md, "A fold of chunks is bound by how many loads are on their way").
 constexpr u64 kRingsNbytes = 256 << 10;
 
 template <class T, class Op, class Tiling>
 struct ZeroCopy {
     Channel& channel;
     const Reach& reach;
-    const Tiling tiling;  // of one tile
+    const Tiling tiling;  // the tiling of one tile
     const int receiver;   // a rank, kToAll or kToNone
     const bool apart;     // first all ranks load, then all ranks store
 

@@ -13,7 +13,7 @@
 #include "tokens/few_tokens.cuh"
 #include "elements/row_transform.cuh"
 
-constexpr int kMostCounters = 4096;   // of all warps of a block
+constexpr int kMostCounters = 4096;   // counters of all warps of a block
 constexpr u32 kMostNearPlaces = kMaxBuckets;
 constexpr u32 kPlacesEach = 2;        // places that a thread loads, at most
 
@@ -25,7 +25,7 @@ struct DispatchArgs {
     u64* routes;           // [token_count][k]; these and the following are outputs, of the handle
     u32* ways;             // [size][max_tokens][k]
     i64* token_counts;     // [size]
-    i64* counts;           // of each of this rank's buckets,
+    i64* counts;           // rows of each of this rank's buckets,
     i64* offsets;          //   where it begins, and the end
     i64* total;            //   rows of this rank
     i64* dropped;          // [size]: rows of each source without room
@@ -34,17 +34,17 @@ struct DispatchArgs {
     i64 token_count;
     i64 expert_nbytes;  // 4 or 8
     i64 reuse;          // routes, ways, token_counts and total are those of an earlier dispatch
-    TransformArgs transform;  // of tokens
+    TransformArgs transform;  // for tokens
     i64 phases;
 };
 
 struct Counting {  // choices of many tokens, by bucket
-    int own[kMaxBuckets];   // of this rank
+    int own[kMaxBuckets];   // this rank's choices
     int base[kMaxBuckets];  // before this block's, of this rank and lower ones
     int counters[kMostCounters];  // [warps][buckets], see WarpChoices
 };
 
-struct FewChoices {  // of all ranks
+struct FewChoices {  // the choices of all ranks
     int matrix[kMostFewCounts];  // [size][buckets]: how many choices of a rank; later of the ranks
                                  // before it
     union {
@@ -56,7 +56,7 @@ struct FewChoices {  // of all ranks
 
 struct alignas(16) Table {   // in shared memory; most by bucket
     int count[kMaxBuckets];  // where the bucket begins
-    int sum[kMaxBuckets];    // of all ranks
+    int sum[kMaxBuckets];    // the bucket's count over all ranks
     union {
         int limit[kMaxBuckets];       // where the room ends
         u32 places[kMostNearPlaces];  // of many tokens: the shuffle's, until choices have been
@@ -69,7 +69,7 @@ struct alignas(16) Table {   // in shared memory; most by bucket
     int dropped[kMaxRanks];
     int first[kMaxRanks];   // bucket of each rank; here since lanes read those of different ranks
                             // at once
-    i64 tokens[kMaxRanks];  // of every rank
+    i64 tokens[kMaxRanks];  // tokens of every rank
 };
 
 struct alignas(16) Four { int each[4]; };

@@ -10,7 +10,7 @@
 struct CollectArgs {
     Shuffle shuffle;
     const float* row_values;  // [capacity]
-    const u32* ways;          // of the dispatch, as the following
+    const u32* ways;          // these and the following are the dispatch's
     const i64* token_counts;
     const u64* routes;
     float* out;  // [token_count][k]; 0 for a choice without a row

@@ -11,7 +11,7 @@
 #include "tokens/combine_few.cuh"
 
 // Warps, of kMaxWarps, that add up first: one for each peer, at most so many; the others send. 2
-// H200 (CHANGES.md, "Block b of a rank deals with the tokens of block b …"; 2026-11-21).
+// H200 (docs/design_notes.md, "Block b of a rank deals with the tokens of block b …").
 constexpr u32 kMostAdding = 4;
 
 // The way of the token's choice with the lane's number.

@@ -14,14 +14,14 @@
 struct CombineArgs {
     Shuffle shuffle;
     const char* results;  // [capacity] rows
-    const u32* ways;      // of the dispatch, as the following
+    const u32* ways;      // these and the following are the dispatch's
     const i64* token_counts;
     const float* row_weights;
     const u64* routes;
     char* out;  // [token_count] rows
     i64 token_count;
     i64 weighted;  // 0: a plain sum
-    TransformArgs transform;  // of results
+    TransformArgs transform;  // for results
     i64 phases;
 };
 
@@ -32,7 +32,7 @@ struct FewRows {  // of few tokens, read before any is sent: [size][few_tokens *
     u32 ranks[kMostFewChoices];  // the ranks that have rows of a token of this rank, as bits
 };
 
-struct CombineLists {  // of each warp, and what they share, in shared memory
+struct CombineLists {  // lists of each warp, and shared ones, in shared memory
     Queue queue;
     Rows rows[kMaxWarps];
     float weights[kMaxWarps][kMaxChoices];
@@ -78,8 +78,8 @@ __device__ __forceinline__ u64 few_choice(const Shuffle& shuffle, u32 j) {
 // What a thread needs first. It is loaded while the block reads its epoch.
 struct EarlyWay {
     u64 choice = 0;      // index in `ways` of the choice with the thread's number
-    u32 way = kNoWay;    // of that choice
-    u64 route = kNoRow;  // of this rank's choice with the thread's number
+    u32 way = kNoWay;    // way of that choice
+    u64 route = kNoRow;  // route of this rank's choice with the thread's number
 
     __device__ void load(const CombineArgs& args) {
         if (threadIdx.x < few_choices(args.shuffle)) way = args.ways[choice];

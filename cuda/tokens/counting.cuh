@@ -20,7 +20,7 @@ constexpr u32 kCountedEach = 3;  // choices that a thread loads early, at most; 
 // the counts of all parts before it, are in the order of the choices.
 struct WarpChoices {
     u32 begin = 0, end = 0;
-    u32 warps = 0;  // of the block that have a part
+    u32 warps = 0;  // warps of the block that have a part
 
     WarpChoices() = default;
     __device__ WarpChoices(const Shuffle& shuffle, const Range& range) {
@@ -38,11 +38,11 @@ struct WarpChoices {
 // What a block counts of many tokens. The first experts of its threads are loaded while the block
 // reads its epoch.
 struct Counter {
-    u32 choices = 0;   // of this rank
-    bool alone = true; // so few that each block counts all of them (CHANGES.md, "A token shuffle
-                       // counts …")
+    u32 choices = 0;   // this rank's choices
+    bool alone = true; // so few that each block counts all of them (design_notes.md, "A token
+                       // shuffle counts …")
     Range range;       // this block's tokens
-    WarpChoices mine;  // which this warp numbers
+    WarpChoices mine;  // the choices that this warp numbers
     i64 first = -1;    // the expert of this lane's first one
     i64 others[kCountedEach];  // and of those that this thread counts alone
 

@@ -35,10 +35,10 @@ template <class From, class To, class Transform>
 struct Early {
     Step step;                // the warp's first
     bool has_step = false;
-    i64 expert = -1;          // of the choice with the thread's number from the last
+    i64 expert = -1;          // choice with the thread's number from the last
     float weight = 1.0f;
-    u64 route = kNoRow;       // of the choice, in an earlier dispatch
-    Source<From, To> source;  // of the step
+    u64 route = kNoRow;       // route of the choice in an earlier dispatch
+    Source<From, To> source;  // the step's source
     Pack pack;                // the same, transformed and rounded
     float scale = 0;
 
@@ -145,7 +145,7 @@ __device__ void clear_counts(const Shuffle& shuffle, Table& table) {
 // The choices that a thread receives: number, number + together … of `source`.
 struct ChoiceReceiver {
     u32 together = 1, source = 0, number = ~0u;
-    u32 block = 0, position = 0;  // of the first: the block that sends it, and where in its slot
+    u32 block = 0, position = 0;  // the block that sends the first, and where in its slot
 
     ChoiceReceiver() = default;
     __device__ explicit ChoiceReceiver(const Shuffle& shuffle)

@@ -15,7 +15,7 @@ struct Leader {  // where a token's data goes on a rank
     int rank;
 };
 
-union DispatchList {  // of a warp, in shared memory: for sending, or for receiving
+union DispatchList {  // a warp's list, in shared memory: for sending, or for receiving
     Rows rows;
     Leader leaders[kMaxRanks];
 };

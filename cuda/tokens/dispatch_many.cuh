@@ -6,12 +6,12 @@
 //   3. The others wait for stages, copy the data to the tokens' other rows and write the handle
 //      (deliver_tokens); in the end all warps do.
 // Signals and the Gate (stages.cuh) order the rows between ranks. kDispatchSending: measured on 2
-// H200 (CHANGES.md, "Block b of a rank deals with the tokens of block b …"; 2026-11-21).
+// H200 (docs/design_notes.md, "Block b of a rank deals with the tokens of block b …").
 #pragma once
 #include "tokens/counting.cuh"
 #include "tokens/dispatch_few.cuh"
 
-constexpr u32 kDispatchSending = 8;  // of kMaxWarps: the warps that send first
+constexpr u32 kDispatchSending = 8;  // warps, of kMaxWarps, that send first
 
 // Computes where the rows of this block's tokens belong: `routes`. `is_few`: this rank has few
 // tokens, so it begins to count only now. False: leave.
@@ -93,7 +93,7 @@ __device__ int list_leaders(
 template <u32 kUnroll, class From, class To, class Transform, class List>
 __device__ void store_token(
     const DispatchArgs& args, Share share, i64 token, const Leader* leaders, List list) {
-    // packs that leave together (CHANGES.md, "Of many tokens, too …": 2 H200)
+    // packs that leave together (docs/design_notes.md, "Of many tokens, too …": 2 H200)
     constexpr u32 kTogether = kUnroll < 2 ? kUnroll : 2;
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);

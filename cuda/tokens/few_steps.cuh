@@ -13,7 +13,7 @@ constexpr u32 kStepPacks = sizeof(T) == sizeof(Float8) ? 24 : kRowPacks;
 struct Step {
     u32 token = 0;
     u32 first = 0;  // pack of the token's row
-    u32 row = 0;    // of lines, in a slot
+    u32 row = 0;    // row of lines in a slot
 
     __device__ u64 dependency() const { return token ^ first ^ row; }
 };
@@ -22,7 +22,7 @@ struct Step {
 // division takes as long as a dozen other instructions.
 struct Steps {
     const Shuffle& shuffle;
-    const u32 row_packs;   // of what travels: rows there, results back
+    const u32 row_packs;   // packs of a row that travels: rows there, results back
     const u32 step_packs;  // at most, of a step of it
 
     // False, also for no tokens, if there is no room for few tokens.

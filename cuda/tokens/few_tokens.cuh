@@ -18,7 +18,7 @@
 #include "tokens/few_steps.cuh"
 #include "protocol/packet.cuh"
 
-constexpr int kMostFewChoices = 1024;                      // of all ranks together
+constexpr int kMostFewChoices = 1024;                      // choices of all ranks together
 constexpr int kMostFewCounts = 4096;                       // buckets times ranks
 // sources whose lines are loaded before the first is checked
 constexpr int kSourcesAtOnce = 4;

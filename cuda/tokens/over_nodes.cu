@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
 }
 
-struct Buckets {  // of this node, in shared memory
+struct Buckets {  // this node's buckets, in shared memory
     int total[kMaxBuckets];   // choices of all ranks,
     int before[kMaxBuckets];  //   and of those before the source
     int begin[kMaxBuckets];   // its first row,

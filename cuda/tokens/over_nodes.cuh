@@ -17,7 +17,7 @@
 constexpr u64 kNoWord = ~u64(0);
 
 struct CrossingArgs {
-    Team team;  // of this rank alone, for error records: its lease is a header
+    Team team;  // this rank alone, for error records: its lease is a header
     // What stays the same from call to call.
     const u32* places;    // [experts][replicas]: expert_place
     const int* local_of;  // [size]: a rank's number in this node, -1: it is on another one
@@ -41,7 +41,7 @@ struct CrossingArgs {
     char* out;             // [token_count] rows, or [token_count][k] float
     i64 token_count;
     i64 expert_nbytes;     // 4 or 8
-    i64 row_nbytes;        // of what is in inbox and outbox
+    i64 row_nbytes;        // bytes of a row in inbox and outbox
     // Of a handle, written by number_choices and place_choices.
     u64* routes;       // [slots * max_tokens][k]
     u32* ways;         // [local_size][slots * max_tokens][k]

@@ -20,8 +20,8 @@
 #include "elements/numbers.cuh"
 #include "protocol/vector.cuh"
 
-constexpr int kMaxBuckets = 1024;  // of all ranks together
-constexpr int kMaxChoices = 128;   // of a token
+constexpr int kMaxBuckets = 1024;  // buckets of all ranks together
+constexpr int kMaxChoices = 128;   // choices of a token
 constexpr int kMaxWarps = kMaxThreads / 32;
 constexpr u64 kNoRow = ~u64(0);    // a route that leads nowhere: no expert was chosen, or there was
                                    // no room
@@ -32,8 +32,8 @@ __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend |
 
 // Whether the kernel takes few multiprocessors: two blocks of half of the threads share one.
 // Computed from the grid, for with a word of the arguments the compiler issued one load less in the
-// loop of combine that adds rows (1024 tokens 93 µs, not 79; 2 H200, CHANGES.md, "Of many tokens,
-// too, what is needed is on its way before"; 2026-11-22).
+// loop of combine that adds rows (1024 tokens 93 µs, not 79; 2 H200, docs/design_notes.md, "Of many
+// tokens, too, what is needed is on its way before").
 __device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
 // A thread's number from the last: the first warps move steps of few tokens, so the last ones do
@@ -43,7 +43,7 @@ __device__ __forceinline__ u32 number_from_last() { return blockDim.x - 1 - thre
 // The constants of a shuffle. Rows of a rank are grouped in buckets: one for each of its experts,
 // or one for each source (by_source).
 struct Shuffle {
-    Team team;  // of the shuffle: base[] are the workspaces
+    Team team;  // the shuffle's Team: base[] are the workspaces
     char* rows[kMaxRanks];     // every rank's memory, as mapped in this process: [capacity] rows,
     char* scales[kMaxRanks];   //   [capacity][groups] float, for Float8,
     char* ways[kMaxRanks];     //   [size][max_tokens][k] u32, ways that the sources sent,
@@ -59,12 +59,12 @@ struct Shuffle {
     i64 experts, replicas, k;
     i64 hidden;            // elements of a row, a multiple of 16
     i64 capacity;          // rows of a rank
-    i64 max_tokens;        // of a rank
+    i64 max_tokens;        // most tokens of a rank
     i64 few_tokens;        // up to so many tokens of each rank travel as lines
     i64 alone_choices;     // up to so many choices of the rank, every block counts all of them
     i64 words_at;          // position in a slot of packets: a block's words about few tokens
     i64 results_of_token;  // ranks that a token's results can come from, at most
-    i64 buckets;           // of all ranks
+    i64 buckets;           // buckets of all ranks
     i64 by_source;
     i64 drops;                     // rows without room are left out; 0: they are an error
     i64 first[kMaxRanks + 1];      // the first bucket of every rank

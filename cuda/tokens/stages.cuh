@@ -12,9 +12,9 @@
 #pragma once
 #include "tokens/shuffle.cuh"
 
-constexpr u32 kStageTokens = 16;  // of a block and a source, at least; a stage ends with a signal
-constexpr u32 kMostStages = 32;   // of a block
-constexpr u32 kMostParts = 8;     // of a token
+constexpr u32 kStageTokens = 16;  // least tokens of a block and source; a stage ends with a signal
+constexpr u32 kMostStages = 32;   // stages of a block
+constexpr u32 kMostParts = 8;     // parts of a token
 
 // This block's tokens: a range, so that the blocks' tokens follow each other.
 struct Range {
@@ -76,7 +76,7 @@ struct Jobs {
 // The jobs of each half, which warps of a block take one after the other, so that none waits for a
 // warp whose token has many rows. In shared memory.
 struct Queue {
-    u32 taken[2];           // of kSend, of kReceive
+    u32 taken[2];           // jobs taken of kSend, of kReceive
     u32 left[kMostStages];  // jobs of each stage still to be done, and 1 for the signal of the
                             // previous stage
 

@@ -1,7 +1,8 @@
-// Win.Put_signal and Win.Wait_signal: data in a peer's memory, and a count for which it can wait, without the hosts.
+// Win.Put_signal and Win.Wait_signal: store data in a peer's memory and add to a count, for which the peer waits
+// without its host.
 //
-// A signal is a word of a rank's DeviceTeam, to which its peers add. The device counts what has been waited for, so that both
-// can be captured in a graph: a wait ends when `count` more have come than were taken before.
+// A signal is a word of a rank's DeviceTeam, to which its peers add. The device counts the signals that waits have
+// used, so that both can be captured in a graph. A wait ends when `count` more have arrived than were used before.
 //   put_blocks   any number of blocks: moves what is too much for one block, before put_signal
 //   put_signal   one block: moves the data; a barrier, then one thread's release covers what all threads stored
 //   wait_signal  one thread: acquires for the next kernels of the stream
@@ -23,7 +24,7 @@ struct PutSignalArgs {
 struct WaitSignalArgs {
     const DeviceTeam* team;
     const u64* word;
-    u64* taken;  // of this signal; only waits of this rank use it
+    u64* taken;  // signals used by waits; only waits of this rank change it
     u64 count;
     u32 signal;
 };
@@ -50,9 +51,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_blocks(const __grid_consta
 }
 
 // Both kernels below are launched early, for the time between two kernels is about that of the way to a peer (4 H200,
-// CHANGES.md, "Puts with signals …"). So each waits for the previous kernel: a put before it moves data, a wait before it
-// ends. The next kernel may begin when a put begins, and when a wait is over. It still ends after this one, so the
-// kernels behind it see what both have done.
+// docs/design_notes.md, "Puts with signals …"). So each waits for the previous kernel: a put before it moves data, a
+// wait before it ends. The next kernel may begin when a put begins, and when a wait is over. It still ends after this
+// one, so the kernels behind it see what both have done.
 
 // One block. Its signal releases what all its threads stored, and what earlier kernels and copies stored.
 template <class = void>

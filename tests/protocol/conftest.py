@@ -65,7 +65,7 @@ def _run(program: Path, *, ranks: int, kib: int = 0, **options: int) -> subproce
     """On leases of `kib` KiB; without it, of the least length."""
     command = [*_fixed_addresses(), str(program)]
     command += [f"{key}={value}" for key, value in {"ranks": ranks, **_layout(ranks, kib), **options}.items()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=os.environ | REPORTS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | REPORTS, check=False)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip(f"ThreadSanitizer does not start here: {done.stderr.strip()[-200:]}")
     return done

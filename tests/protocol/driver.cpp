@@ -97,28 +97,53 @@ Team team_of(const World& world, int rank, Watch* watch) {
     return team;
 }
 
-void (*const kOperations[])(Call&) = {
-    barrier, bcast, allgather, alltoall, alltoall, alltoallv, alltoallv, allreduce<float, Sum>, allreduce<Bfloat16, Sum>,
-    reduce<int, Max>, reduce<float, Sum>, reduce_scatter_block<Complex<double>, Prod>, reduce_scatter_block<int, Max>,
-    ring, batch, ahead, partitions,
-    token_shuffle, alltoallv_segments,
-    gather, scatter, allgatherv, gatherv, scatterv, reduce_scatter<float, Sum>, reduce_scatter<int, Max>,
-    scan<float, Sum>, scan<Bfloat16, Sum>,
-    put_and_wait, put_and_meet, accumulate_bytes, talk, allreduce_records,
+struct Operation {
+    void (*make)(Call&);
+    bool is_alone;
 };
+
+// Operations of one kernel, which may be launched early, and the others.
+const Operation kOperations[] = {
+    {barrier, false}, {bcast, false}, {allgather, false}, {alltoall, false}, {alltoall, false}, {alltoallv, true},
+    {alltoallv, true}, {allreduce<float, Sum>, false}, {allreduce<Bfloat16, Sum>, false}, {reduce<int, Max>, false},
+    {reduce<float, Sum>, false}, {reduce_scatter_block<Complex<double>, Prod>, false},
+    {reduce_scatter_block<int, Max>, false},
+    {ring, true}, {batch, true}, {ahead, true}, {partitions, true},
+    {token_shuffle, true}, {alltoallv_segments, true},
+    {gather, false}, {scatter, false}, {allgatherv, false}, {gatherv, true}, {scatterv, true},
+    {reduce_scatter<float, Sum>, false}, {reduce_scatter<int, Max>, false},
+    {scan<float, Sum>, false}, {scan<Bfloat16, Sum>, false},
+    {put_and_wait, true}, {put_and_meet, true}, {accumulate_bytes, true}, {talk, true}, {allreduce_records, false},
+};
+
+// The operation of each call; all ranks draw alike.
+std::vector<Operation> operations_of(const Settings& settings) {
+    std::vector<Operation> operations;
+    while (operations.size() < settings.calls) {
+        Draw draw(mix(settings.seed, operations.size()));
+        const u64 operation = draw.below(std::size(kOperations)), repetitions = draw.of({1, 1, 1, 4});
+        operations.insert(operations.end(), repetitions, kOperations[operation]);
+    }
+    return operations;
+}
+
+// Every second call of a rank.
+void make_calls(const World& world, int rank, Watch* watch, Launches& launches, u64 first) {
+    Team team = team_of(world, rank, watch);
+    const std::vector<Operation> operations = operations_of(world.settings);
+    for (u64 number = first; number < operations.size(); number += 2) {
+        team.called.words[0] = kHash + number % 3;  // the same on all ranks
+        Call call(world, team, launches, number, operations[number].is_alone);
+        operations[number].make(call);
+    }
+}
 
 void run_rank(const World& world, int rank) {
     Watch watch{};
-    Team team = team_of(world, rank, &watch);
-    for (u64 number = 0; number < world.settings.calls;) {
-        Draw draw(mix(world.settings.seed, number));  // all ranks draw alike
-        const u64 operation = draw.below(std::size(kOperations)), repetitions = draw.of({1, 1, 1, 4});
-        for (const u64 end = number + repetitions; number < end; ++number) {
-            team.called.words[0] = kHash + number % 3;  // the same on all ranks
-            Call call(world, team, number);
-            kOperations[operation](call);
-        }
-    }
+    Launches launches;
+    std::thread other(make_calls, std::cref(world), rank, &watch, std::ref(launches), 1);
+    make_calls(world, rank, &watch, launches, 0);
+    other.join();
 }
 
 int main(int argc, char** argv) {

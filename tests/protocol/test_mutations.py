@@ -61,6 +61,10 @@ MUTATIONS = {
         "&& ({} || channel.wait_for_entered(peer, channel.epoch));",
         "tsan",
     ),
+    # An early launch reads what the kernel before it has still to write.
+    "previous not awaited": Mutation(
+        "protocol/channel.cuh", "await_previous(u64(control));", "if (!{}) await_previous(u64(control));", "tsan"
+    ),
     # A rank ends while its vector is still being read.
     "no meeting": Mutation(
         "reduction/push_reduce.cuh",

@@ -144,21 +144,73 @@ struct World {
     }
 };
 
+// The order of one rank's calls. Two threads make them in turn, so that a kernel which is launched early begins beside the
+// one before. To ThreadSanitizer these waits order nothing, except `acquire` and what `await_all_before` reads. They end
+// with the kernels they wait for, which fail after Settings::patience_s and then end the process.
+class Launches {
+  public:
+    // Wait until all calls before this one have launched their kernel, and its kernel may begin; return what it then waits
+    // for, if it is early.
+    EMULATOR_UNSEEN const emulator::Launched* await_turn(u64 call, bool early) {
+        const emulator::Launched& before = launched(call - 1);
+        while (__atomic_load_n(&begun_, __ATOMIC_ACQUIRE) != call) usleep(50);
+        while (early ? !before.lets_next() : !before.has_ended()) usleep(50);
+        if (!early) before.acquire();
+        return early ? &before : nullptr;
+    }
+
+    EMULATOR_UNSEEN emulator::Launched* begin(u64 call, u32 blocks) {
+        emulator::Launched& own = launched(call);
+        own.begin(blocks);
+        if (blocks == 0) own.release();
+        __atomic_store_n(&begun_, call + 1, __ATOMIC_RELEASE);
+        return &own;
+    }
+
+    EMULATOR_UNSEEN void await_end_before(u64 call) {
+        while (!launched(call - 1).has_ended()) usleep(50);
+    }
+
+    // For calls that launch several kernels, or share memory of the host with other calls.
+    void await_all_before(u64 call) {
+        while (ended_.load(std::memory_order_acquire) != call) usleep(50);
+    }
+    void end() { ended_.fetch_add(1, std::memory_order_acq_rel); }
+
+  private:
+    // Three are in use at a time: a kernel may still wait for the one before it when the next is launched. The first call has
+    // a place before it that nothing has used, which counts as ended.
+    emulator::Launched& launched(u64 call) { return launched_[call % 4]; }
+
+    emulator::Launched launched_[4];
+    u64 begun_ = 0;
+    std::atomic<u64> ended_{0};
+};
+
 // One rank in one call. `draw` gives every rank the same words, `own` does not.
 struct Call {
     const World& world;
     Team& team;
+    Launches& launches;
     const u64 number;
+    const bool is_alone;  // launches several kernels, or shares memory of the host: no kernel is early
     const char* name;
     Draw draw, own;
     u32 threads;
 
-    Call(const World& world, Team& team, u64 number)
-        : world(world), team(team), number(number), name(""), draw(mix(world.settings.seed, number)),
-          own(mix(draw.below(~0ull), team.rank)), threads(draw.of({32u, 64u, 96u})) {
+    Call(const World& world, Team& team, Launches& launches, u64 number, bool is_alone)
+        : world(world), team(team), launches(launches), number(number), is_alone(is_alone), name(""),
+          draw(mix(world.settings.seed, number)), own(mix(draw.below(~0ull), team.rank)), threads(draw.of({32u, 64u, 96u})) {
+        team.early = own.one_in(2);
+        if (is_alone) launches.await_all_before(number);
         // The buffers of all ranks are in a window, or of none, or each as it comes.
         const u64 all = draw.below(3);
         for (Place* place : {&team.send, &team.recv}) *place = Place{all < 2 ? all : own.below(2), nullptr};
+    }
+
+    ~Call() {
+        if (is_alone) launches.begin(number, 0);
+        launches.end();
     }
 
     int size() const { return team.size; }
@@ -177,10 +229,15 @@ struct Call {
         if (own.one_in(8)) usleep(useconds_t(own.below(own.one_in(6) ? 3000 : 300)));  // sometimes for several calls of the others
         const Settings& settings = world.settings;
         const u64 seed = settings.seed == 0 ? 0 : mix(label(), team.rank) | 1;
-        const Launch how{grid, threads, 0, settings.hostile, seed, settings.patience_s};
+        Launch how{grid, threads, 0, settings.hostile, seed, settings.patience_s};
+        if (!is_alone) {
+            how.previous = launches.await_turn(number, own.one_in(2));
+            how.launched = launches.begin(number, grid);
+        }
         const void* pointers[] = {&args};
         if (emulator::launch(name, kernel, how, pointers) != 0)
             die(kStuck, "call %llu (%s), rank %d is stuck", number, name, team.rank);
+        if (!is_alone) launches.await_end_before(number);
         const Watch& watch = *team.watch;
         if (watch.failure != 0)
             die(kTimeout,
