@@ -1,0 +1,22 @@
+"""Collectives that PyTorch differentiates, as functions of a tensor.
+
+Names are loaded at the first use, which imports PyTorch; nothing else of pyncclx imports it. `functions` has what users
+call, `moves` what each function does to a tensor.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .functions import all_gather, all_reduce, all_to_all, copy, gather, reduce, reduce_scatter, scatter
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "copy", "gather", "reduce", "reduce_scatter", "scatter"]
+
+# Type checkers must report missing names, which this function would hide.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        functions = importlib.import_module(".functions", __name__)
+        return globals().setdefault(name, getattr(functions, name))

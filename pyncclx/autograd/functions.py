@@ -1,0 +1,156 @@
+"""Collectives as functions of a tensor; the backward pass makes the adjoint call.
+
+There are two conventions for the loss. With `copy`, `reduce`, `gather` and `scatter` all ranks compute the same loss
+from the same tensors, as in Megatron's tensor parallel layers. A tensor that all ranks have then counts once. With
+`all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` each rank has a tensor of its own, and gradients are those
+of the sum of all ranks' losses. `all_gather` and `reduce_scatter` also begin and end a sequence parallel region.
+
+All ranks make the same calls in the same order, forward and backward. The gradient of a gradient works, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .moves import MOVES, Dims, Tensor
+
+__all__ = ["all_gather", "all_reduce", "all_to_all", "copy", "gather", "reduce", "reduce_scatter", "scatter"]
+
+ADJOINTS = {
+    "copy": "reduce",
+    "reduce": "copy",
+    "all_reduce": "all_reduce",
+    "gather": "scatter",
+    "scatter": "gather",
+    "all_gather": "reduce_scatter",
+    "reduce_scatter": "all_gather",
+    "all_to_all": "all_to_all",
+}
+
+
+class Collective(torch.autograd.Function):  # type: ignore[misc]  # without PyTorch it is Any
+    """A move of a tensor among ranks, whose gradient makes the adjoint move."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, name: str, comm: Any, dims: Dims) -> Tensor:
+        ctx.adjoint = ADJOINTS[name], comm, dims[::-1]
+        return MOVES[name](x, comm, dims)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return Collective.apply(*gradients, *ctx.adjoint), None, None, None
+
+
+def copy(x: Tensor, comm: Any) -> Tensor:
+    """Return a tensor that all ranks have; the backward pass sums its gradients.
+
+    It begins a tensor parallel region: each rank then uses the tensor with its part of the weights.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        The same on all ranks.
+    comm : pyncclx.Intracomm
+
+    Returns
+    -------
+    torch.Tensor
+
+    Examples
+    --------
+    >>> hidden = copy(x, comm) @ own_columns  # doctest: +SKIP
+    >>> y = reduce(hidden.relu() @ own_rows, comm)  # doctest: +SKIP
+    """
+    return Collective.apply(x, "copy", comm, (0, 0))
+
+
+def reduce(x: Tensor, comm: Any) -> Tensor:
+    """Return the sum over all ranks; the backward pass leaves the gradient unchanged.
+
+    It ends a tensor parallel region: the sum, and the loss made of it, are the same on all ranks.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+    comm : pyncclx.Intracomm
+    """
+    return Collective.apply(x, "reduce", comm, (0, 0))
+
+
+def gather(x: Tensor, comm: Any, dim: int = 0) -> Tensor:
+    """Return all ranks' tensors, joined; the backward pass takes this rank's part.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Equal shapes on all ranks.
+    comm : pyncclx.Intracomm
+    dim : int
+    """
+    return Collective.apply(x, "gather", comm, (dim, dim))
+
+
+def scatter(x: Tensor, comm: Any, dim: int = 0) -> Tensor:
+    """Return this rank's part of a common tensor; the backward pass gathers the parts.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        The same on all ranks; the ranks divide dimension `dim`, whose length is a multiple of their number.
+    comm : pyncclx.Intracomm
+    dim : int
+    """
+    return Collective.apply(x, "scatter", comm, (dim, dim))
+
+
+def all_reduce(x: Tensor, comm: Any) -> Tensor:
+    """Return the sum over all ranks; the backward pass sums the gradients, too.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+    comm : pyncclx.Intracomm
+    """
+    return Collective.apply(x, "all_reduce", comm, (0, 0))
+
+
+def all_gather(x: Tensor, comm: Any, dim: int = 0) -> Tensor:
+    """Return all ranks' tensors, joined; the backward pass is `reduce_scatter`.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        Equal shapes on all ranks.
+    comm : pyncclx.Intracomm
+    dim : int
+    """
+    return Collective.apply(x, "all_gather", comm, (dim, dim))
+
+
+def reduce_scatter(x: Tensor, comm: Any, dim: int = 0) -> Tensor:
+    """Return this rank's part of the sum over all ranks; the backward pass gathers.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        The ranks divide dimension `dim`, whose length is a multiple of their number.
+    comm : pyncclx.Intracomm
+    dim : int
+    """
+    return Collective.apply(x, "reduce_scatter", comm, (dim, dim))
+
+
+def all_to_all(x: Tensor, comm: Any, split: int = 0, concat: int = 0) -> Tensor:
+    """Send part i of a dimension to rank i; the backward pass returns the parts.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        The ranks divide dimension `split`, whose length is a multiple of their number.
+    comm : pyncclx.Intracomm
+    split, concat : int
+        The dimension to divide, and the one along which the parts that arrive are put together.
+    """
+    return Collective.apply(x, "all_to_all", comm, (split, concat))
