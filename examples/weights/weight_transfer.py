@@ -32,7 +32,7 @@ import pyncclx
 import pyncclx.device as d
 from common.overlap_report import add_outputs, warn_if_emulated, write_json
 from common.program import array_module, read_options, to_host
-from weight_plan import ITEM, generator, model, plan, trainer
+from common.weight_plan import ITEM, generator, model, plan, trainer
 from weight_ways import Point, draw, measure
 
 Array = Any  # of NumPy or CuPy
@@ -106,7 +106,7 @@ class Transfer:
     comm : pyncclx.Intracomm
     xp : module
         numpy or cupy.
-    matrices : list of weight_plan.Matrix
+    matrices : list of common.weight_plan.Matrix
     """
 
     def __init__(self, comm: Any, xp: Any, matrices: Any) -> None:

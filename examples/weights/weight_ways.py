@@ -10,7 +10,7 @@ import numpy as np
 from common.overlap import device_of
 from common.overlap_report import Times, draw_panel, link_us
 from common.program import figure, sign
-from weight_plan import views
+from common.weight_plan import views
 
 WAYS = ("planned", "all-gather", "plain copy")
 TOGETHER = 10  # versions in a graph

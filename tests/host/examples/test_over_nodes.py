@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = {
     "moe/token_shuffle.py": ["--steps=3"],
     "moe/moe_layer.py": ["--tokens=32"],
+    "decoding/decoding.py": ["--steps=3", "--repeat=1"],
     "solvers/jacobi.py": ["--size=10", "--steps=30"],
     "solvers/cg.py": ["--size=12", "--steps=40"],
     "solvers/fft3d.py": ["--size=6", "--steps=1"],

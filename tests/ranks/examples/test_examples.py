@@ -25,8 +25,8 @@ import particles_model
 import sample_sort
 import tensor_parallel
 import tensor_parallel_step
-import weight_plan
 import weight_transfer
+from common import weight_plan
 from common.overlap import device_of
 
 pytestmark = pytest.mark.parametrize("comm", ["reversed"], indirect=True)

@@ -88,7 +88,9 @@ def common(a: Box, b: Box) -> Box:
     return Box(row, max(rows, 0), column, max(columns, 0))
 
 
-def plan(mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int) -> Array:
+def plan(
+    mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int, item: int = ITEM, longest: int = LONGEST
+) -> Array:
     """The runs that bring a trainer's weights to the generators.
 
     Parameters
@@ -99,6 +101,8 @@ def plan(mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int)
         The generators', whose ranks begin with `first`.
     source, to : int
         Addresses of the first number, here and there.
+    item, longest : int
+        Bytes of a number, and of the longest run.
 
     Returns
     -------
@@ -108,7 +112,7 @@ def plan(mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int)
     lists = []
     for number, shard in enumerate(theirs):
         parts = [
-            cut(a, source + ITEM * begin, b, to + ITEM * there, first + number)
+            cut(a, source + item * begin, b, to + item * there, first + number, item, longest)
             for a, b, begin, there in zip(mine.boxes, shard.boxes, mine.begins, shard.begins, strict=True)
         ]
         lists.append(np.concatenate(parts))
@@ -116,18 +120,18 @@ def plan(mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int)
     return np.concatenate(lists)[np.argsort(turns, kind="stable")]
 
 
-def cut(a: Box, source: int, b: Box, to: int, peer: int) -> Array:
+def cut(a: Box, source: int, b: Box, to: int, peer: int, item: int, longest: int) -> Array:
     """The runs of what two parts of a matrix have in common, which begin at two addresses."""
     both = common(a, b)
-    lines, length = both.rows, ITEM * both.columns
+    lines, length = both.rows, item * both.columns
     if both.columns == a.columns == b.columns:  # whole rows lie one after the other
         lines, length = min(lines, 1), lines * length
-    line, begins = np.arange(lines)[:, None], np.arange(0, length, LONGEST)
+    line, begins = np.arange(lines)[:, None], np.arange(0, length, longest)
     runs = np.empty((lines, len(begins)), RUN)
     for name, part, address in (("source", a, source), ("to", b, to)):
-        first = address + ITEM * ((both.row - part.row) * part.columns + both.column - part.column)
-        runs[name] = first + ITEM * part.columns * line + begins
-    runs["nbytes"] = np.minimum(LONGEST, length - begins)
+        first = address + item * ((both.row - part.row) * part.columns + both.column - part.column)
+        runs[name] = first + item * part.columns * line + begins
+    runs["nbytes"] = np.minimum(longest, length - begins)
     runs["peer"] = peer
     return runs.ravel()
 
