@@ -10,11 +10,12 @@ from typing import NamedTuple, TypeVar, cast
 from mpi4py import MPI
 
 from .interrupts import interrupts_allowed, interrupts_deferred
+from .packed_errors import pack_error, unpack_error
 from .plain import plain
 from .waiting import begin, complete
 
 T = TypeVar("T")
-# `allgather_bytes` sends so many bytes together with their length, in communicators of at most so many ranks.
+# `allgather_bytes` sends up to _ROOM_NBYTES bytes together with their length if at most _MOST_AT_ONCE ranks take part.
 _ROOM_NBYTES, _MOST_AT_ONCE = 1016, 64
 
 
@@ -172,7 +173,7 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     Raises
     ------
     Exception
-        A rank has not called this in time, or never will (`waiting.Judge`).
+        From the failure policy (`waiting.Judge`): a rank has not called this function in time, or never will.
 
     Notes
     -----
@@ -221,7 +222,7 @@ _AGREED = "_agreed"  # the attribute of an exception that `agree` raises
 
 
 class _Agreed(NamedTuple):
-    """Facts that an outer `agree` needs about the failure of one that it called."""
+    """What an outer `agree` needs to know about the failure of an inner one."""
 
     packed: bytes  # the exception, before ranks were named
     failed_here: bool
@@ -250,50 +251,14 @@ def _failed_here(failure: BaseException | None) -> bool:
 def _packed(failure: BaseException | None) -> bytes:
     """Return a failure as bytes to send to other ranks; empty without a failure."""
     inner = _inner(failure)
-    return b"" if failure is None else _pack(failure) if inner is None else inner.packed
+    return b"" if failure is None else pack_error(failure) if inner is None else inner.packed
 
 
 def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: BaseException | None) -> BaseException:
-    """Return the packed error naming failed ranks, or this rank's KeyboardInterrupt."""
+    """Return the packed error with its failed ranks, or this rank's KeyboardInterrupt."""
     if failure is not None and not isinstance(failure, Exception):
         return failure
-    agreed = _naming_ranks(_unpack(packed), failed, comm.size)
+    agreed = unpack_error(packed, failed, comm.size)
     agreed.__dict__[_AGREED] = _Agreed(packed, comm.rank in failed)
     agreed.__cause__ = failure if failure is None or _inner(failure) is None else failure.__cause__
     return agreed
-
-
-def _pack(error: BaseException) -> bytes:
-    """Return an exception as bytes: its text, and its pickle if that restores it."""
-    text = type(error).__name__
-    try:
-        text += f": {error}" if str(error) else ""
-        pickled = pickle.dumps(error)
-        copy = pickle.loads(pickled)
-        faithful = type(copy) is type(error) and str(copy) == str(error)
-    except Exception:  # str() and pickle run code of the exception's class, which may raise anything
-        faithful = False
-    return pickle.dumps((pickled if faithful else b"", text))
-
-
-def _unpack(verdict: bytes) -> Exception:
-    """Return the packed exception, or a RuntimeError with its text."""
-    pickled, text = pickle.loads(verdict)
-    try:
-        error = pickle.loads(pickled) if pickled else None
-    except Exception:  # the class may exist on the failing rank only
-        error = None
-    return error if isinstance(error, Exception) else RuntimeError(text)
-
-
-def _naming_ranks(error: Exception, failed: list[int], size: int) -> Exception:
-    """Return the error with the failed ranks in its text, or else in its notes."""
-    where = f"[failed on rank{'s' * (len(failed) > 1)} {', '.join(map(str, failed))} of {size}]"
-    before = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        error.strerror = f"{error.strerror} {where}"
-    elif error.args and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]} {where}", *error.args[1:])
-    if str(error) == before:
-        error.__notes__ = [*getattr(error, "__notes__", []), where]
-    return error

@@ -1,4 +1,4 @@
-"""Exchange of file descriptors within a node: by MPI and Unix sockets."""
+"""Exchange file descriptors within a node, by MPI and Unix sockets."""
 
 import os
 import pickle

@@ -1,7 +1,8 @@
-"""Communicators with collectives whose wait timed out on this rank.
+"""Record the communicators on which a collective timed out on this rank.
 
-Late ranks may still enter such a collective, and MPI then continues it. If the communicator was freed by then, Open MPI
-ends the program, or delivers the messages to a new communicator with its number. So such communicators are not freed.
+Late ranks may still enter such a collective, and MPI then continues it. If the communicator had been freed, Open MPI
+would abort the program or deliver the messages to a new communicator with the same number. So such communicators are
+never freed.
 """
 
 import ctypes
@@ -11,7 +12,7 @@ from mpi4py import MPI
 
 
 class Tested(Protocol):
-    """Protocol of what ranks wait for: MPI's requests, and objects that stand for one."""
+    """Protocol of objects to wait for: MPI requests, and objects with their `Test`."""
 
     def Test(self) -> bool:
         """Return whether it has completed."""
@@ -27,7 +28,7 @@ def give_up(comm: MPI.Comm, request: Tested) -> None:
 
 
 def come_again(request: Tested) -> None:
-    """Remove a collective from the record, after another wait saw it complete."""
+    """Remove a collective from the record, because a later wait has completed it."""
     _given_up[:] = [(comm, each) for comm, each in _given_up if each is not request]
 
 

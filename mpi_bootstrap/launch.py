@@ -1,10 +1,14 @@
-"""Detection of wrong launches, in which every process is alone in MPI.COMM_WORLD."""
+"""Detect wrong launches, where each process is alone, and jobs on one node."""
 
 import os
 from collections.abc import Mapping
 
 from mpi4py import MPI
 
+from .identity import VARIABLE
+
+# Environment variables with the number of processes that a launcher has started on this node.
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 # Environment variables with the number of processes that a launcher has started, and the launcher's name.
 _LAUNCHERS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI's mpiexec",
@@ -26,13 +30,13 @@ def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> Non
     Parameters
     ----------
     comm : MPI.Comm
-        Any communicator of the process. One of a single rank is accepted in a world of several.
+        Any communicator of the process. A communicator of one rank is accepted if MPI.COMM_WORLD has several.
     environ : mapping of str to str, default os.environ
 
     Raises
     ------
     LaunchError
-        Its text names the variable that was found, and how to start the program instead.
+        Its text names the variable that shows the job's size, and how to start the program instead.
 
     Examples
     --------
@@ -52,6 +56,24 @@ def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> Non
         raise LaunchError(_unwired_step(tasks))
     if _number(environ, "PMIX_RANK") > 0:
         raise LaunchError(_wrong_launcher("PMIX_RANK", environ["PMIX_RANK"], "a PMIx launcher"))
+
+
+def is_job_on_one_node(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the launcher has put all ranks of MPI.COMM_WORLD on one node.
+
+    Not collective, but the result is the same on all ranks. It is False with pretend nodes, and if no variable of a
+    launcher tells.
+
+    Examples
+    --------
+    >>> is_job_on_one_node({})
+    False
+    """
+    if VARIABLE in environ:
+        return False
+    if any(_number(environ, name) == MPI.COMM_WORLD.size for name in _LOCAL_SIZES):
+        return True
+    return _slurm_tasks(environ) == MPI.COMM_WORLD.size and _number(environ, "SLURM_STEP_NUM_NODES") == 1
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

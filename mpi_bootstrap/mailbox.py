@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-# Errors to retry after: the receiver's queue, the socket memory or the table of descriptors in flight is full.
+# Errors after which to retry: the receiver's queue, the socket memory or the table of descriptors in flight is full.
 _BUSY = {errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS}
 _TOKEN_NBYTES = 16
 _SENDER = struct.Struct("<i")
@@ -84,7 +84,7 @@ class Mailbox:
     def collect(self) -> tuple[int, int] | None:
         """Return sender and descriptor of the next datagram with this mailbox's token.
 
-        None if it is not among the first few.
+        Return None if the next few datagrams all lack the token.
         """
         for _ in range(_STRANGERS_AT_ONCE):
             try:  # not socket.recv_fds, which ignores its flags in some Python versions

@@ -1,4 +1,7 @@
-"""Rendezvous of a communicator's ranks, with a time limit for late ranks."""
+"""Rendezvous in which ranks sleep, with a time limit for late ranks.
+
+Sleeping leaves the processors to a rank that compiles.
+"""
 
 from collections.abc import Callable
 
@@ -31,10 +34,10 @@ class Meeting:
         late: Callable[[], None] | None = None,
         look: Callable[[], None] | None = None,
     ) -> list[int]:
-        """Sleep until all ranks come; return those missing after `seconds`. Collective.
+        """Sleep until all ranks arrive; return those missing after `seconds`. Collective.
 
-        As soon as one rank has waited that long, all that have come return. Meanwhile `look` is called repeatedly, and
-        `late` once after three quarters of the time. Their exceptions are raised.
+        As soon as one rank has waited that long, all ranks that have arrived return. During the wait, `look` is called
+        repeatedly, and `late` once after three quarters of the time. Their exceptions are raised.
         """
         if self._waiting is None:
             waiting.begin(comm)
@@ -44,3 +47,27 @@ class Meeting:
             come_again(self._waiting)
             self._waiting = None
         return ranks
+
+
+def sleeping_barrier(comm: MPI.Intracomm, seconds: float | None = None) -> None:
+    """Sleep until all ranks of a communicator have arrived. Collective.
+
+    MPI's own waits keep a processor busy.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    seconds : float, optional
+        Longest wait; default `patience`, as in other rendezvous.
+
+    Raises
+    ------
+    Exception
+        From the failure policy: a rank has not arrived in time, or never will.
+
+    Examples
+    --------
+    >>> sleeping_barrier(MPI.COMM_SELF)
+    """
+    waiting.begin(comm)
+    waiting.complete(comm, plain(comm).Ibarrier(), seconds)

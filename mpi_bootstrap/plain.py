@@ -1,20 +1,56 @@
-"""mpi4py's own methods of a communicator whose subclass overrides them.
+"""Call mpi4py's own methods of a communicator, or those of its channel.
 
-The overriding methods may call this package to prepare themselves.
+The methods of a subclass may call this package to prepare themselves.
+
+Open MPI confuses the steps of `Idup` with nonblocking collectives on the same communicator: ranks receive wrong data,
+or hang. So this library's own collectives wait until an `Idup` of the program has completed.
 """
 
-from typing import cast
+from typing import NamedTuple, cast
 
 from mpi4py import MPI
 
-from .duplicating import await_duplication
+from .waiting import complete
+
+
+class _Duplication(NamedTuple):
+    comm: MPI.Comm
+    request: MPI.Request  # owned by the program, which completes it
+
+    def Test(self) -> bool:
+        """Return whether the duplication has completed."""
+        return not self.request or self.request.Get_status()
+
+
+_under_way: list[_Duplication] = []
+
+
+def note_duplication(comm: MPI.Comm, request: MPI.Request) -> None:
+    """Record that the program has begun to duplicate a communicator."""
+    _under_way[:] = [duplication for duplication in _under_way if duplication.request]
+    _under_way.append(_Duplication(MPI.Comm(comm), request))
+
+
+def await_duplication(comm: MPI.Comm) -> None:
+    """Wait until the duplications of a communicator have completed.
+
+    Raises
+    ------
+    Exception
+        See `complete`.
+    """
+    for duplication in _under_way[:]:
+        if duplication.comm == comm:
+            complete(comm, duplication)
+    _under_way[:] = [duplication for duplication in _under_way if not duplication.Test()]
 
 
 def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return an object for the same communicator whose methods are mpi4py's own.
 
     Does not communicate, but waits for an `Idup` under way. An object of another class, such as a simulated
-    communicator, is returned unchanged.
+    communicator, is returned unchanged. The channel of a communicator that has one is returned in its place; see
+    `Channel`.
 
     Examples
     --------
@@ -23,5 +59,8 @@ def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
     """
     if not isinstance(comm, MPI.Comm):
         return cast(MPI.Intracomm, comm)
+    channel = getattr(comm, "channel", None)
+    if channel is not None:
+        return cast(MPI.Intracomm, channel)
     await_duplication(comm)
     return MPI.Intracomm(comm)

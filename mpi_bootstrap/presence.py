@@ -1,9 +1,9 @@
-"""Detection of dead processes of this node, through a shared page of each process.
+"""Detect dead processes of this node, through a shared page of each process.
 
 The page has a robust mutex, which its process holds. When the process dies, Linux sets a bit in the mutex: the mark. It
 does so 0.1 to 10 ms after a SIGKILL, before it frees the process's memory, which can take a second and more. Sockets
-and pidfds report the death after up to 1.2 s. The page also holds what a dead process can no longer answer: how it
-ended, when it ran last, and its notes about failed communicators.
+and pidfds report the death after up to 1.2 s. The page also records what peers ask about a process after its death: how
+it ended, when it ran last, and its notes about failed communicators.
 """
 
 import ctypes
@@ -13,12 +13,13 @@ import struct
 import threading
 import time
 import zlib
-from pathlib import Path
 from typing import NamedTuple
 
+from .processes import Process, pid_namespace, process
+
 NBYTES = 4096
-# States of a process: at work, ended normally, ended by an exception, or at the end of its program. In the last one
-# `atexit` functions and destructors may still communicate, so peers take it for RUNNING until the mutex is marked.
+# States of a process: running, ended normally, ended by an exception, or at the end of its program. In state ENDING,
+# `atexit` functions and destructors may still communicate, so peers treat it as RUNNING until the mutex is marked.
 RUNNING, ENDED, RAISED, ENDING = range(4)
 _MUTEX_NBYTES = 64  # at the beginning of the page; larger than any pthread_mutex_t
 _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
@@ -30,8 +31,8 @@ _NOTE_NBYTES = 128
 _MOST_NOTES = (NBYTES - _NOTES_BEGIN) // _NOTE_NBYTES
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
 STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no heartbeat
-_COMPUTING = 0.2  # least share of the time since the heartbeat that a COMPUTING process spent on a processor
-CLOSING_S = 2.0  # from the mark until Linux has closed all that the process had open
+_COMPUTING = 0.2  # a COMPUTING process has used a processor for at least this share of the time since its heartbeat
+CLOSING_S = 2.0  # longest time from the mark until Linux has closed the process's files and devices
 _ROBUST = _SHARED = 1  # PTHREAD_MUTEX_ROBUST, PTHREAD_PROCESS_SHARED
 
 
@@ -96,30 +97,6 @@ class _Page:
         return ctypes.c_int64.from_address(self._address + offset)
 
 
-def _pid_namespace() -> int:
-    """Return the number of this PID namespace; 0 if /proc does not show it."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
-    except OSError:
-        return 0
-
-
-class _Stat(NamedTuple):
-    """A process's entry in /proc; defaults if it is hidden or gone."""
-
-    state: bytes = b""
-    started: int = 0
-    cpu_s: float = 0.0
-
-
-def _stat(process: int | str) -> _Stat:
-    try:
-        fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return _Stat()
-    return _Stat(fields[0], int(fields[19]), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-
-
 class Presence(_Page):
     """The page of this process; peers map it by `fd`.
 
@@ -141,11 +118,11 @@ class Presence(_Page):
         self._identify()
 
     def _identify(self) -> None:
-        self._long(_PID_AT).value, self._long(_NAMESPACE_AT).value = os.getpid(), _pid_namespace()
-        self._long(_STARTED_AT).value = _stat("self").started
+        self._long(_PID_AT).value, self._long(_NAMESPACE_AT).value = os.getpid(), pid_namespace()
+        self._long(_STARTED_AT).value = (process("self") or Process()).started
 
     def hold(self) -> bool:
-        """Lock the mutex; return whether Linux will mark it at the process's end.
+        """Lock the mutex; return whether Linux will mark it when the process ends.
 
         Call it on a thread that lives as long as the process.
         """
@@ -159,17 +136,18 @@ class Presence(_Page):
         me = threading.get_native_id()
         words = range(0, _MUTEX_NBYTES, 4)  # the holder is in the first word in glibc, in the second in musl
         offset = next((at for at in words if self._word(at).value & _TID_MASK == me), None)
-        self._word(_OFFSET_AT).value = _OFFSET_AT if offset is None else offset  # default: a word that is never marked
+        # If the holder's word is not found, peers read a word that Linux never marks.
+        self._word(_OFFSET_AT).value = _OFFSET_AT if offset is None else offset
         self.beat(time.monotonic_ns())
         return offset is not None
 
     def beat(self, now_ns: int) -> None:
-        """Write a heartbeat, by which peers see that this process runs."""
+        """Write a heartbeat, so that peers see that this process runs."""
         self._long(_CPU_AT).value = time.process_time_ns()
         self._long(_BEAT_AT).value = now_ns
 
     def end(self, state: int, text: str = "") -> None:
-        """Write to the page that this process ends by itself, and why."""
+        """Write to the page that this process is ending by itself, and why."""
         data = text.encode()[:_MOST_TEXT_NBYTES]
         self._map[_TEXT_AT : _TEXT_AT + len(data)] = data
         self._word(_TEXT_NBYTES_AT).value = len(data)
@@ -190,7 +168,7 @@ class Presence(_Page):
 
 
 class _AtEnd:
-    """Sets its process's state to ENDED when deleted, though modules may be gone."""
+    """Object whose deletion sets the state ENDED, even after modules are gone."""
 
     def __init__(self, page: _Page, state: ctypes.c_uint32, beat: ctypes.c_int64) -> None:
         self._page, self._state, self._beat = page, state, beat
@@ -212,7 +190,7 @@ class PeerPresence(_Page):
         finally:
             os.close(fd)
         self.pid, self._started = self._long(_PID_AT).value, self._long(_STARTED_AT).value
-        self._has_number_here = self._long(_NAMESPACE_AT).value == _pid_namespace() != 0
+        self._has_number_here = self._long(_NAMESPACE_AT).value == pid_namespace() != 0
         self._state, self._beat, self._count = self._word(_STATE_AT), self._long(_BEAT_AT), self._word(_NOTES_AT)
         self._mutex = self._word(self._word(_OFFSET_AT).value)
         self._read = 0
@@ -233,7 +211,7 @@ class PeerPresence(_Page):
     @property
     def has_died(self) -> bool:
         """Whether the process has ended without a call of `Presence.end`."""
-        return self._is_marked() and self._state.value == RUNNING
+        return self._is_marked() and not self.has_left
 
     @property
     def state(self) -> int:
@@ -242,6 +220,11 @@ class PeerPresence(_Page):
         if state == ENDING:
             return ENDED if self._is_marked() else RUNNING
         return state
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the program has ended, even if its process still exists."""
+        return self._state.value != RUNNING
 
     @property
     def text(self) -> str:
@@ -270,28 +253,22 @@ class PeerPresence(_Page):
         return notes
 
     def is_gone(self) -> bool:
-        """Return whether the process has ended with all its work, also that on a GPU.
+        """Return whether the process and all its work, also on a GPU, have ended.
 
         Linux has then closed the files and devices that it had open, and /proc shows the end. /proc does not show
         processes of another PID namespace. They count as gone when the mark is older than `CLOSING_S`.
         """
         if not self._has_number_here:
             return self._is_marked() and time.monotonic() - (self._marked_s or 0.0) >= CLOSING_S
-        try:
-            found = _stat(self.pid)
-        except OSError:  # for example, no descriptor is free
-            return False
-        return found.state in (b"", b"Z", b"X") or found.started != self._started
+        found = process(self.pid)
+        return found is not None and (found.has_ended or found.started != self._started)
 
     def why_still(self) -> str:
         """Return why heartbeats stop: STOPPED (signal, debugger), COMPUTING or UNKNOWN."""
-        try:
-            found = _stat(self.pid) if self._has_number_here else _Stat()
-        except OSError:
+        found = process(self.pid) if self._has_number_here else None
+        if found is None or found.started != self._started:
             return UNKNOWN
-        if found.started != self._started:
-            return UNKNOWN
-        if found.state in (b"T", b"t"):
+        if found.state in ("T", "t"):
             return STOPPED
         since_s = (time.monotonic_ns() - self.beat_ns) / 1e9
         used_s = found.cpu_s - self._long(_CPU_AT).value / 1e9

@@ -101,7 +101,7 @@ def topology(
 
 
 def _gathered(comm: MPI.Intracomm, own: bytes) -> bytes:
-    """Return the bytes of all ranks in rank order; each passes equally many."""
+    """Return the bytes of all ranks in rank order; all ranks pass equally many."""
     table = bytearray(len(own) * comm.size)
     table[len(own) * comm.rank : len(own) * (comm.rank + 1)] = own
     with interrupts_deferred():
@@ -117,7 +117,7 @@ def _numbered(keys: Iterable[Hashable]) -> tuple[int, ...]:
 
 
 def _divided(nodes: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Return the nodes, with those of more than `most` ranks divided into parts."""
+    """Divide nodes with more than `most` ranks; return the node of each rank."""
     sizes, seen = Counter(nodes), Counter[int]()
     if max(sizes.values()) <= most:
         return nodes

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from mpi4py import MPI
 
@@ -21,43 +21,34 @@ _FOR_NOTES_S = 1.0
 
 
 _left: list[Tested] = []  # requests of notes under way
-_kept: list[object] = []  # memory of collectives no longer waited for, which MPI may still write to
+_kept: list[object] = []  # memory of collectives that timed out, which MPI may still write to
 
 
-class Judge(Protocol):
-    """Failure policy: how long ranks wait for each other, and what they raise then."""
+class Judge:
+    """Failure policy: how long ranks wait for each other, and what they raise.
 
-    def seconds(self) -> float:
-        """Return how long a rank waits."""
-
-    def hopeless(self, comm: MPI.Comm, waited_s: float) -> Exception | None:
-        """Return why some rank will never come; None if that is not known."""
-
-    def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
-        """Return what to raise instead of an exception of MPI's."""
-
-    def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
-        """Return what to raise for ranks that have not come in time."""
-
-
-class _Patient:
-    """The failure policy of programs that have set no other one."""
+    This class is that of programs that have set no other.
+    """
 
     def seconds(self) -> float:
+        """Return how many seconds a rank waits for others."""
         return 300.0
 
     def hopeless(self, comm: MPI.Comm, waited_s: float) -> Exception | None:
+        """Return an error if some rank will certainly never arrive; otherwise None."""
         return None
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
+        """Return the exception to raise instead of one of MPI's."""
         return error
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
+        """Return the exception to raise for ranks that have not arrived in time."""
         return TimeoutError(f"rank {comm.rank} waited in vain for ranks {ranks or 'unknown'}")
 
 
 AnyJudge = TypeVar("AnyJudge", bound=Judge)
-_judges: list[Judge] = [_Patient()]
+_judges: list[Judge] = [Judge()]
 
 
 def judge_by(judge: AnyJudge) -> AnyJudge:
@@ -72,10 +63,10 @@ def patience() -> float:
 
 
 def let_go_on() -> None:
-    """Let MPI make progress on this rank, by a probe.
+    """Probe for a message, so that MPI makes progress on this rank.
 
-    In Open MPI only a probe that finds nothing makes progress. In MPICH one of COMM_SELF makes none. If COMM_WORLD has
-    been revoked, which MPICH cannot do, its probe raises and makes none.
+    In Open MPI only a probe that finds nothing makes progress. In MPICH a probe of COMM_SELF makes none, so COMM_WORLD
+    is probed. A revoked COMM_WORLD raises; then COMM_SELF is probed, because MPICH cannot revoke.
     """
     try:
         MPI.COMM_WORLD.Iprobe(MPI.COMM_WORLD.rank, _UNUSED_TAG)
@@ -84,7 +75,7 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise before a rendezvous if some rank will never come."""
+    """Raise before a rendezvous if some rank will certainly never arrive."""
     reason = _judges[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason
@@ -101,12 +92,13 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     seconds : float, optional
         Longest wait; default: that of the failure policy.
     memory : object, optional
-        What MPI reads and writes, which mpi4py's requests do not hold. It is kept if the wait ends before the request.
+        Memory that MPI reads and writes, because mpi4py's requests hold no reference to it. It is kept if the wait ends
+        before the request.
 
     Raises
     ------
     Exception
-        From the failure policy, for a rank that is late or will never come. The collective is then recorded; see
+        From the failure policy, for a rank that is late or will never arrive. The collective is then recorded; see
         `has_given_up`.
     """
     try:
@@ -129,15 +121,15 @@ def missing(
 ) -> list[int]:
     """Wait for a collective as `complete` does; return the ranks that are late.
 
-    All ranks that have come return the same list. Meanwhile `look` is called repeatedly, and `late` once after three
-    quarters of the time. Their exceptions are raised.
+    All ranks that have arrived return the same list. During the wait, `look` is called repeatedly, and `late` once
+    after three quarters of the time. Their exceptions are raised.
     """
     begun, asked, has_looked = time.monotonic(), late is None, False
     patience_s = patience() if seconds is None else seconds
 
     def given_up() -> bool:
         nonlocal asked, has_looked
-        # Notes that are there at the first poll belong to an earlier wait, for which this rank was late.
+        # Notes that the first poll finds belong to an earlier wait, for which this rank was late.
         while not has_looked and _take_note(comm, MPI.ANY_SOURCE):
             pass
         has_looked = True
@@ -173,7 +165,7 @@ def _is_over_in_time(
             pause = pause_after(waited)
             reason = judge.hopeless(comm, waited) if pause == LONGEST_S else None
             if reason is not None:
-                # A rank that has ended may have come before its end, if this process has not run since.
+                # A rank may have arrived and then ended while this process did not run, so poll again.
                 if _comes_after_all(request):
                     return True
                 raise reason
@@ -217,7 +209,7 @@ def _has_note(comm: MPI.Comm, source: int, status: MPI.Status | None = None) -> 
 
 
 def _take_note(comm: MPI.Comm, source: int) -> bool:
-    """Receive a note and return True; False if none has come."""
+    """Receive a note and return True; return False if none has arrived."""
     status = MPI.Status()
     if not _has_note(comm, source, status):
         return False

@@ -1,6 +1,6 @@
 """python -m pyncclx."""
 
-from .tools.cli.main import main
+from .tools.cli import main
 
 if __name__ == "__main__":
     main()

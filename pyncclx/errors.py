@@ -69,6 +69,12 @@ class MPIError(MPI.Exception):
         return type(self), (int(self), self.text)
 
 
+def out_of_range(code: int, value: int, text: str) -> Exception:
+    """Return mpi4py's kind of error for a rank, root or tag that is out of range."""
+    is_int = -(1 << 31) <= value < 1 << 31
+    return MPIError(code, text) if is_int else OverflowError(f"value too large to convert to int: {text}")
+
+
 class RankFailed(MPIError):
     """Ranks of the communicator have died, or ended while others needed them.
 

@@ -71,7 +71,7 @@ def _rows() -> Iterator[Operation]:
     yield Operation("Allgather", "allgather", has_one_length=True, blocks=_RECV, pytorch="all_gather")
     yield Operation(
         "Reduce_scatter_block",
-        "reduce_scatter_block",
+        "reduce_scatter",
         op=2,
         has_one_length=True,
         blocks=_SEND,
@@ -79,11 +79,11 @@ def _rows() -> Iterator[Operation]:
     )
     yield Operation("Alltoall", "alltoall", has_one_length=True, blocks=PAIR, pytorch="all_to_all")
     yield Operation("Alltoallv", "alltoallv", blocks=PAIR, pytorch=_ANY_LENGTHS)
-    yield Operation("Gather", "gather", has_one_length=True, on_all_ranks="sendbuf", blocks=_RECV, pytorch="gather")
-    yield Operation("Gatherv", "gatherv", on_all_ranks="sendbuf", blocks=_RECV, pytorch=_ANY_LENGTHS)
-    yield Operation("Scatter", "scatter", has_one_length=True, on_all_ranks="recvbuf", blocks=_SEND, pytorch="scatter")
-    yield Operation("Scatterv", "scatterv", on_all_ranks="recvbuf", blocks=_SEND, pytorch=_ANY_LENGTHS)
-    yield Operation("Allgatherv", "allgatherv", has_one_length=True, blocks=_RECV, pytorch="_all_gather_base")
+    yield Operation("Gather", "rooted", has_one_length=True, on_all_ranks="sendbuf", blocks=_RECV, pytorch="gather")
+    yield Operation("Gatherv", "rooted", on_all_ranks="sendbuf", blocks=_RECV, pytorch=_ANY_LENGTHS)
+    yield Operation("Scatter", "rooted", has_one_length=True, on_all_ranks="recvbuf", blocks=_SEND, pytorch="scatter")
+    yield Operation("Scatterv", "rooted", on_all_ranks="recvbuf", blocks=_SEND, pytorch=_ANY_LENGTHS)
+    yield Operation("Allgatherv", "allgather", has_one_length=True, blocks=_RECV, pytorch="_all_gather_base")
     yield Operation("Reduce_scatter", "reduce_scatter", op=3, has_one_length=True, blocks=_SEND, pytorch=_ANY_LENGTHS)
     yield Operation("Scan", "scan", op=2, has_one_length=True)
     yield Operation("Exscan", "scan", op=2, has_one_length=True)

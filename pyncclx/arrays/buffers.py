@@ -33,11 +33,11 @@ class Buffer:
         Elements of `datatype`; elements of one block if the operation has one block for each rank.
     datatype : Datatype
     shape : tuple of int
-        Shape of the whole array in its own elements, whatever part of it is used. If the buffer was resolved with
-        `rows`: shape of the part that is used, in elements of `datatype`.
+        Shape of the whole array in its own elements, even if only a part is used. If the buffer was resolved with
+        `rows`: shape of the used part, in elements of `datatype`.
     readonly : bool
     stream : int or None
-        CUDA stream that makes the data; 1 is the legacy default stream, 2 the per-thread one. None for the current
+        CUDA stream that produces the data; 1 is the legacy default stream, 2 the per-thread one. None for the current
         stream, which needs no wait.
     owner : object
         Object that keeps the memory alive.
@@ -58,7 +58,7 @@ class Buffer:
 
     @property
     def of_torch(self) -> bool:
-        """Whether the data was made on PyTorch's current stream, where its user continues."""
+        """Whether the data was produced on PyTorch's current stream."""
         return self.stream is not None and reader_of(self.owner) is read_torch
 
 
@@ -116,7 +116,7 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
 def whole_buffer(
     array: Any, key: Any, name: str, *, writable: bool, device: Device, divide: bool, rows: bool = False
 ) -> Buffer:
-    """Resolve the whole array of a spec.
+    """Return the buffer of a spec's whole array.
 
     With `divide`, the array's length is the count, and must be a multiple of the element size.
     """
@@ -189,7 +189,7 @@ def _datatype(key: Any, name: str, divide: bool) -> Datatype:
     if key is None:
         raise KeyError(f"{name} has no array and no datatype; name the datatype, as in [None, 0, MPI.FLOAT]")
     if not isinstance(key, (MPI.Datatype, Datatype, str)):
-        # As mpi4py, which looks it up in a dictionary.
+        # mpi4py raises these errors because it looks the key up in a dictionary.
         error = KeyError if isinstance(key, Hashable) else TypeError
         raise error(f"{name} has datatype {key!r}; give an MPI datatype or a string such as 'f4'")
     try:

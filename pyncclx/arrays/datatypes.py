@@ -29,7 +29,7 @@ class Datatype:
     itemsize : int
         Bytes from one element to the next. This is the MPI extent: pairs are padded as in C.
     kind : {"integer", "float", "complex", "bool", "pair", "opaque", "void"}
-        Which reductions accept it. For "void" elements, only the length is known.
+        Decides which reductions accept it. For "void" elements, only the length is known.
     mpi : MPI.Datatype or None
         None where this MPI has no such type.
     """
@@ -88,7 +88,7 @@ _ALIASES = {"bf16": "bfloat16"}
 # mpi4py's `typestr` of predefined types that have no name in NumPy.
 _CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
 
-# Followed by the number of bits of an element, like NumPy's names.
+# The prefix of a name; the number of bits of an element follows, as in NumPy's names.
 _VOID = "void"
 _voids: dict[int, Datatype] = {}  # key: bytes of an element
 _known: dict[Any, Datatype] = {}  # key: NumPy dtype, torch dtype, class or string

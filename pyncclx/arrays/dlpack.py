@@ -1,4 +1,4 @@
-"""DLPack capsules, read with ctypes without an import of the tensor's library."""
+"""Read DLPack capsules with ctypes, without importing the tensor's library."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 class Tensor:
     """Tensor in a DLPack capsule.
 
-    `name` is NumPy's name of the element type, or a name without a table entry. `strides` counts elements; None is C
-    order. The capsule is never consumed: it keeps the memory alive, and frees it when it is deleted.
+    `name` is NumPy's name of the element type, or another name if NumPy has none. `strides` counts elements; None means
+    C order. The capsule is never consumed: it keeps the memory alive until it is deleted.
     """
 
     address: int

@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 from numpy import ndarray
 
-from ..system import own_gpu, settings
+from ..system import driver, settings
 from ..system.driver import gpu_of_memory, is_device_pointer, is_there
 from ..system.process import cached
 from . import dlpack, pointers
@@ -38,9 +38,10 @@ def where(spec: Any) -> str | None:
     Returns
     -------
     "device", "host" or None
-        None for arguments without a buffer: None, `MPI.IN_PLACE`, memory at address 0, and `MPI.BOTTOM` without
-        datatypes of absolute addresses. "host" is everything that mpi4py should handle. Under ``PYNCCLX_DEVICE=host``,
-        NumPy arrays are on the device. So is other memory given by address, unless Python owns it, as in a bytearray.
+        None for arguments without a buffer: None, `MPI.IN_PLACE`, memory at address 0, and `MPI.BOTTOM` unless its
+        datatypes have absolute addresses. "host" is everything that mpi4py should handle. Under
+        ``PYNCCLX_DEVICE=host``, NumPy arrays are on the device. So is other memory given by address, unless Python owns
+        it, as in a bytearray.
     """
     if type(spec) in device_classes:
         return "device"
@@ -55,7 +56,7 @@ def where(spec: Any) -> str | None:
 
 
 def on_host(*buffers: Any) -> bool:
-    """Return whether mpi4py has to run a call, because no buffer is a device array.
+    """Return whether mpi4py has to run the call, because no buffer is a device array.
 
     `resolve` refuses a mixture of host and device arrays.
     """
@@ -85,18 +86,18 @@ def place(array: Any, read: Reader) -> str | None:
     array becomes the process's GPU.
     """
     found = _place(array, read)
-    if found == "device" and own_gpu.is_open() and not host_arrays():
+    if found == "device" and driver.chosen_gpu() is None and not host_arrays():
         _choose(_gpu_of(array, read))
     return found
 
 
 def _choose(gpu: int | None) -> None:
     if gpu is not None:
-        own_gpu.choose(gpu)
+        driver.choose_gpu(gpu)
 
 
 def _gpu_of(array: Any, read: Reader) -> int | None:
-    """Return the GPU of a device array; None if empty or an argument already resolved."""
+    """Return the GPU of an array; None if it is empty or an already resolved argument."""
     if read is read_buffer:
         return None
     if read is read_torch:
@@ -130,7 +131,7 @@ def _place(array: Any, read: Reader) -> str | None:
 
 def _place_of_memory(memory: Any) -> str | None:
     if type(memory) is MPI.buffer and not memory.address:
-        # Some libraries describe empty arrays so; the location is then that of the other buffer.
+        # Some libraries describe empty arrays this way; the other buffer then decides the location.
         return None
     on_host = pointers.is_of_host(memory) if host_arrays() else not pointers.is_over_device(memory)
     return "host" if on_host else "device"
@@ -139,7 +140,7 @@ def _place_of_memory(memory: Any) -> str | None:
 def _where_absolute(spec: Any) -> str | None:
     """Return the location of a datatype's absolute addresses.
 
-    Of several datatypes, the first with addresses decides.
+    If there are several datatypes, the first with absolute addresses decides.
     """
     keys = spec[-1] if isinstance(spec[-1], (list, tuple)) else spec[-1:]
     for each, displ in zip(keys, _byte_displs(spec, len(keys)), strict=False):

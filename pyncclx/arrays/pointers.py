@@ -1,9 +1,9 @@
 """Python objects with a buffer whose memory may be on a GPU.
 
-They are NumPy arrays, memoryviews, ctypes arrays and `MPI.buffer`. Programs make them from device pointers for
-CUDA-aware MPI, as by ``MPI.buffer.fromaddress(pointer, nbytes)``. Only the driver can find out where a pointer leads.
-It is queried once for each object, because an object's memory stays what it is. Address ranges are not cached, because
-a range may be freed and reused.
+They are NumPy arrays, memoryviews, ctypes arrays and `MPI.buffer`. For CUDA-aware MPI, programs make them from device
+pointers, for example by ``MPI.buffer.fromaddress(pointer, nbytes)``. Only the driver can say which device a pointer
+belongs to. It is queried once for each object, because an object's memory does not change. Address ranges are not
+cached, because a range may be freed and reused.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _forget(identity: int, _: object) -> None:
 
 
 def _owner_of(thing: Any) -> Any:
-    """Return the object that owns the memory, as far as it can be found."""
+    """Return the object that owns the memory, or the last base that can be found."""
     while True:
         below: Any = None
         if isinstance(thing, np.ndarray):
@@ -101,9 +101,9 @@ def gpu_at(address: int) -> int | None:
 
 
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
-    """Return whether bytes beyond an object's own length may be used.
+    """Return whether a call may use bytes beyond an object's own length.
 
-    They may for an `MPI.buffer` made from an address, because its length is a guess.
+    It may for an `MPI.buffer` made from an address, because its length is a guess.
     """
     return type(thing) is MPI.buffer and device.room(address, nbytes) == nbytes
 

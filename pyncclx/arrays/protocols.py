@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mpi_bootstrap.own_errors import own_error
+
 from . import dlpack
 from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, is_in_c_order, not_contiguous
 from .datatypes import MOVED_ONLY, TABLE, void
@@ -16,7 +18,7 @@ __all__ = ["has_protocol", "interface_address", "protocol_in_c_order", "read_pro
 
 
 def has_protocol(array: Any) -> bool:
-    """Return whether an object or a class has one of the two protocols."""
+    """Return whether an object or class has the CUDA array interface or `__dlpack__`."""
     return hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
 
 
@@ -30,7 +32,7 @@ def interface_address(array: Any) -> int | None:
 
 
 def read_protocol(array: Any, name: str, device: Device) -> Memory:
-    """Read an object with one of the protocols.
+    """Read an object that has `__cuda_array_interface__` or `__dlpack__`.
 
     The array interface is tried first: it has the producer's stream, and costs a third of a DLPack export.
     """
@@ -65,8 +67,8 @@ def _interface(array: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     # Some arrays raise for element types without a name in the interface, such as bfloat16.
-    except Exception:
-        if not hasattr(array, "__dlpack__"):
+    except Exception as error:
+        if not hasattr(array, "__dlpack__") or own_error(error) is None:
             raise
         return None
     if not isinstance(interface, dict):
@@ -131,7 +133,7 @@ def _read_dlpack(array: Any, name: str, device: Device) -> Memory:
         raise not_contiguous(name, tensor.shape, tensor.strides)
     nbytes = math.prod(tensor.shape) * tensor.itemsize
     datatype = TABLE.get(tensor.name) or MOVED_ONLY.get(tensor.name) or void(tensor.itemsize)
-    # The export has made the current stream wait for the producer, so there is no other stream to wait for.
+    # The export has already made the current stream wait for the producer.
     return tensor.address, nbytes, datatype, tensor.shape, tensor.readonly, None, tensor.capsule
 
 

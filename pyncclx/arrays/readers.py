@@ -19,7 +19,7 @@ from .protocols import has_protocol, protocol_in_c_order, read_protocol
 __all__ = ["Reader", "address_reader_of", "check_c_order", "places_of", "read_memory", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
-# Classes, seen so far, whose arrays are always on the device.
+# Cached classes whose arrays are always on the device.
 device_classes: set[type] = set()
 
 
@@ -46,7 +46,7 @@ def reader_of(array: Any) -> Reader | None:
 
 
 def read_numpy(array: np.ndarray[Any, Any], name: str, device: Device) -> Memory:
-    """Read a NumPy array: any on the host device, on a GPU only one over its memory."""
+    """Read a NumPy array; on a GPU its memory must be device memory."""
     flags, nbytes = array.flags, array.nbytes
     if not flags.forc:
         if device.name != "host" and not pointers.is_over_device(array):
@@ -117,7 +117,7 @@ def read_torch(array: Any, name: str, device: Device) -> Memory:
 
 
 def torch_stream(ordinal: int) -> int:
-    """Return PyTorch's current stream on a GPU, by the call that its compilers use.
+    """Return PyTorch's current stream on a GPU, by the call that torch.compile uses.
 
     `torch.cuda.current_stream` takes 4 µs (2026-11-22, device not noted).
     """

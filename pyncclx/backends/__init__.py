@@ -1,4 +1,4 @@
-"""Choice of this process's device: a GPU or the emulator."""
+"""Choose this process's device: a GPU or the emulator."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _gpu() -> Any:
     try:
         return importlib.import_module("pyncclx.backends.gpu")
     except (ImportError, OSError) as error:
-        # ImportError: a package is missing; OSError: the driver's library is.
+        # A missing package raises ImportError, a missing driver library OSError.
         raise ImportError(
             f"GPUs need a driver, CuPy and CUDA's packages ({error}): pip install 'pyncclx[cuda13]', or cuda12 with "
             "a driver older than 580; without a GPU, PYNCCLX_DEVICE=host emulates the kernels on the CPU"

@@ -1,4 +1,4 @@
-"""Interface of a device, where kernels run: four groups of methods.
+"""The interface of a device, on which kernels run, in four groups of methods.
 
 The GPU (`gpu`) and the emulator (`host`) implement them. Addresses are those that kernels use.
 """
@@ -19,7 +19,7 @@ class Memory(Protocol):
         """Allocate zeroed memory that other processes can map."""
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> Peer:
-        """Map a peer's shared memory by IPC handle, or by descriptor, which this closes."""
+        """Map a peer's shared memory by IPC handle, or by descriptor, and close that."""
 
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory that kernels and the host read and write."""
@@ -40,7 +40,7 @@ class Memory(Protocol):
         """Copy bytes to device memory for kernels to read; the result owns the memory."""
 
     def fill_zero(self, address: int, nbytes: int) -> None:
-        """Zero memory, and wait until it is zero."""
+        """Set memory to zero before returning."""
 
     def is_device_pointer(self, address: int) -> bool:
         """Return whether kernels can use this address."""
@@ -49,7 +49,7 @@ class Memory(Protocol):
         """Return how many of the `nbytes` bytes that begin at an address kernels can use."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return the bytes in each allocation, in order; one copy reads from one only."""
+        """Return the bytes in each allocation, in order; a copy reads from one allocation."""
 
 
 class Kernels(Protocol):
@@ -60,12 +60,12 @@ class Kernels(Protocol):
     architecture
         Target of the compiler, such as ``"sm_90"``.
     compiles_together
-        True: kernels of a file with equal template arguments are compiled together, because the headers take longer
-        than a kernel. False: each kernel is compiled when it is needed.
+        True: kernels of a file with equal template arguments are compiled together, because the headers take longer to
+        compile than a kernel. False: each kernel is compiled when it is needed.
     loads_beside_kernels
-        Whether loading a kernel does not wait for work of the process on the device.
+        Whether a kernel can be loaded while the process's other kernels run.
     launches_at_once
-        Whether a launch on any stream returns before its kernel has ended; otherwise not on the stream None.
+        Whether every launch returns before its kernel has ended. If false, a launch on the stream None waits for it.
     """
 
     architecture: str
@@ -90,7 +90,7 @@ class Kernels(Protocol):
     def compile_ahead(self, file: str, several: Sequence[Sequence[str]]) -> None:
         """Start compiling kernels of a file in the background; `compile` finds them later.
 
-        Each element of `several` is compiled by itself.
+        Each element of `several` is one compilation.
         """
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> Mapping[str, Function]:
@@ -114,10 +114,10 @@ class Kernels(Protocol):
         """Launch a loaded kernel with any number of parameters."""
 
     def repeated(self, function: Function, grid: int, block: int, parameters: bytes, event: Any = None) -> Repeated:
-        """Prepare a launch on a stream that is named later; each launch records `event`."""
+        """Prepare a launch whose stream is given later; each launch records `event`."""
 
     def together(self, several: Sequence[Any]) -> Repeated:
-        """Combine several prepared launches, which then run one after the other."""
+        """Combine several prepared launches into one that runs them in order."""
 
     def most_blocks(self, function: Function, block: int) -> int:
         """Return how many blocks of `block` threads can be on the device at once."""
@@ -139,16 +139,16 @@ class Streams(Protocol):
         """Return whether a stream is neither the default one nor `private_stream`."""
 
     def private_stream(self) -> Any:
-        """Return this thread's private stream, made at first use; it waits for no other."""
+        """Return this thread's private non-blocking stream, created at first use."""
 
     def current_and_private(self) -> tuple[Any, Any]:
         """Return the current stream, and a private one if that is CUDA's default stream.
 
-        The second is None otherwise. Use it instead of the default stream, which waits for most other streams.
+        The second is None otherwise. If there is one, use it, because the default stream waits for most other streams.
         """
 
     def named_stream(self, value: Any) -> Any:
-        """Return the stream that a user names: a handle, or an object of a library.
+        """Return the stream for a user's argument: a handle, or a library's stream object.
 
         Raises
         ------
@@ -157,19 +157,19 @@ class Streams(Protocol):
         """
 
     def external_stream(self, pointer: int) -> Any:
-        """Return a stream for the driver's handle of another library's stream."""
+        """Return another library's stream, given the driver's handle."""
 
     def new_stream(self) -> Any:
-        """Return a new stream that waits for no other."""
+        """Return a new non-blocking stream."""
 
     def synchronize(self, stream: Any = ...) -> None:
         """Wait on the host for all work on a stream; without an argument, on all streams."""
 
     def order(self, first: Any, then: Any) -> None:
-        """Make work enqueued on `then` from now on wait for the work now on `first`."""
+        """Make later work on `then` wait for the work that is now on `first`."""
 
     def order_eager(self, first: Any, then: Any) -> None:
-        """Order two streams like `order`; neither may be in a capture, which is unchecked."""
+        """Order two streams like `order`, without checking that neither is in a capture."""
 
     def fork(self, stream: Any, side: Any) -> bool:
         """Make `side` wait for `stream`, and add `side` to the capture of `stream`.
@@ -178,7 +178,7 @@ class Streams(Protocol):
         """
 
     def call_between(self, stream: Any, function: Callable[[], object]) -> None:
-        """Call a host function between the stream's present work and its later work.
+        """Call a host function after the stream's present work, before its later work.
 
         The host waits for the call, unless the stream is a thread of the host device.
 
@@ -210,11 +210,11 @@ class Streams(Protocol):
         """Return whether a stream's handle names a different stream in each thread."""
 
     def attached(self) -> AbstractContextManager[None]:
-        """Let the thread use the device, outside captures that other threads have begun."""
+        """Let this thread use the device while other threads capture graphs."""
 
 
 class Exports(Protocol):
-    """Memory that two processes share for messages, without a collective call.
+    """Memory that two processes share for messages without a collective call.
 
     Attributes
     ----------
@@ -225,10 +225,10 @@ class Exports(Protocol):
     exports_are_copies: bool
 
     def allocate_exported(self, nbytes: int) -> Exported:
-        """Allocate zeroed memory that any process can open, until this process ends."""
+        """Allocate zeroed memory that other processes can open until this process ends."""
 
     def allocation(self, address: int) -> Exported | None:
-        """Return the allocation at an address with its handle for other processes.
+        """Return the allocation at an address, with its handle for other processes.
 
         Return None if they cannot open it.
         """
@@ -272,16 +272,16 @@ class Device(Memory, Kernels, Streams, Exports, Protocol):
     identity
         Equal in two processes if and only if they use the same physical device.
     runs_concurrently
-        Whether kernels of processes that share the device run at the same time, not time-sliced.
+        Whether kernels of several processes run on the device at the same time, without time slicing.
     assigned_processes
         Largest number of processes that `make_current` assigned to one device of the node; 1 if it was not called.
     max_channels, threads
         Default limit on blocks of an operation, and threads of each block.
     multiprocessors
-        Upper limit on blocks that the user may set, so that all of them run at once.
+        Upper limit on the blocks of an operation that a user may set: as many as run at once.
     nvlinked
-        Identities of devices, including its own, in whose memory it has atomic operations. There, 128 bytes stored at
-        once by a warp are seen whole (cuda/protocol/line.cuh). None: all devices.
+        Identities of the devices, including its own, in whose memory this device has atomic operations. Readers there
+        see 128 bytes that a warp stores at once as a whole (cuda/protocol/line.cuh). None: all devices.
     """
 
     name: str

@@ -14,19 +14,19 @@ Function = Any
 
 
 class PythonFunction(Protocol):
-    """Python function of the program that kernels call, and its types for Numba."""
+    """A Python function of the program that kernels call, with its types for Numba."""
 
     @property
     def fn(self) -> Callable[..., Any]: ...
 
     @property
-    def types(self) -> Any: ...  # compilers/numba_targets/functions.py: Types
+    def types(self) -> Any: ...  # compilers/numba_functions.py: Types
 
 
 class Shared(Protocol):
-    """Zeroed device memory of this process that others can map.
+    """Zeroed device memory of this process that other processes can map.
 
-    They map it by descriptor or by IPC handle.
+    Other processes map it by descriptor or by IPC handle.
     """
 
     address: int
@@ -35,7 +35,7 @@ class Shared(Protocol):
     ipc_handle: bytes  # empty if the memory is shared by descriptor
 
     def close_fd(self) -> None:
-        """Close the descriptor, once all processes that need the memory have mapped it."""
+        """Close the descriptor, after all processes that need the memory have mapped it."""
 
     def close(self) -> None:
         """Unmap the memory and close its descriptor; peers keep their mappings."""
@@ -51,7 +51,7 @@ class Peer(Protocol):
 
 
 class Upload(Protocol):
-    """Device memory freed with this object: constant, or temporary on a stream."""
+    """Device memory freed with this object; it is constant, or temporary on a stream."""
 
     address: int
 
@@ -67,7 +67,7 @@ class Watch(Protocol):
 
 
 class Event(Protocol):
-    """Event: a position in the work of a stream."""
+    """A position in the work of a stream."""
 
     def record(self, stream: Any) -> None:
         """Record the event on a stream."""
@@ -79,10 +79,10 @@ class Event(Protocol):
         """Return whether the work before the event has finished; True during a capture."""
 
     def order(self, then: Any) -> None:
-        """Make work enqueued on `then` from now on wait for the event."""
+        """Make later work on `then` wait for the event."""
 
     def order_eager(self, then: Any) -> None:
-        """Order a stream as `order` does; neither may be in a capture, which is unchecked."""
+        """Order a stream like `order`, without checking that neither is in a capture."""
 
     def synchronize(self) -> None:
         """Wait on the host for the event."""
@@ -94,8 +94,9 @@ class Repeated(Protocol):
     Attributes
     ----------
     begun : list of bool
-        One item, true once it has been launched. Callers set it to false: after an interrupt it tells whether the
-        launch has begun. A launch of several also sets those of its parts, or only its own. A capture sets none.
+        One item, which a launch sets to true. Callers set it to false before a launch, to find out after an interrupt
+        whether the launch has begun. A joint launch sets its own item, and may set those of its parts. A captured
+        launch sets none.
     """
 
     begun: list[bool]
@@ -121,9 +122,9 @@ class Exported:
     nbytes : int
         Length of the allocation.
     handle : bytes
-        Handle to open the allocation; at most 64 bytes, trailing zeros have no meaning.
+        Handle to open the allocation: at most 64 bytes; trailing zeros are ignored.
     identity : int
-        Number that differs from that of earlier allocations at this address.
+        Number that distinguishes the allocation from earlier ones at this address.
     offset : int
         Offset of the part in the allocation, in bytes.
     memory : object
@@ -138,6 +139,6 @@ class Exported:
     memory: Any = None
 
     def close(self) -> None:
-        """Free memory that the export allocated; processes that have opened it keep it."""
+        """Free memory that the export allocated; processes that opened it keep access."""
         if self.memory is not None:
             self.memory.close()

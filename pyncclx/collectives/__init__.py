@@ -1,6 +1,6 @@
-"""One file per operation: describe arguments, choose an algorithm, make the call.
+"""Operations inside a node: check arguments, choose an algorithm, make the call.
 
-`over_nodes` has the calls over several nodes, which it makes from the same descriptions (`lowering.py`).
+`over_nodes` makes the calls over several nodes from the same descriptions (`lowering.py`).
 """
 
 from collections.abc import Callable
@@ -10,7 +10,10 @@ from typing import Any
 
 from ..operations import COLLECTIVES
 
-# By the name of the method; each module has `choose(layout, nbytes)`.
-MODULES: dict[str, ModuleType] = {row.name: import_module(f".{row.module}", __name__) for row in COLLECTIVES.values()}
+_MODULES: dict[str, ModuleType] = {row.name: import_module(f".{row.module}", __name__) for row in COLLECTIVES.values()}
 #: The functions that check arguments and make calls among the ranks of a node.
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(module, name.lower()) for name, module in MODULES.items()}
+FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(module, name.lower()) for name, module in _MODULES.items()}
+#: ``choose(layout, nbytes)`` of each operation; a module of several operations has a table of them.
+CHOOSE: dict[str, Callable[..., Any]] = {
+    name: module.CHOOSE[name] if hasattr(module, "CHOOSE") else module.choose for name, module in _MODULES.items()
+}

@@ -12,14 +12,14 @@ from ..memory.layout import ROW_PAYLOAD_NBYTES, Layout
 from .transports import as_chain, as_chunks, as_lines, as_packets
 
 # Measured limits; the times are in docs/design_notes.md.
-# Longest block that is reduced for one rank as packets, which take twice the bytes. 2 × H200, 2026-11-21.
+# Longest block that is reduced for one rank as packets, which double the bytes sent. 2 × H200, 2026-11-21.
 ONE_SHOT_NBYTES = 512 << 10
-# Longest vector that is reduced as lines between windows; kernels load longer ones in place. 4 × H200, 2026-11-22.
+# Longest vector in windows that is reduced as LL128 lines; kernels read longer vectors in place. 4 × H200, 2026-11-22.
 BESIDE_WINDOWS_NBYTES = 2 << 20
-# Bytes reduced for one rank, up to which EARLY_THREADS are enough on all channels. More threads can be launched early,
-# too, but begin later. 2 × H200, 2026-11-23.
+# Most bytes reduced for one rank for which EARLY_THREADS are enough on all channels. More threads can also be launched
+# early, but start later. 2 × H200, 2026-11-23.
 FEW_THREADS_NBYTES = 2 << 10
-CHAIN_ROWS = 4  # rows of a slot that a chain of lines needs: kBatchRows of cuda/reduction/line_chain.cuh
+CHAIN_ROWS = 4  # rows that a slot needs for a chain of LL128 lines: kBatchRows of cuda/reduction/line_chain.cuh
 
 
 class Algorithm(NamedTuple):
@@ -27,8 +27,8 @@ class Algorithm(NamedTuple):
 
     kernel: str
     grid_of: Callable[[int], Choice]  # chooses the kernel's grid by the bytes of a message
-    limit_nbytes: int  # longest message it is chosen for
-    longest_nbytes: int  # longest message it can move
+    limit_nbytes: int  # longest message that it is chosen for
+    longest_nbytes: int  # longest message that it can move
     beside_windows_nbytes: int = sys.maxsize  # limit where the communicator has windows
 
 
@@ -50,9 +50,9 @@ def lines(
     beside_windows_nbytes: int = sys.maxsize,
     few_threads_nbytes: int = FEW_THREADS_NBYTES,
 ) -> Algorithm:
-    """Return the algorithm for lines, at most `channel_nbytes` a channel.
+    """Return the algorithm for LL128 lines, at most `channel_nbytes` a channel.
 
-    Where ranks have no lines, it fits no message. EARLY_THREADS are enough up to `few_threads_nbytes`.
+    It is chosen for no message if ranks have no slots for lines. EARLY_THREADS are enough up to `few_threads_nbytes`.
     """
     grid_of = partial(
         as_lines,
@@ -66,7 +66,7 @@ def lines(
 
 
 def half_of_lines(layout: Layout) -> int:
-    """Return the longest shard whose contribution and result both fit a slot as lines."""
+    """Return the longest shard whose input and result fit a slot as LL128 lines."""
     return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
@@ -84,9 +84,9 @@ def chain(layout: Layout, kernel: str) -> Algorithm:
 
 
 def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Algorithm:
-    """Return the algorithm for long messages, a chain of lines.
+    """Return the algorithm for long messages: a chain of LL128 lines.
 
-    Where slots of lines have less than CHAIN_ROWS, it fits no message.
+    It is chosen for no message if slots for lines have fewer than CHAIN_ROWS rows.
     """
     longest_nbytes = sys.maxsize if layout.slot_rows >= CHAIN_ROWS else 0
     return Algorithm(kernel, lambda _: as_chain(layout, kernel, "lines"), limit_nbytes, longest_nbytes)
@@ -95,10 +95,10 @@ def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Algorithm:
 def choose_from(
     table: tuple[Algorithm, ...], operation: str, layout: Layout, nbytes: int, algorithm: str | None
 ) -> Choice:
-    """Choose the first algorithm that takes `nbytes`, or the one named `algorithm`.
+    """Choose the first algorithm for `nbytes`, or the one named `algorithm`.
 
-    The table has algorithms for short messages first. Their kernels' names consist of `operation` and the name of the
-    algorithm.
+    The table begins with algorithms for short messages. A kernel's name consists of `operation` and the algorithm's
+    name.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _limit(layout: Layout, algorithm: Algorithm, tuned: dict[str, int]) -> int:
 
 
 def _reason(layout: Layout, table: tuple[Algorithm, ...], chosen: Algorithm, tuned: dict[str, int]) -> str:
-    """Return the reason for an algorithm: its limit, or that of the last but one."""
+    """Return why an algorithm was chosen: by its own limit, or the one before's."""
     last = table[-2] if chosen is table[-1] else chosen
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

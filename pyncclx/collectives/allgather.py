@@ -1,4 +1,4 @@
-"""Allgather inside a node."""
+"""Allgather and Allgatherv inside a node."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ from typing import Any, NamedTuple
 
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
-from ..derived.calls import BLOCKS, ONE
+from ..derived.calls import BLOCKS, ONE, VECTOR
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
-from .arguments import check_algorithm, check_fits, resolve_sendbuf
-from .blocks import Blocks, resolve_equal
+from .arguments import Blocks, check_algorithm, check_fits, pack_blocks, resolve_blocks, resolve_equal, resolve_sendbuf
 from .calls import move_call
 from .copy_engine import COPY_ENGINE, Copy, Rounds, copy_engine_call, peers_of
 from .lowering import lowered_by
 from .transformed import Arguments, arguments_of, transformed_call
 from .transports import choose_spans
 
-choose = choose_spans("allgather")
+CHOOSE = {"Allgather": choose_spans("allgather"), "Allgatherv": choose_spans("allgatherv")}
 
 
 class Gathering(NamedTuple):
     """The checked arguments of Allgather or Allgatherv."""
 
     operation: str
-    send: Buffer  # in place it is the receive buffer
+    send: Buffer  # the receive buffer if in place
     address: int  # address of this rank's data
     blocks: Blocks  # blocks of the receive buffer
     algorithm: str | None = None
@@ -61,7 +60,7 @@ def _lower(comm: Intracomm, given: Gathering | Arguments) -> Call:
 
     copied = copy_engine_call(comm, "Allgather", algorithm, nbytes=nbytes, buffers=buffers, rounds_of=rounds_of)
     args = MoveArgs(send=address, recv=recv.address, nbytes=nbytes)
-    return copied or move_call("Allgather", choose, args, buffers)
+    return copied or move_call("Allgather", CHOOSE["Allgather"], args, buffers)
 
 
 @lowered_by(_lower, ONE, BLOCKS)
@@ -75,3 +74,25 @@ def allgather(
         return None
     blocks = resolve_equal(comm, recvbuf, "Allgather", "recvbuf")
     return gathering_of(comm, "Allgather", sendbuf, blocks, algorithm)
+
+
+def _lower_vector(comm: Intracomm, given: Gathering) -> Call:
+    blocks = given.blocks
+    recv, lengths, _ = blocks
+    return Call(
+        operation="Allgatherv",
+        choose=CHOOSE["Allgatherv"],
+        sized=(max(lengths),),
+        arguments=pack_blocks(blocks, send=given.address, recv=recv.address, nbytes=lengths[comm.rank]),
+        buffers=(given.send, recv),
+        signature=(f"{lengths} bytes",),
+    )
+
+
+@lowered_by(_lower_vector, ONE, VECTOR)
+def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Gathering | None:
+    """See `Intracomm.Allgatherv`."""
+    if on_host(sendbuf, recvbuf):
+        return None
+    blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")
+    return gathering_of(comm, "Allgatherv", sendbuf, blocks)

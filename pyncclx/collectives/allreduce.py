@@ -16,20 +16,21 @@ from .lowering import lowered_by
 from .reduction import Reduction, reduction_call, reduction_of
 
 # Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times. Two shots send it about
-# twice, with one more trip. Since 2026-11-21; no measurement is kept, and a measured table (tuning/) takes precedence.
+# twice, and take one trip more. Set on 2026-11-21 without a stored measurement; a measured table (tuning/) takes
+# precedence.
 ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
 ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Choose one shot if short, then two shots of lines, and of chunks if long."""
+    """Choose one shot if short, two shots of LL128 lines if medium, of chunks if long."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     one_shot = packets(layout, "allreduce_one_shot", limit_nbytes)
     two_shot_lines = lines(
         layout,
         "allreduce_two_shot_lines",
-        # A slot holds a contribution and a result, and 32 bytes for rounding parts up.
+        # A slot holds a contribution, a result, and 32 bytes by which parts may be rounded up.
         (half_of_lines(layout) - 32) * layout.size,
         beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
         # The ranks divide the vector.

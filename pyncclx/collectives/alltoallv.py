@@ -12,7 +12,7 @@ from mpi4py import MPI
 from .. import backends
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_device, on_host
-from ..arrays.vector_buffers import resolve_vector
+from ..arrays.vectors import resolve_vector
 from ..derived.calls import VECTOR
 from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
@@ -31,24 +31,12 @@ def _lower(comm: Intracomm, given: FixedCounts | DynamicCall) -> Call:
 
 
 @lowered_by(_lower, VECTOR, VECTOR)
-def alltoallv(
-    comm: Intracomm,
-    sendbuf: Any,
-    recvbuf: Any,
-    *,
-    layout: str | None = None,
-    capacity: int | None = None,
-    total: Any = None,
-    status: Any = None,
-    overflow: str | None = None,
-    segments: Any = None,
-    algorithm: str | None = None,
-) -> FixedCounts | DynamicCall | None:
-    """See `Intracomm.Alltoallv`."""
-    options = DynamicOptions(layout, capacity, total, status, overflow, segments, algorithm)
+def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any, **keywords: Any) -> FixedCounts | DynamicCall | None:
+    """See `Intracomm.Alltoallv`; the keywords are the fields of `DynamicOptions`."""
+    options = DynamicOptions(**keywords)
     if counts_on_device(sendbuf) or options.given:
         return resolve_call(comm, sendbuf, recvbuf, options)
-    if algorithm is not None:
+    if options.algorithm is not None:
         raise NotSupported("Alltoallv: only counts on the device let one choose; leave out algorithm")
     return None if on_host(sendbuf, recvbuf) else _fixed(comm, sendbuf, recvbuf)
 

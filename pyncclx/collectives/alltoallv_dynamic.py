@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
-from ..arrays.vector_buffers import resolve_dynamic
+from ..arrays.vectors import resolve_dynamic
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..launch.call import Call
 from ..memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
@@ -37,7 +37,7 @@ class DynamicOptions(NamedTuple):
 
     @property
     def given(self) -> bool:
-        """Whether an option is given that MPI's form does not have."""
+        """Whether an option was passed that MPI's form does not have."""
         return any(option is not None for option in self[:-1])
 
     @property
@@ -70,12 +70,12 @@ class DynamicOptions(NamedTuple):
         return capacity
 
 
-# Rows of a sendbuf for layout="sender": a row's place travels in half a word, beside the count.
+# Most rows of a sendbuf for layout="sender": half a word is sent for a row's place, the other half for the count.
 MAX_ANNOUNCED_ROWS = 1 << 32
 
 
 class Rows(NamedTuple):
-    """A buffer as rows. A row is what one index of its first dimension holds."""
+    """A buffer as rows: a row is what one index of the first dimension selects."""
 
     number: int
     nbytes: int  # bytes of a row
@@ -141,7 +141,7 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
         drop=options.drops,
     )
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
-    # Ranks may place their rows differently, except with "sender".
+    # Each rank may choose its own layout, but "sender" must be the same on all.
     signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
     return DynamicCall(arguments, arrays, segments, buffers, signature, options.algorithm)
 

@@ -51,7 +51,7 @@ class Segments(NamedTuple):
 
 
 def choose(layout: Layout, name: str) -> Choice:
-    """Choose all channels; a kernel on one block lists the rows before."""
+    """Choose all channels. A kernel of one block has listed the rows before."""
     why = "kernel list_segments announces lengths and destinations, then rows go as chunks"
     return Choice("move_segments", layout.channels, None, why)
 
@@ -101,7 +101,7 @@ def segments_call(
     table = size * count * WORD_NBYTES
     words, ends, begins = (table, table), (table, table), (count * WORD_NBYTES, table)
     lengths = *words, *ends, *begins, 2 * size * WORD_NBYTES
-    tables = list(accumulate(lengths, initial=comm.team.scratch.address(sum(lengths))))
+    tables = list(accumulate(lengths, initial=comm.scratch.address(sum(lengths))))
     arrays = (segments.lengths, segments.ids, segments.all_lengths)
     own = SegmentsArgs(
         lengths=segments.lengths.address,

@@ -1,4 +1,4 @@
-"""Alltoallw, whose exchange of typed blocks neighbourhood collectives use."""
+"""Alltoallw; neighbourhood collectives use its exchange of typed blocks."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Side(NamedTuple):
 def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
     """Sort the parts of an argument by rank; the parts of one rank keep their order.
 
-    `parts` has the rank of each, which may be MPI.PROC_NULL.
+    `parts` pairs each part with its rank, which may be MPI.PROC_NULL.
     """
     of_rank: list[list[Part]] = [[] for _ in range(size)]
     for rank, part in parts:
         if rank != MPI.PROC_NULL and part.nbytes:
             of_rank[rank].append(part)
     counts = [sum(part.nbytes for part in own) for own in of_rank]
-    # Absolute addresses have no array, which the exchange needs.
+    # Absolute addresses have no array, but the exchange needs one.
     absolute = not typed.buffer.nbytes
     if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
         return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
@@ -84,7 +84,7 @@ def exchange(comm: Intracomm, given: Sides) -> Call:
 def with_packed(comm: Intracomm, given: Sides, make: Callable[[str, FixedCounts], AnyCall]) -> AnyCall:
     """Return the call that `make` returns for contiguous bytes.
 
-    It packs blocks that have gaps before, and unpacks them after.
+    Before the call, it packs blocks that have gaps; after the call, it unpacks them.
     """
     operation, send, recv = given
     sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}

@@ -19,16 +19,16 @@ from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .lowering import lowered_by
 from .transports import as_chunks
 
-# Bytes that leave root up to which it sends directly: root sends the message size - 1 times, which saves a trip.
-# Since 2026-11-21; no measurement is kept, and a measured table (tuning/) takes precedence.
+# Root sends the message directly, size - 1 times, if at most so many bytes leave it, because that saves a trip. Set on
+# 2026-11-21 without a stored measurement; a measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10
 
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Choose direct sends if short or for two ranks, then two shots, then a chain.
+    """Choose direct sends for short messages or two ranks, then two shots or a chain.
 
-    In two shots, root scatters the message, and the peers relay their pieces.
+    In two shots, root scatters the message, and the peers pass on their pieces.
     """
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
@@ -52,7 +52,7 @@ def _lower(comm: Intracomm, given: Broadcast) -> Call:
     nbytes = buffer.nbytes
 
     def rounds_of(bases: list[int]) -> Rounds:
-        """Copy a piece from root to each other rank, then the pieces between those."""
+        """Copy a piece from root to each other rank, then exchange the pieces."""
         others = [rank for rank in range(comm.size) if rank != root]
         copies = []
         for to in peers_of(comm):

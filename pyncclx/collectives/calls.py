@@ -1,4 +1,4 @@
-"""Calls of operations that move data, and those of Alltoallv's exchange."""
+"""Make the calls of operations that move data, and of Alltoallv's exchange."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def announced_call(
     )
 
 
-# Only the device has the bytes that a pair of ranks moves.
+# Only kernels can read how many bytes a pair of ranks exchanges.
 choose_exchange = choose_announced("alltoallv")
 
 
@@ -70,7 +70,7 @@ class FixedCounts(NamedTuple):
     def pack(self, *, drops: bool = False) -> bytes:
         """Pack the kernel's arguments.
 
-        Receiving more than the counts is an error, unless the call `drops` the rest.
+        Receiving more than the counts is an error, unless the call `drops` the excess.
         """
         return AlltoallvArgs(
             send=self.send.address,

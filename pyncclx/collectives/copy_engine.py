@@ -1,7 +1,7 @@
 """Collectives on the copy engines.
 
-The multiprocessors run only a barrier before the copies and one after each round. A rank copies to its peers,
-beginning with the next one, so that each receives from one peer at a time.
+Kernels run only a barrier before the copies and one after each round. A rank copies to its peers, beginning with the
+next rank, so that each rank receives from one peer at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Copy(NamedTuple):
     nbytes: int
 
 
-# A round's copies begin after all ranks have finished the round before.
+# A round's copies begin after all ranks have finished the previous round.
 Rounds = list[list[Copy]]
 
 
@@ -47,16 +47,16 @@ def copy_engine_call(
     rounds_of: Callable[[list[int]], Rounds],
     also_equal: tuple[str, ...] = (),
 ) -> Call | None:
-    """Return the call of an operation on the copy engines; None leaves it to a kernel.
+    """Return an operation's call on the copy engines; None if a kernel should run it.
 
-    The copy engines do it if `algorithm` is their name. If it is None, they do it on three conditions: the communicator
-    has `sm_free`, messages are longer than packets carry, and every rank's last buffer is in a window. Collective in
-    both cases.
+    The copy engines run it if `algorithm` is COPY_ENGINE. If it is None, they run it on three conditions: the
+    communicator has `sm_free`, messages are too long for packets, and every rank's last buffer is in a window.
+    Collective in both cases.
 
     Parameters
     ----------
     buffers : tuple of Buffer
-        Peers write the last one.
+        Peers write to the last one.
     rounds_of : callable
         Returns this rank's copies, given the addresses of all ranks' last buffers as mapped here.
     also_equal : tuple of str
@@ -65,7 +65,7 @@ def copy_engine_call(
     Raises
     ------
     NotSupported
-        On all ranks, if `algorithm` is their name and some rank's last buffer is in no window.
+        On all ranks, if `algorithm` is COPY_ENGINE and some rank's last buffer is in no window.
     """
     if algorithm not in (COPY_ENGINE, None) or nbytes == 0:
         return None
@@ -93,7 +93,7 @@ def copy_engine_call(
 
 
 def piece_of(nbytes: int, pieces: int, index: int) -> tuple[int, int]:
-    """Return the offset of a piece of a message, and its length, in bytes.
+    """Return offset and length of a piece of a message, in bytes.
 
     Both are multiples of 16, except at the message's end.
     """
@@ -103,7 +103,7 @@ def piece_of(nbytes: int, pieces: int, index: int) -> tuple[int, int]:
 
 
 def peers_of(comm: Intracomm) -> Iterable[int]:
-    """Return the other ranks, from the next one on."""
+    """Return the other ranks, beginning with the next one."""
     return ((comm.rank + j) % comm.size for j in range(1, comm.size))
 
 

@@ -1,8 +1,8 @@
 """Decorators that turn a check of arguments into functions that make calls.
 
-An operation has one function that checks its arguments and returns a description of them. `lowered_by` decorates it:
-the result makes the `Call` inside a node. `over_nodes` makes a second function from the same description, which makes
-the `SpanningCall` for ranks on several nodes.
+An operation has one function that checks its arguments and describes them. `lowered_by` decorates this function, so
+that it returns the `Call` inside a node. `over_nodes` returns a second function, which makes the `SpanningCall` for
+ranks on several nodes from the same description.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Describing(NamedTuple):
     at_root: str | None
 
     def lowered(self, lower: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        """Return a function that describes the arguments and passes that to `lower`."""
+        """Return a function that describes the arguments and passes the result to `lower`."""
         describe = self.describe
 
         @functools.wraps(describe)
@@ -42,7 +42,7 @@ class _Describing(NamedTuple):
         return takes_derived(make.__name__.capitalize(), *self.kinds, at_root=self.at_root)(make)
 
 
-# By the function that makes the operation's calls inside a node.
+# The key is the function that makes the operation's calls inside a node.
 _DESCRIBING: dict[Callable[..., Any], _Describing] = {}
 
 
@@ -60,7 +60,7 @@ def lowered_by(
     lower : callable
         ``lower(comm, description)`` returns the `Call`.
     *kinds, at_root
-        Parameters of `takes_derived`. Without kinds the operation takes no derived datatypes.
+        Parameters of `takes_derived`. Without kinds the operation accepts no derived datatypes.
     """
 
     def decorate(describe: Callable[_P, _Given | None]) -> Callable[_P, _Call | None]:

@@ -1,8 +1,8 @@
 """Neighbourhood collectives: exchanges in which most pairs of ranks send nothing.
 
-On a Cartesian communicator each dimension has the neighbour below, then the one above. Data sent to the neighbour below
-arrives there from its neighbour above, even where both are the same rank, or this one. If a graph has several edges
-between two ranks, they match in the order in which each of the two lists them.
+On a Cartesian communicator, neighbours are ordered by dimension, the lower one first. Data sent to the lower neighbour
+arrives there as data from its upper neighbour, even if both are the same rank, or this rank. If a graph has several
+edges between two ranks, they match in the order in which each rank lists them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..derived.batches import Part
 from ..derived.typed import Typed, resolve_blocks, resolve_each, resolve_typed
 from ..launch.call import Call
 from ..system.process import PerProcess
+from ..team.attachment import Attachment
 from ..team.base import IntraBase as Intracomm
-from ..team.state import Attachment
 from .alltoallw import Sides, arrange, choose, exchange
 from .lowering import lowered_by
 
 _NAME = "edges"  # name of the attachment
-# Attribute of a graph's handle: whether some rank has no neighbours. MPI copies it to duplicates.
+# Attribute of a graph: whether some rank has no neighbours. MPI copies it to duplicates.
 _ANY_ALONE = PerProcess(lambda: MPI.Comm.Create_keyval(lambda comm, keyval, value: value), lasting=True)
 
 
@@ -37,7 +37,7 @@ class Edges(NamedTuple):
 
     sources: list[int]
     destinations: list[int]
-    # Indices of destinations, in the order in which each receiver has its sources.
+    # Indices of destinations, in the order in which each receiver lists its sources.
     order: list[int]
 
 
@@ -48,15 +48,15 @@ class _Topology(Attachment):
         self.edges = edges
 
     def is_idle(self) -> bool:
-        """Return True: it holds numbers alone."""
+        """Return True, because the attachment holds only numbers."""
         return True
 
 
 def edges_of(comm: Any) -> Edges | None:
-    """Return the edges of this rank; None if some rank has none, and so no array.
+    """Return the edges of this rank; None if some rank of the graph has none.
 
-    Ranks wait for each other only in the first call on a distributed graph made by plain mpi4py: that call is
-    collective. A rank without neighbours may be in MPI already, because its arguments name no device array.
+    Only the first call on a distributed graph made by plain mpi4py is collective. A rank without neighbours passes no
+    device array, so it may have called MPI instead.
     """
     attachments = comm.state.attachments
     topology = attachments.get(_NAME)
@@ -89,7 +89,7 @@ def _any_alone(comm: MPI.Comm) -> bool:
 
 
 def _cartesian(comm: MPI.Cartcomm) -> Edges:
-    """Return the neighbours below and above; to them, this rank is on the other side."""
+    """Return the lower and upper neighbours; to each, this rank is on the other side."""
     ranks = [rank for dimension in range(comm.ndim) for rank in MPI.Cartcomm.Shift(comm, dimension, 1)]
     return Edges(ranks, ranks, [edge ^ 1 for edge in range(len(ranks))])
 
@@ -116,13 +116,13 @@ _Resolve = Callable[..., Typed]
 
 
 def _same_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
-    """Resolve a buffer that goes to each neighbour as a whole."""
+    """Resolve a buffer that is sent to each neighbour as a whole."""
     typed = resolve_typed(spec, name, writable=writable, device=device)
     return replace(typed, parts=typed.parts * neighbors)
 
 
 def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
-    """Resolve a buffer that has a block for each neighbour, all of one length."""
+    """Resolve a buffer with blocks of equal length, one for each neighbour."""
     # A rank without neighbours may pass any buffer.
     blocks = max(neighbors, 1)
     typed = resolve_typed(spec, name, writable=writable, device=device, blocks=blocks)

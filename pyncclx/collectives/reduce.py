@@ -18,12 +18,12 @@ from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sen
 from .lowering import lowered_by
 from .reduction import Reduction, reduction_call
 
-# Bytes that reach root up to which one shot is chosen: root receives the vector size - 1 times, which saves a trip.
-# Since 2026-11-21, for 4 ranks; no measurement is kept, and a measured table (tuning/) takes precedence.
+# One shot, in which root receives the vector size - 1 times, is chosen if at most so many bytes reach root, because it
+# saves a trip. Set on 2026-11-21 for 4 ranks without a stored measurement; a measured table (tuning/) takes precedence.
 ONE_SHOT_NBYTES = 1200 << 10
-# Limits where there can be a chain. Longer vectors than these are worth the time that a chain of pieces takes to begin.
-# With more ranks a chain of lines was not measured; a trip more takes it 5 us. 4 × H200, 2026-11-22 and, of lines,
-# 2026-11-28; the times are in docs/design_notes.md.
+# Limits where a chain is possible. For longer vectors a chain of pieces is worth its time to start. With more ranks a
+# chain of LL128 lines was not measured; each further trip adds 5 us to it. 4 × H200, 2026-11-22, and 2026-11-28 for
+# lines.
 CHAIN_LINES_RANKS = 4
 TWO_SHOT_LINES_NBYTES = 4 << 20
 CHAIN_LINES_NBYTES = TWO_SHOT_NBYTES = 48 << 20
@@ -54,7 +54,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
 def can_chain(size: int, root: int, datatype: Datatype, template: tuple[str, ...]) -> bool:
     """Return whether a chain can do the reduction (cuda/collectives/reduce_chain.cu).
 
-    Partial results go from rank to rank, once over each link.
+    In a chain, partial results move from rank to rank, once over each link.
     """
     operator = bound_op.named(template)
     whole = operator is None or operator.group_nbytes == PACK_NBYTES

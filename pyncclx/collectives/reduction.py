@@ -12,15 +12,14 @@ from ..memory.parameters import ReduceArgs
 from ..operators import ops
 from ..operators.ops import BuiltinOp
 from ..operators.user_op import Op as UserOp
-from .arguments import resolve_pair
-from .blocks import Blocks, unit_of
+from .arguments import Blocks, resolve_pair, unit_of
 
 
 class Reduction(NamedTuple):
     """The checked arguments of a reduction. In place both buffers are one."""
 
     operation: str
-    send: Buffer  # its count is one block's if each rank gets a block of the result
+    send: Buffer  # its count is that of one block if each rank receives a block of the result
     recv: Buffer  # the send buffer on ranks without a result
     op: BuiltinOp | UserOp
     algorithm: str | None
@@ -35,7 +34,7 @@ class Reduction(NamedTuple):
     @property
     def template(self) -> tuple[str, ...]:
         """Template arguments of the kernel: element type and operator."""
-        # The unit that divides all blocks must consist of whole records.
+        # Blocks are divided in units of whole records.
         unit = self.send if self.blocks is None else unit_of(self.send, self.blocks.nbytes)
         return ops.template(self.operation, self.op, unit)
 
@@ -43,7 +42,7 @@ class Reduction(NamedTuple):
     def signature(self) -> tuple[Any, ...]:
         """Values that must be equal on all ranks."""
         named = self.send.datatype.name, self.op.name
-        if self.blocks is not None:  # The list is long, and what is shown of a signature is cut.
+        if self.blocks is not None:  # last, because a shown signature is cut and the list is long
             return *named, f"{self.blocks.nbytes} bytes"
         root = () if self.root is None else (f"root {self.root}",)
         return self.send.count, *named, *root

@@ -1,4 +1,7 @@
-"""The description of Gather, Gatherv, Scatter and Scatterv."""
+"""Gather, Gatherv, Scatter and Scatterv inside a node.
+
+The blocks of Gatherv and Scatterv have any length, and only root has all counts.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,32 @@ from typing import Any, NamedTuple
 
 from .. import backends
 from ..arrays.buffers import Buffer, resolve
+from ..derived.calls import BLOCKS, ONE, VECTOR
 from ..launch.call import Call, is_in_place
 from ..memory.parameters import MoveArgs
 from ..operations import COLLECTIVES
 from ..team.base import IntraBase as Intracomm
-from .arguments import check_fits, check_not_in_place, check_root, rooted_on_host
-from .blocks import Blocks, check_room, pack_blocks, resolve_blocks, resolve_equal
+from .arguments import (
+    Blocks,
+    check_fits,
+    check_not_in_place,
+    check_room,
+    check_root,
+    pack_blocks,
+    resolve_blocks,
+    resolve_equal,
+    rooted_on_host,
+)
 from .calls import announced_call, move_call
-from .transports import Choose
+from .lowering import lowered_by
+from .transports import choose_announced, choose_spans
+
+CHOOSE = {
+    "Gather": choose_spans("gather", both_ways=False),
+    "Gatherv": choose_announced("gatherv"),
+    "Scatter": choose_spans("scatter", both_ways=False),
+    "Scatterv": choose_announced("scatterv"),
+}
 
 
 class Rooted(NamedTuple):
@@ -21,7 +42,7 @@ class Rooted(NamedTuple):
 
     operation: str
     root: int
-    address: int  # address of this rank's data; in place it is root's block
+    address: int  # address of this rank's data; root's block if in place
     nbytes: int
     blocks: Blocks | None  # at root
     buffers: tuple[Buffer, ...]  # those in use, the send buffer first
@@ -34,15 +55,50 @@ class Rooted(NamedTuple):
 
     @property
     def ends(self) -> tuple[int, int]:
-        """Addresses to send from and to receive at.
+        """The addresses of the data to send and of the memory to receive into.
 
-        Kernels of other ranks ignore that of root's buffer.
+        On other ranks, kernels ignore the address of root's buffer.
         """
         whole = self.address if self.blocks is None else self.blocks.buffer.address
         return (self.address, whole) if self.gathers else (whole, self.address)
 
 
-def rooted(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, equal: bool) -> Rooted | None:
+def _lower(comm: Intracomm, given: Rooted) -> Call:
+    operation, root, nbytes, (send, recv) = given.operation, given.root, given.nbytes, given.ends
+    choose = CHOOSE[operation]
+    if given.equal:
+        args = MoveArgs(send=send, recv=recv, nbytes=nbytes, root=root)
+        return move_call(operation, choose, args, given.buffers, root)
+    # Only root has all counts, so messages carry their lengths.
+    arguments = pack_blocks(given.blocks, send=send, recv=recv, nbytes=nbytes, root=root)
+    return announced_call(operation, choose, arguments, given.buffers, (f"root {root}",), root)
+
+
+@lowered_by(_lower, ONE, BLOCKS, at_root="recvbuf")
+def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
+    """See `Intracomm.Gather`."""
+    return _describe(comm, "Gather", sendbuf, recvbuf, root, equal=True)
+
+
+@lowered_by(_lower, ONE, VECTOR, at_root="recvbuf")
+def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
+    """See `Intracomm.Gatherv`."""
+    return _describe(comm, "Gatherv", sendbuf, recvbuf, root, equal=False)
+
+
+@lowered_by(_lower, BLOCKS, ONE, at_root="sendbuf")
+def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
+    """See `Intracomm.Scatter`."""
+    return _describe(comm, "Scatter", recvbuf, sendbuf, root, equal=True)
+
+
+@lowered_by(_lower, VECTOR, ONE, at_root="sendbuf")
+def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
+    """See `Intracomm.Scatterv`."""
+    return _describe(comm, "Scatterv", recvbuf, sendbuf, root, equal=False)
+
+
+def _describe(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, equal: bool) -> Rooted | None:
     """Describe a call; None for host arrays.
 
     Parameters
@@ -52,10 +108,10 @@ def rooted(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, 
     own : buffer
         This rank's data.
     whole : buffer
-        Root's, with the blocks of all ranks.
+        Root's buffer, with the blocks of all ranks.
     root : int
     equal : bool
-        Whether all blocks are equally long, and so is `own`.
+        Whether all blocks, and `own`, are equally long.
     """
     if rooted_on_host(own, whole):
         return None
@@ -75,18 +131,6 @@ def rooted(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, 
     (check_fits if equal else check_room)(operation, sent, received)
     buffers = (buffer, blocks.buffer) if gathers else (blocks.buffer, buffer)
     return Rooted(operation, root, buffer.address, buffer.nbytes, blocks, buffers, equal)
-
-
-def rooted_call(given: Rooted, choose: Choose) -> Call:
-    """Return the call inside a node."""
-    operation, root, nbytes, (send, recv) = given.operation, given.root, given.nbytes, given.ends
-    if given.equal:
-        return move_call(
-            operation, choose, MoveArgs(send=send, recv=recv, nbytes=nbytes, root=root), given.buffers, root
-        )
-    # Only root has all counts, so messages carry their lengths.
-    arguments = pack_blocks(given.blocks, send=send, recv=recv, nbytes=nbytes, root=root)
-    return announced_call(operation, choose, arguments, given.buffers, (f"root {root}",), root)
 
 
 def _resolve(operation: str, name: str, own: Any) -> Buffer:

@@ -1,4 +1,4 @@
-"""Scan and Exscan: the same kernels; Exscan leaves out a rank's own contribution."""
+"""Scan and Exscan, with the same kernels; Exscan omits a rank's own contribution."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from ..memory.layout import Layout
 from ..memory.parameters import ReduceArgs
 from ..team.base import IntraBase as Intracomm
 from .algorithms import choose_from, chunks, packets
+from .allreduce import ONE_SHOT_NBYTES, ONE_SHOT_NBYTES_OF_MANY
 from .lowering import lowered_by
 from .reduction import Reduction, reduction_call, reduction_of
-
-# Longest vector for one shot, by the number of ranks. One shot sends the vector size - 1 times from rank 0, two shots
-# about twice. Limits of Allreduce, not measured for Scan; a measured table (tuning/) takes precedence.
-ONE_SHOT_NBYTES = {2: 1 << 20, 3: 128 << 10, 4: 96 << 10}
-ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,7 +28,11 @@ class ScanArgs(ReduceArgs):
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Choose one shot for short vectors, two shots for long ones."""
+    """Choose one shot for short vectors, two shots for long ones.
+
+    In one shot rank 0 sends the vector size - 1 times, in two shots about twice. The limits are those of Allreduce, not
+    measured for Scan; a measured table (tuning/) takes precedence.
+    """
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     algorithms = packets(layout, "scan_one_shot", limit_nbytes), chunks(layout, "scan_two_shot")
     return choose_from(algorithms, "scan", layout, nbytes, algorithm)

@@ -21,7 +21,7 @@ from .transports import as_spans
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, kernel: str) -> Choice:
-    """Choose a transport by the bytes that arrive, as without a transform."""
+    """Choose a transport by the received bytes, as without a transform."""
     return as_spans(layout, kernel, nbytes)
 
 
@@ -44,7 +44,7 @@ class Arguments(NamedTuple):
         return f"{self.recv.nbytes} bytes", *self.applied.template[:2], self.applied.name
 
     def rows(self, recv: int, nbytes: int) -> TransformedRows:
-        """Return the argument to write `nbytes` of rows at `recv`, or in each block there."""
+        """Return the kernel's argument to write `nbytes` of rows, or blocks, at `recv`."""
         send, columns, arrays = self.send.address, self.columns, self.applied.addresses
         return TransformedRows(send=send, recv=recv, nbytes=nbytes, columns=columns, arrays=arrays)
 

@@ -13,19 +13,19 @@ from ..launch.call import EARLY_THREADS, MOST_EARLY, Choice
 from ..memory.layout import PACK_NBYTES, Layout
 
 # Measured limits; the times are in docs/design_notes.md.
-# Longest message that goes as packets where ranks have lines (kPacketsNbytes). 2 × H200, 2026-11-22, with work that
-# kernels do while the one before them runs.
+# Longest message sent as packets if ranks have slots for lines (kPacketsNbytes). 2 × H200, 2026-11-22, with kernels
+# that start while the previous one runs.
 PACKETS_NBYTES = 1 << 10
-# Longest part of a block that goes as lines if data goes both ways, without and with windows. Longer parts go as chunks
-# or straight (kLinesNbytes, kStraightNbytes). 4 × H200, 2026-11-22.
+# Longest part of a block that is sent as LL128 lines if data moves both ways, without and with windows. Longer parts
+# are sent as chunks, or straight to windows (kLinesNbytes, kStraightNbytes). 4 × H200, 2026-11-22.
 LINES_NBYTES = 48 << 10
 STRAIGHT_NBYTES = 24 << 10
-# Bytes sent and received by a channel for which EARLY_THREADS are enough: as lines, and straight to windows. Chunks
-# need the other warps. 2 × H200, 2026-11-23, early launches on all channels.
+# Most bytes that a channel sends and receives with EARLY_THREADS: as lines, and straight to windows. Chunks need more
+# warps. 2 × H200, 2026-11-23, early launches on all channels.
 EARLY_LINES_NBYTES = 64 << 10
 EARLY_STRAIGHT_NBYTES = 256 << 10
-# Bytes that are worth one more channel; not measured. For lines they exceed kPacketsNbytes of cuda/protocol/layout.cuh,
-# so that a block sees that it has lines.
+# Bytes that are worth one more channel; not measured. For lines the number is larger than kPacketsNbytes of
+# cuda/protocol/layout.cuh, because a block recognizes lines by their length.
 WORTH_A_CHANNEL_NBYTES = 1024
 WORTH_A_CHANNEL_OF_LINES_NBYTES = 2048
 
@@ -34,7 +34,7 @@ Choose = Callable[[Layout, int], Choice]  # choice by the bytes of a message
 
 
 def as_packets(layout: Layout, kernel: str, nbytes: int, messages: int = 1) -> Choice:
-    """Choose packets, for short messages, on as many channels as have enough to do.
+    """Choose packets, for short messages, on as many channels as have enough work.
 
     A rank moves `messages` different messages of `nbytes`.
     """
@@ -54,14 +54,14 @@ def as_lines(
     few_threads_nbytes: int,
     worth_a_channel_nbytes: int = WORTH_A_CHANNEL_NBYTES,
 ) -> Choice:
-    """Choose lines, for medium messages, with at most `channel_nbytes` a channel."""
+    """Choose LL128 lines, for medium messages: at most `channel_nbytes` a channel."""
     grid = max(1, min(layout.channels, -(-nbytes // min(worth_a_channel_nbytes, channel_nbytes))))
     threads = _early_threads(grid, nbytes, few_threads_nbytes)
     return Choice(kernel, grid, threads, "lines of 128 bytes with a flag in each")
 
 
 def as_chunks(layout: Layout, kernel: str, moved_nbytes: int = sys.maxsize) -> Choice:
-    """Choose chunks, for long messages, on all channels; windows are written straight.
+    """Choose chunks, for long messages, on all channels; windows are written directly.
 
     `moved_nbytes` is the sum of what a rank sends and receives.
     """
@@ -96,8 +96,8 @@ def as_spans(
 def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
     """Choose all channels for messages that carry their lengths, unknown to receivers.
 
-    `nbytes` is the most that this rank's buffers hold; it may differ between ranks. Each warp of a block takes time to
-    start, so only those with something to do are launched.
+    `nbytes` is the length of this rank's longest buffer; it may differ between ranks. Each warp of a block takes time
+    to start, so only warps with work are launched.
     """
     grid = layout.channels
     # Rounding up to a power of two at most doubled `nbytes`.
@@ -114,7 +114,7 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
 
 
 def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
-    """Return the `choose` of an operation with two kernels, by its longest block."""
+    """Return a `choose` by the longest block, for an operation with two kernels."""
 
     @lru_cache
     def choose(layout: Layout, nbytes: int) -> Choice:
@@ -124,7 +124,7 @@ def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
 
 
 def choose_announced(kernel: str) -> Choose:
-    """Return the `choose` of an operation by this rank's longest buffer, rounded up."""
+    """Return a `choose` by this rank's longest buffer, rounded up to a power of two."""
 
     @lru_cache
     def choose(layout: Layout, nbytes: int) -> Choice:
@@ -134,13 +134,13 @@ def choose_announced(kernel: str) -> Choose:
 
 
 def _warps(nbytes: int, grid: int, messages: int) -> int:
-    """Return the warps of a block for its part of `messages`, with a pack per lane."""
+    """Return how many warps a block needs for its part of `messages`, a pack per lane."""
     return -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages
 
 
 def _early_threads(grid: int, nbytes: int, channel_nbytes: int) -> int | None:
-    """Return EARLY_THREADS if they suffice for a launch on many channels, else None.
+    """Return EARLY_THREADS if enough for a launch on many channels, else None.
 
-    They suffice if a channel moves at most `channel_nbytes`.
+    They are enough if a channel moves at most `channel_nbytes`.
     """
     return EARLY_THREADS if grid > MOST_EARLY and nbytes <= channel_nbytes * grid else None

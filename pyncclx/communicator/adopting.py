@@ -1,4 +1,4 @@
-"""`Communicator`: makes a pyncclx communicator of any communicator of mpi4py's."""
+"""`Communicator`, which makes a pyncclx communicator from any of mpi4py's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .communicator import COMM_WORLD, Comm, CommType, Intracomm, adopt
 
 
 class _CommunicatorType(CommType):
-    """Metaclass of `Communicator`: every communicator of pyncclx is its instance."""
+    """Metaclass; every pyncclx communicator is an instance of `Communicator`."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return type.__instancecheck__(Comm if cls is Communicator else cls, instance)
@@ -24,8 +24,8 @@ class _CommunicatorType(CommType):
 class Communicator(Intracomm, metaclass=_CommunicatorType):
     """Return a communicator whose operations also take device arrays.
 
-    The result has the handle and group of `comm`, and the class of pyncclx that fits it: `Intracomm`, `Cartcomm`,
-    `Intercomm` and so on. All communicators of pyncclx are instances of this class. A subclass returns
+    The result has the handle and group of `comm`, and pyncclx's class for it: `Intracomm`, `Cartcomm`, `Intercomm` and
+    so on. For `isinstance`, all communicators of pyncclx are instances of this class. A subclass returns
     intracommunicators of that subclass.
 
     Parameters
@@ -35,7 +35,7 @@ class Communicator(Intracomm, metaclass=_CommunicatorType):
     Raises
     ------
     TypeError
-        comm is no communicator of mpi4py's.
+        If comm is no communicator of mpi4py's.
 
     Examples
     --------

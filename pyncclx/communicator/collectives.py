@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..collectives.allgather import allgather
-from ..collectives.allgatherv import allgatherv
+from ..collectives.allgather import allgather, allgatherv
 from ..collectives.alltoall import alltoall
 from ..collectives.alltoallv import alltoallv
 from ..collectives.alltoallw import alltoallw
 from ..collectives.barrier import barrier
 from ..collectives.bcast import bcast
-from ..collectives.gather import gather
-from ..collectives.gatherv import gatherv
-from ..collectives.scatter import scatter
-from ..collectives.scatterv import scatterv
+from ..collectives.rooted import gather, gatherv, scatter, scatterv
 from ..launch.run import by_kernel
 from ..team.base import IntraBase
 from .methods import nonblocking, or_staged, persistent
@@ -29,7 +25,8 @@ class Collectives(IntraBase):
         Parameters
         ----------
         device : bool
-            False: the host waits for all ranks, as in MPI. True: the current stream waits for those of all ranks.
+            False: the host waits for all ranks, as in MPI. True: the current stream waits for all ranks' current
+            streams.
         algorithm : {"numba"}, optional
             The kernel written in Python.
         """
@@ -45,10 +42,9 @@ class Collectives(IntraBase):
 
         Parameters
         ----------
-        buf : array or buffer spec, any datatype, as many bytes on every rank
-        root : int
-        algorithm : {"direct", "two_shot_lines", "chain", "copy_engine"}, optional
-            Chosen by length if left out. "copy_engine" is for buffers in windows; see `sm_free`.
+        buf : array or buffer spec, any datatype, equally many bytes on every rank root : int algorithm : {"direct",
+        "two_shot_lines", "chain", "copy_engine"}, optional
+            Chosen by length if omitted. "copy_engine" is for buffers in windows; see `sm_free`.
         """
         if not by_kernel(self, bcast, buf, root, algorithm=algorithm):
             super().Bcast(buf, root)
@@ -209,14 +205,14 @@ class Collectives(IntraBase):
             A row is what one index of the array's first dimension selects. counts and displs: device arrays, shape
             (size,), int64, in rows; without displs the rows for rank 0, 1, … follow each other.
         recvbuf : array, ``[array, counts]`` or ``[array, (counts, displs)]``
-            Its number of rows is the capacity; rows that do not fit are dropped. counts and displs are outputs: how
-            many rows of each rank were stored, and where they begin.
+            Its number of rows is the capacity; rows that do not fit are dropped. counts and displs are outputs: the
+            number of rows of each rank that were stored, and where they begin.
         layout : {"packed", "slots", "sender", "placed"}, default "packed"
             "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
-            the rows of rank s begin at recvbuf[s]. "sender": the shape is that of "slots". A row of rank s has the
-            same index in recvbuf[s] as in that rank's sendbuf. "placed": displs of recvbuf are an input,
-            where each rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier
-            sendbuf, rows return to their first positions.
+            the rows of rank s begin at recvbuf[s]. "sender": the shape is that of "slots". A row of rank s has the same
+            index in recvbuf[s] as in that rank's sendbuf. "placed": displs of recvbuf are an input and say where each
+            rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier sendbuf, rows
+            return to their first positions.
         capacity : int, optional
             Number of rows of recvbuf, or of each slot, that may be used.
         total : device array, shape (1,), int64, optional
@@ -227,11 +223,11 @@ class Collectives(IntraBase):
             "raise": after rows were dropped, the next call on this communicator raises CapacityExceeded.
             "drop": no error. Default: "drop" if `status` is given, else "raise".
         segments : (lengths, ids) or (lengths, ids, all_lengths), optional
-            sendbuf is divided into segments of `lengths` rows. All ranks have the same number of segments, and each
-            segment goes to any number of ranks, or to none. counts[r] segments go to rank r: `ids` lists their
-            numbers, those for rank 0 first. They arrive in ascending order of their numbers, or with
-            ``layout="sender"`` where they were. Device arrays, int64; `all_lengths` is an output, shape
-            (size, segments): the lengths on all ranks.
+            sendbuf is divided into segments of `lengths` rows. All ranks have the same number of segments. Each segment
+            is sent to any number of ranks, or to none. counts[r] segments are sent to rank r: `ids` lists their
+            numbers, those for rank 0 first. They arrive in ascending order of their numbers; with ``layout="sender"``
+            at the sender's places. All are device arrays of int64. `all_lengths` is an output of shape (size,
+            segments): the lengths on all ranks.
         algorithm : {"numba"}, optional
             The kernel written in Python.
 
@@ -272,7 +268,8 @@ class Collectives(IntraBase):
             A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE replaces the
             blocks of recvbuf; two ranks' blocks for each other must then have the same length.
         recvbuf : the same forms
-            If a rank sends more than its block here holds, a later call raises MPI.Exception of class ERR_TRUNCATE.
+            If a rank sends more than fits into its block, a later call on this rank raises MPI.Exception of class
+            ERR_TRUNCATE.
         """
         if not by_kernel(self, alltoallw, sendbuf, recvbuf):
             super().Alltoallw(sendbuf, recvbuf)

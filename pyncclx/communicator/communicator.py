@@ -1,4 +1,4 @@
-"""Communicators: mpi4py's whole class tree, with device arrays moved by kernels.
+"""Communicators: mpi4py's class tree, with operations on device arrays.
 
 Each class is a subclass of mpi4py's, and every method that makes a communicator returns one of pyncclx. The
 operations are in mixin classes, one for each family of methods. In the method resolution order a family comes before
@@ -14,11 +14,11 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
-from mpi_bootstrap.duplicating import note_duplication
+from mpi_bootstrap.plain import note_duplication
 
 from ..collectives.neighbors import meet_neighbors
+from ..failures.policy import explains_failures
 from ..messages.progress.unsent import going_on
-from ..recovery.meetings import explains_failures
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
@@ -29,7 +29,8 @@ from .explain import Explained
 from .extensions import Extensions
 from .fault_tolerance import FaultTolerance
 from .neighborhood import Neighbors
-from .objects import ObjectCollectives, ObjectMessages
+from .object_collectives import ObjectCollectives
+from .objects import ObjectMessages
 from .over_nodes import OverNodes
 from .point_to_point import PointToPoint
 from .probes import Probes
@@ -61,7 +62,7 @@ def _makes_ours(method: _Method) -> _Method:
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         made = of_mpi(self, *args, **kwargs)
-        if isinstance(made, tuple):  # a request completes it; no attribute can be set before
+        if isinstance(made, tuple):  # incomplete until a request completes; no attribute can be set now
             return adopt(made[0]), made[1]
         return adopt(made, self)
 
@@ -75,7 +76,7 @@ def _makes_graph(method: _Method) -> _Method:
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         graph = of_ours(self, *args, **kwargs)
-        meet_neighbors(graph)  # All ranks are here; one without neighbours may never call again.
+        meet_neighbors(graph)  # collective now, because a rank without neighbours may make no later call
         return graph
 
     return cast(_Method, make)
@@ -127,14 +128,14 @@ class Comm(
     Raises
     ------
     TypeError, ValueError, BufferError, KeyError, MPI.Exception
-        From every operation, for what mpi4py would not accept either, before anything is launched.
+        From every operation, before anything is launched, for arguments that mpi4py rejects too.
     NotSupported
-        From every operation: host and device arrays in one call, ranks on several nodes.
+        From every operation that kernels cannot do, if it is not staged through the host.
     PeerTimeout, Aborted
-        From the first call after the wait of a kernel timed out or was aborted, and from all later ones.
+        From every call after the wait of a kernel has timed out or was aborted.
     """
 
-    # Instances of this class of mpi4py's count as instances of ours; see `CommType`.
+    # Instances of this mpi4py class count as instances of the pyncclx class; see `CommType`.
     like: ClassVar[type] = MPI.Comm
 
     Dup = _makes_ours(MPI.Comm.Dup)

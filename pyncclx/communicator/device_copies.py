@@ -1,4 +1,4 @@
-"""Device copies of host buffers, and the works of requests that copy results back."""
+"""Device copies of host buffers, and requests' work that copies results back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _HostMemory:
 
 
 def _read_host(array: Any, name: str) -> tuple[int, int, Any, tuple[int, ...], bool, object]:
-    """Return address, bytes, element type, shape, "read-only" and owner of an array."""
+    """Return an array's address, bytes, element type, shape, read-only flag and owner."""
     read = reader_of(array)
     if read is None:
         array, read = np.asarray(memoryview(array)), read_numpy
@@ -51,7 +51,7 @@ def _read_host(array: Any, name: str) -> tuple[int, int, Any, tuple[int, ...], b
 
 
 class DeviceCopy:
-    """A device copy of a host buffer, copied on a stream of this library's own.
+    """A device copy of a host buffer, copied on a stream that belongs to this library.
 
     Attributes
     ----------
@@ -77,15 +77,15 @@ class DeviceCopy:
         self.spec: Any = type(spec)((buffer, *spec[1:])) if isinstance(spec, (list, tuple)) else buffer
 
     def fill(self) -> None:
-        """Copy the host buffer to the device. Return after the copy."""
+        """Copy the host buffer to the device, and wait for the copy."""
         if self._is_written:
             self._before = self._host.copy()
         self._move(self._memory.address, MPI.Get_address(self._host))
 
     def bring_back(self) -> None:
-        """Copy to the host the bytes that the operation has changed, after its end.
+        """After the operation has ended, copy the bytes that it changed to the host.
 
-        Other bytes stay, because the program may have changed them meanwhile.
+        Other bytes are not copied, because the program may have changed them meanwhile.
         """
         if self._is_written:
             result = np.empty_like(self._before)
@@ -99,7 +99,7 @@ class DeviceCopy:
 
 
 class Finishing(Work):
-    """The work of a nonblocking call, whose end copies the result to the host."""
+    """The work behind a nonblocking call; `finish` copies the result to the host."""
 
     def __init__(self, work: Work, copy: DeviceCopy) -> None:
         self._work, self._state = work, work.caller
@@ -126,13 +126,13 @@ def start_several(works: Sequence[Repeating]) -> None:
         for starter, together in itertools.groupby((each.work for each in works), lambda work: work.starter):
             starter(list(together))
     finally:
-        # Some may have been started before another one raised.
+        # Some works may have been started before one raised.
         for work in works:
             work.active = work.work.active
 
 
 class Repeating(Startable):
-    """The work of a persistent request that uses a device copy of a host buffer.
+    """The work behind a persistent request that uses a device copy of a host buffer.
 
     Each start copies the host buffer to the device, and each end copies the result back. `check_stream` raises if a
     start is impossible on the current stream.
@@ -161,7 +161,7 @@ class Repeating(Startable):
 
 
 def _wait_for(work: Work) -> None:
-    """Wait on the host for an operation alone.
+    """Wait on the host for one operation only.
 
     Other operations of the communicator may take much longer. A wait that is interrupted can be repeated.
     """

@@ -1,4 +1,4 @@
-"""How a method would run on device arrays (`explain`), and memory held by purpose."""
+"""Describe how a method would run on device arrays, and what memory is held."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 from mpi4py import MPI
 
 from ..arrays.places import host_arrays
-from ..collectives import MODULES, copy_engine, over_nodes
+from ..collectives import CHOOSE, copy_engine, over_nodes
 from ..errors import NotSupported
 from ..launch.time_slicing import REFUSAL, is_left_to_host
 from ..memory.heap import memory_held
@@ -47,9 +47,9 @@ class Explained(MessageBase):
         Raises
         ------
         ValueError
-            There is no such method.
+            If there is no such method.
         NotSupported
-            Kernels refuse the method, and `staging` is False.
+            If kernels do not support the method, and `staging` is False.
 
         Examples
         --------
@@ -79,7 +79,7 @@ class Explained(MessageBase):
         team = self.team
         if self.staging and is_left_to_host(cast(IntraBase, self), operation, nbytes):
             raise NotSupported(REFUSAL)
-        choice = MODULES[operation].choose(team.layout, nbytes)
+        choice = CHOOSE[operation](team.layout, nbytes)
         place = "the host device" if team.device.name == "host" else f"GPUs ({team.device.architecture})"
         how = f"kernel {choice.kernel} on {choice.grid} channels; {choice.why}"
         if self.sm_free and operation in copy_engine.OPERATIONS and nbytes > team.layout.packet_nbytes:
@@ -93,7 +93,7 @@ class Explained(MessageBase):
         return f"native: {operation} of {nbytes} bytes among {ranks}: {how}; {spanning.rails.why}"
 
     def _explain_message(self, operation: str, nbytes: int) -> str:
-        _ = self.endpoint  # raises NotSupported where kernels cannot send
+        _ = self.endpoint  # raises NotSupported if kernels cannot send
         if operation in ("Psend_init", "Precv_init"):
             how = "the sender's kernels store each partition in the receiver's array; the two meet once, by MPI"
             return f"native: {operation} of {nbytes} bytes: {how}"
@@ -126,12 +126,12 @@ class Explained(MessageBase):
             All 0 before the first operation on device arrays.
 
             * "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            * "abandoned": leases and windows of communicators that were freed through handles of mpi4py's. They are
-              released when their ranks next make or free a communicator of pyncclx together;
+            * "abandoned": leases and windows of communicators that were freed through mpi4py's handles. They are
+              released when their ranks next create or free a pyncclx communicator together;
             * "this communicator": its lease of the heap;
             * "windows": arrays of `Alloc`;
-            * "packed": packed copies of derived datatypes, and results that are copied once more;
-            * "messages": slots that short messages are copied to, shared by all communicators;
+            * "packed": packed copies of derived datatypes, and results that are copied again;
+            * "messages": slots for short messages, shared by all communicators;
             * "shuffles": rows and workspaces of token shuffles;
             * "device teams": signals and barriers of the program's own kernels, and the workspace of collectives in
               Python.
@@ -148,7 +148,7 @@ class Explained(MessageBase):
         mine = {
             "this communicator": team.lease.nbytes if team else 0,
             "windows": sum(window.memory.nbytes for window in team.windows if window.owner is not None) if team else 0,
-            "packed": team.scratch.nbytes if team else 0,
+            "packed": sum(each.nbytes for each in (team and team.scratch, state_of(self).scratch) if each),
             "shuffles": sum(dependent.nbytes for dependent in shuffles.dependents) if shuffles else 0,
             "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
         }

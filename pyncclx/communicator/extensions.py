@@ -63,20 +63,8 @@ class Extensions(IntraBase):
             compare(self, "Create_token_shuffle")
         with self.state.recorded(self, "Create_token_shuffle"):
             kind = SpanningShuffle if self.node_topology.node_count > 1 else TokenShuffle
-            return kind(
-                self,
-                num_experts,
-                capacity,
-                hidden,
-                dtype,
-                k=k,
-                max_tokens=max_tokens,
-                rows_dtype=rows_dtype,
-                layout=layout,
-                overflow=overflow,
-                placement=placement,
-                blocks=blocks,
-            )
+            options = rows_dtype, layout, overflow, placement, blocks
+            return kind(self, num_experts, capacity, hidden, dtype, k, max_tokens, *options)
 
     def Grow(
         self, maxprocs: int, command: Any, args: Any = None, info: MPI.Info = MPI.INFO_NULL, root: int = 0
@@ -115,7 +103,7 @@ class Extensions(IntraBase):
         Parameters
         ----------
         signals : int
-            Number of 64-bit words of each rank that peers can set and kernels can wait for; all begin at 0.
+            Number of 64-bit words of each rank that peers can set and kernels can wait for; their initial value is 0.
         blocks : int
             Number of blocks of the largest grid that uses barriers between ranks.
         counters : int
@@ -130,7 +118,7 @@ class Extensions(IntraBase):
         Raises
         ------
         TypeError, ValueError
-            On all ranks: a number is no integer, or negative, or differs between ranks.
+            On all ranks, if a number is not an integer, is negative, or differs between ranks.
 
         Examples
         --------

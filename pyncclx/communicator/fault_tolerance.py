@@ -11,18 +11,19 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import PeerTimeout, RankFailed, Revoked
+from ..failures import ulfm
+from ..failures.comm_failures import REVOKED, CommFailure, ended_by
+from ..failures.detector import DETECTOR
+from ..failures.policy import explained
 from ..memory.heap import HEAP
 from ..nodes.spanning import spanning_of
-from ..recovery import ulfm
-from ..recovery.detector import DETECTOR
-from ..recovery.losses import REVOKED, Loss
-from ..recovery.meetings import explained
+from ..system.mpi_library import has_ulfm
 from ..team.base import IntraBase
 from ..team.state import state_of
 from .lifetime import Lifetime
 
-# How long MPI may take to find failures that the detector has found. MPI may never find processes that are still alive.
-# It certainly finds dead ones, but late on a busy machine.
+# Seconds that MPI may take to find failures that the detector has found. MPI always finds dead processes, though late
+# on a busy machine. It may never find a failed program whose process is still alive.
 _FOR_MPI_S = 1.0
 _FOR_DEAD_S = 30.0
 
@@ -38,7 +39,7 @@ class FaultTolerance(Lifetime):
         raise NotImplementedError
 
     def Revoke(self) -> None:
-        """End all operations of this communicator, on all ranks. Local.
+        """Abort all operations of this communicator on all ranks. Local.
 
         Waiting kernels end within milliseconds, also those of captured graphs. From then on calls raise `Revoked` on
         all ranks, except `Shrink`, `Agree` and `Free`.
@@ -46,7 +47,7 @@ class FaultTolerance(Lifetime):
         Raises
         ------
         NotSupported
-            The MPI library cannot revoke communicators.
+            If the MPI library cannot revoke communicators.
 
         Examples
         --------
@@ -55,25 +56,25 @@ class FaultTolerance(Lifetime):
         """
         ulfm.require("Revoke")
         state, spanning = state_of(self), spanning_of(cast(IntraBase, self))
-        loss = Loss(note=ulfm.revoked_note(self.rank))
+        failure = ended_by(self.rank, REVOKED)
         for team in state.teams:
             team.errors.give_up(REVOKED)
         if spanning is not None:
-            spanning.lookout.lose(loss)
+            spanning.elsewhere.fail(failure)
         super().Revoke()
-        if state.loss is None:
-            state.loss = loss
+        if state.comm_failure is None:
+            state.comm_failure = failure
 
     def Is_revoked(self) -> bool:
         """Return whether any rank has revoked this communicator. Local."""
-        return ulfm.is_possible() and super().Is_revoked()
+        return has_ulfm() and super().Is_revoked()
 
     def Get_failed(self) -> MPI.Group:
-        """Return the group of the ranks known to have failed. Local.
+        """Return the group of the ranks that are known to have failed. Local.
 
         It includes every rank that exceptions have named.
         """
-        if not ulfm.is_possible():
+        if not has_ulfm():
             own = self.Get_group()
             return own.Incl(sorted(self._known_failures()))
         self._failures_unknown_to_mpi()
@@ -111,19 +112,20 @@ class FaultTolerance(Lifetime):
 
         If ranks have failed, this communicator's device memory is released, and the new one can use it at once. Arrays
         from this one's `Alloc` become ordinary arrays. Create windows, shuffles and persistent requests again on the
-        new communicator. Messages between living ranks may continue on this one; `Free` it when they have ended.
+        new communicator. Messages between living ranks may still use the old communicator; `Free` it after they have
+        completed.
 
         Returns
         -------
         Comm
-            It has the settings of this communicator.
+            The new communicator, with this one's settings.
 
         Raises
         ------
         NotSupported
-            The MPI library does not continue when ranks fail.
+            If the MPI library does not continue when ranks fail.
         RankFailed
-            The program of a rank has failed, but its process still lives, and `Shrink` would wait for it.
+            If the program of a rank has failed but its process is still alive. `Shrink` would wait for it.
 
         Examples
         --------
@@ -134,7 +136,7 @@ class FaultTolerance(Lifetime):
         made, spanning = self._adopted(super().Shrink()), spanning_of(cast(IntraBase, self))
         self._give_up(self._ranks_outside(made))
         heap = HEAP.made
-        # If the ranks cannot meet here, the memory is released when they meet next.
+        # If this rendezvous fails, the memory is released at the ranks' next one.
         with suppress(RankFailed, Revoked, PeerTimeout):
             there = mpi_bootstrap.allgather_objects(made, heap.present() if heap is not None else None)
             if heap is not None:
@@ -155,7 +157,7 @@ class FaultTolerance(Lifetime):
         return self._adopted(made), request
 
     def _check_shrinkable(self, operation: str) -> None:
-        """Raise RankFailed if MPI would wait for a failed rank that it takes for alive."""
+        """Raise RankFailed if MPI would wait for a failed rank whose process is alive."""
         ulfm.require(operation)
         left = self._failures_unknown_to_mpi()
         if left:
@@ -165,7 +167,7 @@ class FaultTolerance(Lifetime):
             raise RankFailed(ranks, tuple(worlds[rank] for rank in ranks), text, operation=operation)
 
     def _failures_unknown_to_mpi(self) -> set[int]:
-        """Return the failures found by the detector that MPI does not find in time."""
+        """Return the failures that the detector has found, but MPI does not find in time."""
         known, began = self._known_failures(), time.monotonic()
         while left := known.difference(ulfm.failed_ranks(self)):
             waited = time.monotonic() - began
@@ -194,21 +196,21 @@ class FaultTolerance(Lifetime):
     def _give_up(self, failed: tuple[int, ...]) -> None:
         """Release the device memory after ranks failed; later calls raise.
 
-        Then waits until the failed ranks' processes have ended: until then they may write to that memory.
+        Then wait until the failed ranks' processes have ended, because they may write to that memory until then.
         """
-        state = state_of(self)
+        state = self._settled()
         worlds = ulfm.world_ranks(self)
         failed_worlds = tuple(worlds[rank] for rank in failed)
         if failed:
-            state.loss = Loss(failed, failed_worlds, "found by Shrink to have died")
+            state.comm_failure = CommFailure(failed, failed_worlds, "found by Shrink to have died")
         team, spanning = state.team, spanning_of(cast(IntraBase, self))
         if team is None and (failed or (spanning is not None and spanning.has_failed)):
             state.abandon_device(failed_worlds)
         if team is None or not (failed or team.errors.has_failed):
             return
-        if state.loss is not None:
-            team.errors.lose(state.loss)
-        state.loss = team.errors.loss or state.loss
+        if state.comm_failure is not None:
+            team.errors.fail(state.comm_failure)
+        state.comm_failure = team.errors.comm_failure or state.comm_failure
         uids = {team.members[rank].uid for rank in failed}
         state.abandon_device(failed_worlds)
         if DETECTOR.made is not None:

@@ -1,4 +1,4 @@
-"""Fault injection: PYNCCLX_FAULT kills, stops or delays a rank, or raises.
+"""Inject the fault in PYNCCLX_FAULT: kill, stop or delay a rank, or raise.
 
 While the variable is not set, no method is changed and no call takes longer.
 """
@@ -25,8 +25,8 @@ from ..system import settings
 from ..system.faults import Fault
 from ..system.notes import warn_once
 from ..system.process import held
-from ..system.replacing import is_ours
 from ..team.base import Base
+from ..team.replacing import is_ours
 from ..team.state import state_of
 
 _PATTERN = 0x5A
@@ -38,12 +38,12 @@ class InjectedFault(RuntimeError):
 
 
 def arm(classes: Iterable[type]) -> None:
-    """Wrap the methods that PYNCCLX_FAULT names, if it is set, with their faults.
+    """Wrap the methods that PYNCCLX_FAULT names with their faults, if it is set.
 
     Raises
     ------
     ValueError
-        No class has a method of that name.
+        If no class has a method of that name.
     """
     classes, faults = list(classes), settings.FAULT.get()
     for name in dict.fromkeys(fault.call for fault in faults):
@@ -90,7 +90,7 @@ def _act(fault: Fault, owner: Any) -> None:
     elif fault.do == "interrupt":
         os.kill(pid, signal.SIGINT)
     elif fault.do == "stop":
-        # A stopped process cannot continue itself; a child does it.
+        # A stopped process cannot continue itself, so a child process continues it.
         if fault.seconds < math.inf:
             subprocess.Popen(["/bin/sh", "-c", f"sleep {fault.seconds}; kill -CONT {pid}"], start_new_session=True)
         os.kill(pid, signal.SIGSTOP)

@@ -1,7 +1,7 @@
-"""Methods that pass calls with plain NumPy arrays to mpi4py at once.
+"""Make methods that pass calls with plain NumPy arrays directly to mpi4py.
 
-The check adds less than half a microsecond to mpi4py's calls, because it reads types and, of most arrays, no addresses.
-It costs calls with device arrays nothing: the same function goes on with them, without another call.
+The check adds less than half a microsecond to mpi4py's calls, because it reads types, and addresses of few arrays only.
+It adds no Python call to calls with device arrays, because the same function continues with them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any
 from mpi4py import MPI
 from numpy import ndarray
 
-from .. import events  # noqa: F401  used in `_SOURCE`, like the other F401
+from mpi_bootstrap.own_errors import own_error  # noqa: F401  used in `_SOURCE`, like the other F401
+
+from .. import events  # noqa: F401
 from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
+from ..failures.policy import raise_explained  # noqa: F401
 from ..messages.base import MessageBase
 from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
 from ..messages.host import receive as host_receive
@@ -25,7 +28,6 @@ from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.progress import unsent  # noqa: F401
 from ..messages.progress.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
-from ..recovery.meetings import raise_explained  # noqa: F401
 from ..staging.arguments import OPERATIONS, is_nonblocking, is_persistent
 from ..system import settings
 from ..system.process import cached
@@ -40,7 +42,7 @@ def is_plain(buffer: Any) -> bool:
     """Return whether a buffer argument is certainly in host memory.
 
     True for NumPy arrays and `MPI.buffer` in host memory, alone or first in a list or tuple, and for None and
-    `MPI.IN_PLACE`, which have no memory. For other objects the native method finds out.
+    `MPI.IN_PLACE`, which have no memory. The native method examines other objects.
     """
     kind = type(buffer)
     if (kind is list or kind is tuple) and buffer:
@@ -49,7 +51,7 @@ def is_plain(buffer: Any) -> bool:
     if kind is ndarray:
         base = buffer.base
         if base is None or (type(base) is ndarray and base.base is None):
-            # The memory is NumPy's own.
+            # NumPy has allocated the memory.
             return True
         return not pointers.is_over_device(buffer)
     if kind is MPI.buffer:
@@ -60,9 +62,9 @@ def is_plain(buffer: Any) -> bool:
 
 @cached
 def looks_closely() -> bool:
-    """Return whether no array counts as plain.
+    """Return whether every call must go to the native method.
 
-    True on the host device, and where calls with host arrays are compared or recorded.
+    True on the host device, and if calls with host arrays are compared or recorded.
     """
     return places.host_arrays() or settings.CHECK.get() or records_all()
 
@@ -73,7 +75,8 @@ def parameters(name: str) -> tuple[str, ...]:
     return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
 
 
-#: The source of all methods. Each has the parameters of mpi4py's: `*args` would cost a call with host arrays 0.3 µs.
+#: The source of all methods. Each has the parameters of mpi4py's method, because `*args` would cost a call with host
+#: arrays 0.3 µs.
 _SOURCE = """
 def made(original, native, family, staged, kinds, default):
     def {name}({parameters}{options}):
@@ -108,12 +111,12 @@ _RECEIVE = """status = MPI.Status() if status is None else status
                 if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
                     host_receive.examine(self, {buffer}, status)
             except BaseException as error:
-                if not isinstance(error, Exception):
+                if own_error(error) is None:
                     host_receive.abandon(self, {buffer})
                 raise
             return None"""
-#: Receives into host arrays: they examine what has arrived, which may be the envelope of a device array. While a probe
-#: holds messages, calls go to the native method, which looks there first.
+#: The source of receives into host arrays. They examine the message, which may be the envelope of a device array. While
+#: a probe holds messages, calls go to the native method, which searches those first.
 _RECEIVES = {
     "Recv": _RECEIVE.format(buffer="buf"),
     "Irecv": """if buf.nbytes < ENVELOPE_NBYTES:
@@ -123,8 +126,8 @@ _RECEIVES = {
     "Sendrecv": _RECEIVE.format(buffer="recvbuf"),
 }
 RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
-_ANY_TAG = (*RECEIVES, "Recv_init")  # receives that may be of any tag
-#: MPI must not give these the library's own messages: see `messages/partitioned/contacts.py`.
+_ANY_TAG = (*RECEIVES, "Recv_init")  # receives that may use MPI.ANY_TAG
+#: MPI must not match these receives with the library's own messages; see `messages/partitioned/contacts.py`.
 _GUARD = """try:
             if {tag} == ANY_TAG and source not in getattr(self, "guarded", ()):
                 guard(self, source)
@@ -134,17 +137,18 @@ _GUARD = """try:
 
 
 def host_first(name: str, native: _Method, family: type = object, staged: _Method | None = None) -> _Method:
-    """Return the method with this name, for plain and other arrays.
+    """Return a method that passes plain arrays to mpi4py and other arrays to `native`.
 
     Parameters
     ----------
     name : str
     native : callable
-        Called for arrays that are not plain. It may raise NotSupported, and may have more keywords than mpi4py's.
+        Called for arrays that are not plain. It may raise NotSupported, and may have more keywords than mpi4py's
+        method.
     family : type
-        The class that gets the method. Communicators of other classes keep their own method.
+        The class to which the method is added. Communicators of other classes keep mpi4py's method.
     staged : callable, optional
-        Called when `native` raises NotSupported, if the communicator stages.
+        Called when `native` raises NotSupported and `staging` is true.
     """
     original: _Method = getattr(MPI.Cartcomm, name)
     known = list(inspect.signature(original).parameters.values())[1:]
@@ -171,13 +175,13 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
 
 
 def guard(comm: Any, source: int) -> None:
-    """Prepare a receive of any tag; see `MessageBase.guard`."""
+    """Prepare a receive with MPI.ANY_TAG; see `MessageBase.guard`."""
     if isinstance(comm, MessageBase):
         comm.guard(source)
 
 
 def _plain(name: str) -> str:
-    """Return the source of the condition under which mpi4py takes a call at once."""
+    """Return the source of the condition under which mpi4py handles a call."""
     buffers = [each.name for each in OPERATIONS.get(name, ())]
     if not buffers or is_persistent(name) or (name in RECEIVES and name not in _RECEIVES):
         return "False"
@@ -188,9 +192,9 @@ def _plain(name: str) -> str:
 
 
 def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Receive by MPI where kernels raise NotSupported.
+    """Receive through MPI after kernels have raised NotSupported.
 
-    The peer does not know that, and may have sent a device array. Its data then replaces the envelope.
+    The peer may still have sent a device array. If MPI receives its envelope, the data is fetched in its place.
     """
     arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
     into = next(each.name for each in OPERATIONS[name] if each.written)

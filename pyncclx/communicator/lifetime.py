@@ -9,10 +9,10 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
+from ..failures import ulfm
 from ..nodes.spanning import spanning_of
-from ..recovery import ulfm
+from ..system.mpi_library import has_ulfm
 from ..team.base import Base, IntraBase
-from ..team.state import state_of
 
 _Self = TypeVar("_Self", bound="Lifetime")
 
@@ -33,7 +33,8 @@ class Lifetime(Base):
         Raises
         ------
         CapacityExceeded, ValueError, MPI.Exception
-            A kernel of an earlier call has recorded the error, and no call has raised it. Raised after the release.
+            If a kernel of an earlier call has recorded an error that no call has raised yet. It is raised after the
+            release.
         """
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()  # raises
@@ -66,10 +67,11 @@ class Lifetime(Base):
     def _leave(self, free: Callable[[], None] | None = None) -> Exception | None:
         """Release the device memory after all ranks' kernels; return an unraised refusal.
 
-        The refusal is what a kernel of this rank recorded. `free` then frees the communicator. A failed communicator
-        is not freed in MPI unless it was revoked, because late ranks may still call it.
+        The refusal is an error that a kernel of this rank has recorded. After the release, `free` is called to free the
+        communicator. A failed communicator is not freed in MPI unless it was revoked, because late ranks may still use
+        it.
         """
-        state, comm, spanning = state_of(self), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
+        state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
         team, refusal = state.team, None
         if team is None:
             have_met = not (mpi_bootstrap.has_given_up(comm) or (spanning is not None and spanning.has_failed))
@@ -80,10 +82,10 @@ class Lifetime(Base):
         if team is None or have_met:
             state.close()
         else:
-            # Some rank will never come; memory that it may write to is kept.
+            # Some rank will never arrive. Memory that it may write to is kept.
             state.abandon()
         if free is not None:
-            if have_met or (ulfm.is_possible() and ulfm.is_revoked(comm)):
+            if have_met or (has_ulfm() and ulfm.is_revoked(comm)):
                 free()
             else:
                 state.current = False
@@ -94,6 +96,6 @@ class Lifetime(Base):
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        # Freeing waits for all ranks. After an exception the other ranks may never come here.
+        # Freeing waits for all ranks. After an exception the other ranks may never call this.
         if kind is None:
             self.free()

@@ -1,4 +1,4 @@
-"""Nonblocking, persistent and staged methods, made from an operation's function."""
+"""Make nonblocking, persistent and staged methods from an operation's function."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from .. import events
 from ..arrays import places
 from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
+from ..failures.policy import raise_explained
 from ..launch.call import Call
 from ..launch.keys import key_of_call
+from ..launch.later import is_for_later, launch_later, made_alone
 from ..launch.launched import Launched, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.time_slicing import leave_to_host
@@ -38,8 +40,9 @@ _NONBLOCKING_DOC = """Begin `{operation}`, with its arguments, and return a requ
 On device arrays the kernel is enqueued on a stream of the communicator's own, after the work on the current
 stream. Subsequent work on the current stream does not wait for the kernel. `Wait` makes the stream that is then
 current wait for it; the host waits, too, only if `blocking` is "host". `Test` returns whether the kernel has
-ended. The first call with a new kernel compiles it, and is collective. If you begin a call in a capture, wait
-for it in the capture.
+ended. If the call is the first with a new kernel, a thread prepares it with the other ranks and launches it, so
+ranks may begin such calls of several communicators in any order; docs/reference/limits.md lists exceptions. If
+you begin a call in a capture, wait for it in the capture.
 """
 _PERSISTENT_DOC = """Return a persistent request of `{operation}`, with its arguments.
 
@@ -51,7 +54,7 @@ current. That work must make the arrays ready. Ranks may start requests in diffe
 
 
 class _Method:
-    """A method that is made together with its class: `super` needs class and name."""
+    """A descriptor for a method that calls `super`, for which it needs class and name."""
 
     def __init__(self, make: Callable[[type, str], _Function]) -> None:
         self._make = make
@@ -63,7 +66,7 @@ class _Method:
 def or_staged(native: _Decorated) -> _Decorated:
     """Return a method that calls MPI on host copies when `native` raises NotSupported.
 
-    It does so only if `staging` is true. `native` raises before it launches anything, and on all ranks alike.
+    MPI is called only if `staging` is true. `native` must raise NotSupported on all ranks or none, before any launch.
     """
     return cast(_Decorated, _Method(lambda family, name: _or_staged(native, family, name)))
 
@@ -75,17 +78,27 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.begin(name, self) if events.listeners else None
             state = state_of(self)
+            if state.background is not None and state.background.is_over:
+                state.settle()
             work: Any = None
             key: Hashable = None
-            if state.team is None:
+            if state.background is not None:
+                pass
+            elif state.team is None:
                 key = self.key_over_nodes(make, args, kwargs)
                 work = self.launched_over_nodes(key, args, kwargs)
             elif not (state.checking or state.sm_free):
                 key = key_of_call((Launched, make, *kwargs), args, kwargs)
                 work = launch_again(state, state.team, key, (*args, *kwargs.values()))
+            call: Any = None if work is not None else made_alone(self, make, args, kwargs)
+            if call is not None and is_for_later(self, call):
+                self.prepare_messages()
+                work = launch_later(self, call)
             if work is None:
-                spanning = self.spanning_for(make, args, kwargs)
-                call: Any = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
+                spanning = None
+                if call is None:
+                    spanning = self.spanning_for(make, args, kwargs)
+                    call = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
                 if call is None:
                     return going_on(cast(MPI.Request, _by_mpi(self, family, name, args, kwargs)))
                 if spanning is None and set(kwargs) <= set(parameters(name)):
@@ -115,6 +128,7 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
         before_info = parameters(name).index("info")
 
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
+            self._settled()
             some, ours = args[:before_info], {key: value for key, value in kwargs.items() if key != "info"}
             spanning = self.spanning_for(make, some, ours)
             call: Any = (make if spanning is None else OVER_NODES[make])(self, *some, **ours)
@@ -133,10 +147,11 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
 def _on_track(
     comm: Any, make: _MakeCall, call: Any, spanning: Spanning | None, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Startable:
-    """Return the work of a persistent call, on a track (stream and memory) of its own.
+    """Return a persistent call's work, on its own track (stream and memory).
 
-    If no track is left and `staging` is true, NotSupported is raised, and MPI takes the call. Other calls without a
-    track use the communicator's memory. Ranks must start those in the same order, so their numbers are compared, too.
+    If no track is left and `staging` is true, it raises NotSupported, and MPI runs the call. If `staging` is false, the
+    call uses the communicator's memory. Ranks must start such calls in the same order, so their numbers are compared
+    too.
     """
     tracks, track = tracks_of(comm), None
     try:
@@ -148,7 +163,7 @@ def _on_track(
     if track is None:
         call.signature = (*call.signature, f"request {tracks.made}")
     else:
-        # The call is made again, with memory of the track.
+        # Make the call again, with memory of the track.
         call = (make if spanning is None else OVER_NODES[make])(on, *args, **options)
     work: Any = Prepared(comm, call, on) if owner is None else prepared(comm, owner, call)
     if track is not None:
@@ -161,9 +176,12 @@ def _span(comm: Any) -> None:
 
 
 def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call mpi4py's method, without the keywords that only this library has."""
+    """Call mpi4py's method, without the keywords that only pyncclx has."""
     theirs = {key: value for key, value in kwargs.items() if key in parameters(name)}
-    return getattr(super(family, comm), name)(*args, **theirs)
+    try:
+        return getattr(super(family, comm), name)(*args, **theirs)
+    except MPI.Exception as error:
+        raise_explained(comm, error, name)
 
 
 def _form(native: _Function, family: type, name: str, doc: str) -> _Function:

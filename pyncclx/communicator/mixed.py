@@ -1,9 +1,9 @@
 """Collectives with one buffer on the device and the other on the host.
 
-CUDA-aware MPIs take such calls. Other ranks do not see where both buffers are, but all must choose kernels or MPI
-alike, in all forms of an operation. So an operation with a root runs where the buffer is that every rank has; other
-operations run on the device. There, kernels use a device copy of the host buffer. A persistent request keeps its copy:
-each start copies the host buffer to it, and each completion copies the result back.
+CUDA-aware MPIs accept such calls. A rank cannot see where its peers' buffers are, but all ranks must choose kernels, or
+all MPI, in all forms of an operation. So an operation with a root runs where the buffer that every rank passes is;
+other operations run on the device. There, kernels use a device copy of the host buffer. A persistent request keeps its
+copy: each start copies the host buffer to it, and each completion copies the result back.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .device_copies import DeviceCopy, Finishing, Repeating, array_of
 
 
 def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument | None:
-    """Return the host buffer that has to be copied for kernels; None if there is none.
+    """Return the argument whose host buffer kernels need on the device, or None.
 
-    There is none if both buffers are in the same kind of memory, or MPI has to do the call.
+    There is none if both buffers are in the same kind of memory, or if MPI has to run the call.
     """
     if OPERATIONS.get(name) is not PAIR:
         return None
@@ -46,9 +46,9 @@ def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arg
 def with_copy(
     comm: Base, name: str, native: Callable[..., Any], which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call a method for device arrays, with a device copy instead of a host buffer.
+    """Call the method for device arrays with a device copy of the host buffer.
 
-    Return NotImplemented if kernels refuse the call, which they do on all ranks alike.
+    Return NotImplemented if kernels do not support the call; this is the same on all ranks.
     """
     arrays = [array_of(argument(each, args, kwargs)) for each in PAIR]
     producers = [Producer(LEGACY_DEFAULT_STREAM, reader_of(array) is read_torch) for array in arrays]
@@ -83,7 +83,7 @@ def _check_stream(state: State, what: str, producers: list[Producer]) -> None:
 
 
 def _finish_by(request: Request, copy: DeviceCopy) -> None:
-    """Make an active request copy the result to the host at its end."""
+    """Make an active request copy the result to the host when it completes."""
     work, request._work = request._work, Finishing(request._work, copy)
     request._work.shown, work.shown = work.shown, None
     show((request,))

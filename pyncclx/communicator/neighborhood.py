@@ -20,17 +20,17 @@ from .methods import nonblocking, or_staged, persistent
 if TYPE_CHECKING:
 
     class _TopoBase(MPI.Topocomm, IntraBase):
-        """The classes that `Neighbors` is combined with."""
+        """For type checkers: the methods that `Neighbors` uses of other classes."""
 else:
     _TopoBase = IntraBase
 
 
 class Neighbors(_TopoBase):
-    """Neighbourhood collectives that have kernels.
+    """Neighbourhood collectives of device arrays.
 
     On a Cartesian communicator, blocks 2 * d and 2 * d + 1 of a buffer belong to the lower and the upper neighbour in
-    dimension d. The lower neighbour receives a block as from its upper neighbour. Blocks for MPI.PROC_NULL keep
-    their values. On a graph there is a block for each edge; edges between the same two ranks are matched in order.
+    dimension d. Data sent to the lower neighbour arrives in its block for the upper neighbour. Blocks for MPI.PROC_NULL
+    keep their values. On a graph there is a block for each edge; edges between the same two ranks are matched in order.
     """
 
     @or_staged

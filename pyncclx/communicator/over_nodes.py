@@ -1,4 +1,4 @@
-"""Communicators over several nodes: how their calls are made, cached and launched."""
+"""Make, cache and launch calls of communicators over several nodes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..nodes.spanning import NAME, Spanning, spanning_of
 from ..recording.calls import Begun
 from ..team.base import IntraBase
 from ..team.compare import compare
-from ..team.registration import Registration
-from ..team.scratch import Scratch
+from ..team.kept import Scratch
 from ..team.state import State, state_of
+from ..team.windows import Registration
 
 
 class OverNodes(IntraBase):
-    """Methods that replace the launch of one kernel where ranks are on several nodes."""
+    """Methods that replace the launch of one kernel if ranks are on several nodes."""
 
     @property
     def spanning(self) -> Spanning | None:
@@ -37,14 +37,14 @@ class OverNodes(IntraBase):
 
         Collective at the first use.
         """
-        state = state_of(self)
+        state = self._settled()
         if state.team is not None or self.is_inter:
             return None
         made = spanning_of(self)
         if made is not None:
             return made
-        if state.loss is not None:
-            raise state.loss.exception()
+        if state.comm_failure is not None:
+            raise state.comm_failure.exception()
         return span_next(self, self.node_topology) if self.node_topology.node_count > 1 else None
 
     def spanning_for(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Spanning | None:
@@ -54,7 +54,7 @@ class OverNodes(IntraBase):
         """
         if state_of(self).team is not None or self.is_inter:
             return None
-        if make in NEIGHBORS and edges_of(self) is None:  # Some rank has no neighbours, and so no array.
+        if make in NEIGHBORS and edges_of(self) is None:  # a rank without neighbours passes no array
             return None
         if on_host(*args, *options.values()) and not options.get("device"):
             return None
@@ -62,7 +62,7 @@ class OverNodes(IntraBase):
         return self.spanning
 
     def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Compare the ranks' first call, if `checking` is on, before the ranks meet."""
+        """If `checking` is on, compare the ranks' first calls before the first rendezvous."""
         state = state_of(self)
         if state.checking and state.topology is None:
             call = make(self, *args, **options)
@@ -83,7 +83,7 @@ class OverNodes(IntraBase):
         state = state_of(self)
         try:
             if not state.checking:
-                # This may raise. The call has no number yet, so the program may make it again.
+                # This may raise. The call has no number yet, so the program may repeat it.
                 spanning.look()
             call = OVER_NODES[make](self, *args, **options)
             if begun is not None:
@@ -106,7 +106,7 @@ class OverNodes(IntraBase):
     def by_nodes_again(
         self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> bool:
-        """Run an equal call's cached program over several nodes; False if there is none.
+        """Run the cached program of an equal call over nodes; False if there is none.
 
         `state` is the communicator's.
         """
@@ -117,7 +117,7 @@ class OverNodes(IntraBase):
         program: Program | None = None if key is None else spanning.known((key, state.deterministic))
         if program is None:
             return False
-        # This may raise. The call has no number yet, so the program may make it again.
+        # This may raise. The call has no number yet, so the program may repeat it.
         spanning.look()
         if events.listeners:
             events.start(program.operation, events.now(), self)
@@ -146,7 +146,7 @@ class OverNodes(IntraBase):
     def launched_over_nodes(
         self, key: Hashable | None, args: tuple[Any, ...], options: dict[str, Any]
     ) -> SpanningWork | None:
-        """Begin a nonblocking call by its cached program; None if none has this key."""
+        """Begin a nonblocking call by its cached program; return None if there is none."""
         spanning = spanning_of(self)
         program = None if spanning is None or key is None else spanning.known(key)
         if spanning is None or program is None:
@@ -156,7 +156,7 @@ class OverNodes(IntraBase):
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that all ranks of this node have mapped. Collective.
 
-        See `Base.Alloc` for the parameters and for what raises.
+        See `Base.Alloc` for parameters and exceptions.
         """
         spanning = self.spanning
         if spanning is None:
@@ -172,7 +172,7 @@ class OverNodes(IntraBase):
     def Register(self, array: Any) -> Registration:
         """Map an array's memory into all ranks of this node. Collective.
 
-        See `Base.Register` for the parameters and for what raises.
+        See `Base.Register` for parameters and exceptions.
         """
         spanning = self.spanning
         if spanning is None:
@@ -183,7 +183,9 @@ class OverNodes(IntraBase):
 
     @property
     def scratch(self) -> Scratch:
-        """Memory for copies of arguments; over nodes, that of the node's Team."""
+        """Memory for copies of arguments; over nodes, it belongs to the node's Team."""
+        if self.channel is not None:
+            return super().scratch
         spanning = self.spanning
         return self.team.scratch if spanning is None else spanning.team.scratch
 
@@ -202,7 +204,7 @@ def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[s
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:
-    """Describe a call in its flight recorder entry; None: its arrays are on the host."""
+    """Describe a call in its flight recorder entry; None stands for host arrays."""
     if call is None:
         begun.of_host_arrays(operation)
     else:

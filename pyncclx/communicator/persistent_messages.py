@@ -23,9 +23,9 @@ from .methods import or_staged
 class PersistentMessages(MessageBase):
     """Persistent messages with device arrays.
 
-    Each start sends or receives one message, which MPI matches with any other send or receive. `Startall` and
-    `Waitall` take one launch for all their messages. In a graph, a request is matched with the one that it matched last
-    before the capture, without the host. There, too, all requests that are started together take one launch.
+    Each start sends or receives one message, which MPI matches with any other send or receive. `Startall` and `Waitall`
+    launch one kernel for all their messages. In a graph, a request is matched without the host, with the request that
+    it matched last before the capture. Requests that are started together share one launch there too.
     """
 
     @or_staged
@@ -47,8 +47,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent receive
-            has matched the request before.
+            If an argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent
+            receive has matched the request before.
 
         Examples
         --------
@@ -76,8 +76,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent receive
-            has matched the request before.
+            If an argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent
+            receive has matched the request before.
         """
         if on_host(buf):
             return cast(MPI.Prequest, super().Ssend_init(buf, dest, tag))
@@ -85,7 +85,7 @@ class PersistentMessages(MessageBase):
 
     @or_staged
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
-        """Return a persistent request of a send whose receive has been started before.
+        """Return a persistent request of a send whose receive has already been started.
 
         As mpi4py's `Rsend_init`. On device arrays it is the same as `Send_init`.
 
@@ -97,8 +97,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent receive
-            has matched the request before.
+            If an argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent
+            receive has matched the request before.
         """
         if on_host(buf):
             return cast(MPI.Prequest, super().Rsend_init(buf, dest, tag))
@@ -108,8 +108,8 @@ class PersistentMessages(MessageBase):
     def Recv_init(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
         """Return a request that receives a message at each start. As mpi4py's `Recv_init`.
 
-        In a graph it receives from the request that it matched last before the capture. So start it once and wait for
-        it before you capture it, and wait for it in the capture. `MPI.ANY_SOURCE` cannot be captured.
+        In a graph the request receives from the send that it matched last before the capture. So start it once and wait
+        for it before you capture it, and wait for it in the capture. `MPI.ANY_SOURCE` cannot be captured.
 
         Parameters
         ----------
@@ -119,8 +119,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent send has
-            matched the request before, or source is MPI.ANY_SOURCE.
+            If an argument is not valid. In a capture, `Start` and `Startall` raise NotSupported if no persistent send
+            has matched the request before, or source is MPI.ANY_SOURCE.
         """
         if on_host(buf):
             return receive_init(self, cast(Any, super().Recv_init(buf, source, tag)), buf)

@@ -13,6 +13,7 @@ from ..messages.host import receive as host_receive
 from ..messages.host.memory import gathered
 from ..messages.plan import NOTHING, planned, stream_of
 from ..messages.progress.unsent import going_on
+from ..requests.status import check_status
 from .methods import or_staged
 from .persistent_messages import PersistentMessages
 from .probes import is_probed, probed_message
@@ -21,11 +22,11 @@ from .probes import is_probed, probed_message
 class PointToPoint(PersistentMessages):
     """Messages with device arrays.
 
-    MPI matches them by communicator, source and tag, in order, with wildcards. No call is collective. A receive returns
-    when its message is matched, a send when MPI has taken the message; the current stream moves the data. A short
-    message is copied, so subsequent work on the stream may write to the buffer. For a long one the stream waits until
-    it has been received, as MPI's sends may. Messages are matched on the host, so these calls cannot be captured in a
-    graph. Persistent messages can be captured: see `Send_init`.
+    MPI matches messages by communicator, source and tag, in order, with wildcards. No call is collective. A receive
+    returns when its message is matched, a send when MPI has accepted the message; the current stream moves the data. A
+    short message is copied, so subsequent work on the stream may write to the buffer. For a long message the stream
+    waits until it has been received. Messages are matched on the host, so these calls cannot be captured in a graph.
+    Persistent messages can be captured: see `Send_init`.
     """
 
     @or_staged
@@ -41,7 +42,7 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid, or the stream is being captured. Nothing is sent.
+            If an argument is not valid, or the stream is being captured. Nothing is sent.
         """
         return super().Send(buf, dest, tag)
 
@@ -108,7 +109,7 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         MPI.Exception
-            Class ERR_TRUNCATE, if the message is longer than buf. The message is lost.
+            Class ERR_TRUNCATE, if the message is longer than buf. The message is then lost.
         """
         with probed_message(self, source, tag) as found:
             if found is not None:
@@ -120,8 +121,8 @@ class PointToPoint(PersistentMessages):
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
         """Begin to receive a message, and return its request. As mpi4py's `Irecv`.
 
-        Neither host nor stream waits. `Wait` of the request makes the stream that is then current wait for the data. It
-        raises MPI.Exception, class ERR_TRUNCATE, if the message is longer than buf.
+        Neither host nor stream waits. The request's `Wait` makes the stream that is current at that time wait for the
+        data. `Wait` raises MPI.Exception, class ERR_TRUNCATE, if the message is longer than buf.
 
         Parameters
         ----------
@@ -163,9 +164,11 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid, or the stream is being captured: nothing is sent. Or the received message is
-            longer than recvbuf (class ERR_TRUNCATE).
+            If an argument is not valid, or the stream is being captured; nothing is sent. Class ERR_TRUNCATE if the
+            received message is longer than recvbuf.
         """
+        if status is not None:
+            check_status(status)
         began = events.now() if events.listeners else None
         sending = planned(self, "Sendrecv", sendbuf, dest, sendtag, "sendbuf", writable=False)
         receiving = planned(self, "Sendrecv", recvbuf, source, recvtag, "recvbuf", writable=True)
@@ -230,6 +233,8 @@ class PointToPoint(PersistentMessages):
         status : MPI.Status, optional
             Output: source, tag and length of the received message.
         """
+        if status is not None:
+            check_status(status)
         began = events.now() if events.listeners else None
         plan = planned(self, "Sendrecv_replace", buf, source, recvtag, writable=True)
         if plan is not None:
@@ -288,5 +293,5 @@ class PointToPoint(PersistentMessages):
             sending.Wait()
 
     def _isend_copy(self, buf: Any, dest: int, tag: int) -> MPI.Request:
-        """Begin to send a copy of a host array, which may be written again at once."""
+        """Begin to send a copy of a host array, which may be written to immediately."""
         return going_on(MPI.Comm.Isend(self, [gathered(buf), MPI.PACKED], dest, tag))

@@ -1,19 +1,21 @@
-"""Probes: their status has the length of a device array, not of MPI's envelope."""
+"""Probe for messages; report a device array's length instead of its envelope's."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import starmap
 from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
+from ..failures.policy import explained
 from ..messages.base import MessageBase
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
 from ..messages.progress.unsent import going_on
-from ..recovery.meetings import explained
+from ..requests.status import check_status
 
 _T = TypeVar("_T")
 _OF_ARGUMENTS = (MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_TYPE)
@@ -21,21 +23,21 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
-    """Take the message held by a probe that a receive matches; None if there is none."""
+    """Take the message held by a probe that matches a receive; None if there is none."""
     found = comm.probed.take(source, tag) if HOLDING else None
     return None if found is None else Message(found.message, comm, found)
 
 
 def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
-    """Whether an earlier probe holds a message that a receive matches."""
+    """Return whether an earlier probe holds a message that matches a receive."""
     return bool(HOLDING) and comm.probed.find(source, tag) is not None
 
 
 @contextmanager
 def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message | None]:
-    """Provide the message held by an earlier probe to a block that receives it.
+    """Return a context with the held message that matches a receive, or None.
 
-    Provides None if none matches. The message stays held if the block raises before it is received.
+    If the block raises before the message is received, the message stays held.
     """
     found = comm.probed.find(source, tag) if HOLDING else None
     if found is None:
@@ -46,7 +48,7 @@ def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message
     try:
         yield message
     except BaseException as error:
-        # MPI raises errors after the receive, except those about arguments. mpi4py keeps the message after those.
+        # MPI raises most errors after the receive. Only after errors about arguments is the message still there.
         is_received = not message or (isinstance(error, MPI.Exception) and error.Get_error_class() not in _OF_ARGUMENTS)
         raise
     finally:
@@ -63,18 +65,21 @@ def of_any(method: _Method) -> _Method:
     @functools.wraps(method)
     def either(self: Any, *args: Any, **kwargs: Any) -> Any:
         own = method if isinstance(self, MessageBase) else getattr(type(self), method.__name__)
-        return own(self, *args, **kwargs)
+        # After a call with `*args`, Python may run signal handlers and lose a request or a message. `starmap` prevents
+        # that.
+        (result,) = starmap(functools.partial(own, **kwargs), ((self, *args),))
+        return result
 
     return cast(_Method, either)
 
 
 class Probes(MessageBase):
-    """Probes of all messages, also of those with device arrays.
+    """Probes of all messages, also of device arrays.
 
-    A message that `Probe` or `Iprobe` has found can be received by this communicator's `Recv`, `Irecv`, all forms of
-    `Sendrecv`, `recv`, `irecv` and `sendrecv`, or by a matched probe. If it holds a device array, the same rule holds
-    for messages that the same rank sent before it with other tags. A persistent receive of those into a host array must
-    have been started before the probe.
+    Receive a message that `Probe` or `Iprobe` has found with this communicator's `Recv`, `Irecv`, a form of `Sendrecv`,
+    `recv`, `irecv`, `sendrecv`, or a matched probe. If it holds a device array, the same rule applies to messages that
+    the same rank sent before it with other tags. A persistent receive of these into a host array must have been started
+    before the probe.
     """
 
     @of_any
@@ -87,7 +92,7 @@ class Probes(MessageBase):
 
     @of_any
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """Return whether a message has come; set the status to its source, tag and length."""
+        """Return whether a message has arrived; set the status to source, tag and length."""
         return self._look(super().Iprobe, source, tag, status)
 
     @of_any
@@ -102,7 +107,7 @@ class Probes(MessageBase):
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
-        """Take a message and return it; None if none has come.
+        """Take a message and return it; None if none has arrived.
 
         Only the returned message can receive it, into a host or device array. See `Iprobe`.
         """
@@ -131,9 +136,9 @@ class Probes(MessageBase):
         *,
         reads: bool = True,
     ) -> MPI.Message | None:
-        """Take a message held by an earlier probe, or else one found by mpi4py's method.
+        """Take a message from an earlier probe, or else by mpi4py's method.
 
-        Without `reads` it is a Python object's. After an interrupt the message is held for a later call.
+        Without `reads`, it is the message of a Python object. After an interrupt the message is held for a later call.
         """
         held = found = self.probed.find_and_read(source, tag)
         message, status = None, MPI.Status() if status is None else status
@@ -161,13 +166,13 @@ class Probes(MessageBase):
         if tag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         try:
-            # Python runs no signal handler between MPI's return and the assignment: it does after calls of functions.
+            # With `map`, Python runs no signal handler between MPI's return and the assignment.
             (found,) = map(probe, (source,), (tag,), (status,))
             return found
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
 
-    # The methods for Python objects are mpi4py's own, except for messages held by a probe above.
+    # For Python objects these are mpi4py's methods, except for messages that a probe above holds.
 
     @of_any
     def probe(
@@ -180,7 +185,7 @@ class Probes(MessageBase):
 
     @of_any
     def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """Return whether a message with a Python object has come, and set the status."""
+        """Return whether a message with a Python object has arrived, and set the status."""
         if self.probed.find(source, tag):
             return self.Iprobe(source, tag, status)
         return self._by_mpi(super().iprobe, source, tag, MPI.Status() if status is None else status)
@@ -198,7 +203,7 @@ class Probes(MessageBase):
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> MPI.Message | None:
-        """Take a message with a Python object and return it; None if none has come."""
+        """Take a message with a Python object and return it; None if none has arrived."""
         if self.probed.find(source, tag):
             return self.Improbe(source, tag, status)
         return self._match(super().improbe, source, tag, status, reads=False)
@@ -213,6 +218,8 @@ class Probes(MessageBase):
         """Receive a Python object, also one that an earlier probe holds."""
         if tag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
+        if status is not None:
+            check_status(status)
         found = take_probed(self, source, tag)
         return super().recv(buf, source, tag, status) if found is None else found.recv(status)
 
@@ -239,7 +246,9 @@ class Probes(MessageBase):
             self.guard(source)
         if not is_probed(self, source, recvtag):
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        # The send comes first: if it raises, the held message stays.
+        if status is not None:
+            check_status(status)
+        # Begin the send first: if it raises, the held message stays.
         sending = self.isend(sendobj, dest, sendtag)
         received = Probes.recv(self, recvbuf, source, recvtag, status)
         sending.wait()

@@ -27,7 +27,8 @@ from ..requests.request import Request as Request
 from ..staging import requests
 from ..system.paths import include_path as include_path
 from ..team.handlers import follow_handlers, note_handler
-from ..team.registration import Registration as Registration
+from ..team.replacing import refuse_in_children
+from ..team.windows import Registration as Registration
 from ..tokens.rows import Handle as Handle
 from ..tokens.rows import Rows as Rows
 from ..tokens.shuffle import TokenShuffle as TokenShuffle
@@ -41,7 +42,6 @@ from .communicator import Intercomm as Intercomm
 from .communicator import Intracomm as Intracomm
 from .communicator import Topocomm as Topocomm
 from .faults import arm
-from .forked import refuse_in_children
 
 _REQUESTS = Request, Prequest, PartitionedRequest
 _OF_HOST_ARRAYS = HostReceiveRequest, HostReceivePrequest, requests.Request, requests.Prequest, Message

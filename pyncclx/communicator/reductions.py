@@ -8,8 +8,7 @@ from mpi4py import MPI
 
 from ..collectives.allreduce import allreduce
 from ..collectives.reduce import reduce
-from ..collectives.reduce_scatter import reduce_scatter
-from ..collectives.reduce_scatter_block import reduce_scatter_block
+from ..collectives.reduce_scatter import reduce_scatter, reduce_scatter_block
 from ..collectives.scan import exscan, scan
 from ..launch.run import by_kernel, by_new_kernel
 from ..operators.ops import AnyOp
@@ -107,9 +106,8 @@ class Reductions(IntraBase):
         algorithm : {"one_shot", "two_shot"}, optional
             Chosen by length if left out. Both give the same bits.
         """
-        may_stage = algorithm is None
         if not by_new_kernel(
-            self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, may_stage=may_stage, algorithm=algorithm
+            self, reduce_scatter, sendbuf, recvbuf, recvcounts, op, may_stage=True, algorithm=algorithm
         ):
             super().Reduce_scatter(sendbuf, recvbuf, recvcounts, cast(MPI.Op, op))
 

@@ -1,4 +1,4 @@
-"""Spawned processes: Python programs run under the spawning program's own runner."""
+"""Run spawned Python programs under the spawning program's own runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mpi4py's buffer operations, with device arrays copied to host memory and back."""
+"""mpi4py's buffer operations on device arrays, through copies in host memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mpi4py import MPI
 from .. import events
 from ..arrays import places
 from ..errors import NotSupported
+from ..failures.policy import explains_failures, raise_explained
 from ..messages.progress.unsent import going_on, note_buffered
 from ..recording.facts import is_on, records_all
 from ..staging import stage
@@ -34,7 +35,7 @@ _Method = Callable[..., Any]
 
 
 def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
-    """Return a decorator that adds a staged form of each buffer operation of `owner`."""
+    """Return a class decorator that adds a staged form of each operation of `owner`."""
 
     def add(cls: _Class) -> _Class:
         for operation in OPERATIONS:
@@ -46,7 +47,7 @@ def _stages_all_of(owner: type[MPI.Comm]) -> Callable[[_Class], _Class]:
 
 
 def _staged(operation: str, original: _Method) -> _Method:
-    # Blocking collectives have been recorded already.
+    # Blocking collectives are already recorded by the caller.
     nonblocking = is_nonblocking(operation)
     receives = operation in RECEIVES and not nonblocking
     buffered = operation in ("Bsend", "Bsend_init")
@@ -73,22 +74,25 @@ def _staged(operation: str, original: _Method) -> _Method:
                     "arrays, or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host "
                     "memory"
                 )
-        with recorded_by_mpi(self, operation, args, kwargs) if records else nullcontext():
-            result = original(self, *args, **kwargs)
+        try:
+            with recorded_by_mpi(self, operation, args, kwargs) if records else nullcontext():
+                result = original(self, *args, **kwargs)
+        except MPI.Exception as error:
+            raise_explained(self, error, operation)
         if is_persistent(operation):
             result = Prequest(result)
             result.emits(operation, events.HOST, events.longest_nbytes([*args, *kwargs.values()]))
         elif began is not None:
             nbytes = events.longest_nbytes([*args, *kwargs.values()])
             events.emit(operation, events.HOST, nbytes, began, comm=self)
-        # The program has a copy of a receive's request; that copy is followed already.
+        # The program has a copy of a receive's request, whose progress is already followed.
         return going_on(result) if nonblocking and operation not in RECEIVES else result
 
     return host_first(operation, method)
 
 
 def _checking(comm: Base, operation: str, original: _Method) -> _Method:
-    """Return mpi4py's receive into a host copy, which also takes envelopes."""
+    """Return mpi4py's receive into a host copy, which also accepts envelopes."""
     call = functools.partial(original, comm)
     functools.update_wrapper(call, original)
 
@@ -102,6 +106,9 @@ def _checking(comm: Base, operation: str, original: _Method) -> _Method:
 class StagedMessages(Base):
     """Messages and collectives of all communicators, intercommunicators included."""
 
+    Barrier = explains_failures(MPI.Comm.Barrier)
+    barrier = explains_failures(MPI.Comm.barrier)
+
 
 @_stages_all_of(MPI.Intracomm)
 class StagedCollectives(Base):
@@ -111,3 +118,6 @@ class StagedCollectives(Base):
 @_stages_all_of(MPI.Topocomm)
 class StagedNeighbors(Base):
     """Operations of communicators with a topology: the neighbourhood collectives."""
+
+    neighbor_allgather = explains_failures(MPI.Topocomm.neighbor_allgather)
+    neighbor_alltoall = explains_failures(MPI.Topocomm.neighbor_alltoall)

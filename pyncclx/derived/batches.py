@@ -1,4 +1,4 @@
-"""Parts of an array in batches of nests, one batch for each packing launch.
+"""Batches of strided loops (nests), one batch for each packing launch.
 
 The structs have twins in cuda/derived/packing.cu.
 """

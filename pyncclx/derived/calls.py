@@ -49,7 +49,7 @@ class _Roles:
 
 
 def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Callable[[_Make], _Make]:
-    """Let a function that makes calls take derived datatypes; it then gets bytes.
+    """Decorate a function that makes calls, so that it accepts derived datatypes.
 
     Parameters
     ----------
@@ -117,10 +117,10 @@ def _resolve(spec: Any, label: str, kind: str, size: int, *, writable: bool) -> 
 
 
 def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
-    """Return packed memory for arguments.
+    """Return packed memory for the arguments that need it.
 
-    Collective at the first use, if any argument needs it. It lasts as long as the communicator, so graphs may use it.
-    Calls can share it, since they run one after the other.
+    Collective at the first use, if any argument needs it. The memory lasts as long as the communicator, so graphs may
+    use it. Calls share it, because they run one after the other.
     """
     needed = {name: each for name, each in typed.items() if each.nbytes}
     if not needed:
@@ -136,7 +136,7 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
 def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> AnyCall:
     """Return a call that packs arguments before it runs, and unpacks some after it.
 
-    The call is inside a node or over several.
+    The call may run inside a node or over several nodes.
     """
     call_after, pack, unpack = call.after, Moves(PACK, before), Moves(UNPACK, after)
 
@@ -151,7 +151,7 @@ def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> Any
 
 
 class Moves:
-    """Copies between arrays and packed memory. They hold addresses, not the arrays."""
+    """Copies between arrays and packed memory. Holds addresses, not the arrays."""
 
     def __init__(self, kernel: str, packed: list[Packed]) -> None:
         self._kernel = kernel

@@ -11,7 +11,7 @@ from .. import backends
 from ..arrays import places
 from ..arrays.buffers import resolve
 from ..arrays.places import on_host, where
-from ..arrays.spans import span_of
+from ..arrays.specs import span_of
 from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
 from ..staging.stand_ins import StandIn, constants_of
@@ -66,9 +66,9 @@ class Datatype(StandIn, MPI.Datatype):
         Raises
         ------
         MPI.Exception
-            Of class ERR_TRUNCATE: outbuf is too short.
+            Class ERR_TRUNCATE, if outbuf is too short.
         ValueError
-            The datatype names bytes outside of inbuf.
+            If the datatype describes bytes outside inbuf.
 
         Examples
         --------
@@ -114,9 +114,9 @@ class Datatype(StandIn, MPI.Datatype):
 
     @property
     def _has_kernels(self) -> bool:
-        """Whether MPI packs the datatype as kernels do.
+        """Whether kernels pack the datatype in the same format as MPI.
 
-        It does not if MPI leaves out the padding inside its pairs.
+        The formats differ if MPI omits the padding inside its pairs.
         """
         try:
             return typemap_of(self).size == self.Get_size()
@@ -182,7 +182,7 @@ Datatype.constants = constants_of(Datatype)
 
 
 def _ours(datatype: MPI.Datatype) -> Datatype:
-    """Return a datatype of mpi4py as one of this class, for pickle."""
+    """Convert mpi4py's datatype to this class, to unpickle it."""
     for name, constant in Datatype.constants.items():
         if vars(MPI)[name] is datatype:
             return cast(Datatype, constant)

@@ -26,7 +26,7 @@ class Runs:
     key : bytes
         A digest of the table.
     alignment : int
-        Alignment: bitwise or of all numbers of the table and the runs' end. Its lowest bit divides them all.
+        Bitwise or of all numbers of the table and the end of the runs. The lowest bit is the alignment of all of them.
     """
 
     def __init__(self, starts: Integers, offsets: Integers, nbytes: int) -> None:
@@ -58,7 +58,7 @@ Nests = tuple[Nest, ...]
 
 
 def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
-    """Return nests of `size` packed bytes `count` times, `stride` bytes apart."""
+    """Repeat nests of `size` packed bytes `count` times, `stride` bytes apart."""
     if count == 0:
         return ()
     if count == 1:
@@ -67,7 +67,7 @@ def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
 
 
 def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Nests:
-    """Return blocks of `lengths[i]` elements, from byte `displs[i]` on.
+    """Return nests of blocks of `lengths[i]` elements that begin at byte `displs[i]`.
 
     An element has `size` packed bytes; in memory elements are `stride` bytes apart.
     """

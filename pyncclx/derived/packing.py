@@ -71,7 +71,7 @@ class Packing:
             yield Launch(self._functions[kernel], grid, self._threads, head.pack() + nests)
 
     def has_tables(self, parts: tuple[Part, ...], memory: int, packed: int) -> bool:
-        """Return whether packing all of some parts reads tables.
+        """Return whether packing the parts reads tables in device memory.
 
         The addresses of tables may change.
         """
@@ -98,9 +98,9 @@ class Packing:
         return table.address
 
     def _make_room(self, stream: Any) -> None:
-        """Free the tables if they are too long, before any is looked up for a launch.
+        """Free all tables if they have become too long; call before looking up any.
 
-        During a capture, keep them.
+        During a capture, all tables are kept.
         """
         if self._nbytes > MOST_TABLES_NBYTES and not self._device.is_capturing(stream):
             # Kernels may still read the tables.
@@ -113,7 +113,7 @@ _packings: dict[str, Packing] = held({})  # key: name of the device
 
 
 def packing_of(device: Device) -> Packing:
-    """Return the process' packing of a device; make it at the first use."""
+    """Return this process's `Packing` of a device; make it at the first use."""
     if device.name not in _packings:
         _packings[device.name] = Packing(device)
     return _packings[device.name]

@@ -1,4 +1,4 @@
-"""Buffer arguments of any datatype, derived ones included, as parts of an array."""
+"""Resolve buffer arguments of any datatype, also derived, to parts of an array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .typemap import Typemap, typemap_of
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A buffer argument as parts of an array: one, or one for each rank.
+    """A buffer argument as parts of an array: one part, or one for each rank.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Typed:
         return all(part.typemap.is_contiguous for part in self.parts if part.nbytes)
 
     def at(self, address: int, nbytes: int) -> Buffer:
-        """Return a buffer of bytes instead of the array: its packed form, or a part of it."""
+        """Return a buffer of bytes at an address: the packed copy, or a part of the array."""
         whole = self.buffer
         return Buffer(address, nbytes, whole.datatype, (nbytes,), False, whole.stream, whole.owner)
 
@@ -85,7 +85,7 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
 def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
     """Resolve an argument of any datatype with one block for each of `size` ranks.
 
-    It is like `vector_buffers.resolve_vector`.
+    It is like `vectors.resolve_vector`.
 
     Raises
     ------
@@ -114,16 +114,18 @@ def resolve_each(spec: Any, name: str, size: int, *, writable: bool, device: Dev
         Displacements are in bytes. Without counts there is one element for each rank, at the array's beginning.
     """
     array, counts, displs, types = _each_parts(spec, name, size)
-    if isinstance(types, str) or not all(isinstance(key, (MPI.Datatype, Datatype, str)) for key in types):
-        raise TypeError(f"{name} has {types!r} as datatypes; give a list of MPI datatypes, one for each block")
-    if len(types) != size:
+    # In this call mpi4py does not accept characters as datatypes.
+    has_length = hasattr(types, "__len__")
+    if has_length and len(types) != size:
         raise ValueError(f"{name} has {len(types)} datatypes, expecting {size}, one for each block")
+    if not (has_length and all(isinstance(key, (MPI.Datatype, Datatype)) for key in types)):
+        raise TypeError(f"{name} has {types!r} as datatypes; give a list of MPI datatypes, one for each block")
     buffer = resolve([array, MPI.BYTE], name, writable=writable, device=device)
     rows = [(typemap_of(key), count, displ) for key, count, displ in zip(types, counts, displs, strict=True)]
     return _of_rows(buffer, array, device, rows, name)
 
 
-def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Sequence[int], Sequence[Any]]:
+def _each_parts(spec: Any, name: str, size: int) -> tuple[Any, Sequence[int], Sequence[int], Any]:
     """Split an argument of Alltoallw into array, counts, displacements and datatypes."""
     if not isinstance(spec, (list, tuple)):
         raise TypeError(f"{name} is {spec!r}; expecting a list [array, counts, displs, types]")
@@ -181,7 +183,7 @@ def _checked(part: Part, buffer: Buffer, array: Any, device: Device, name: str) 
         raise MPIError(MPI.ERR_COUNT, text) if "block" in name else ValueError(text)
     if not part.nbytes:
         return part
-    # Addresses are absolute; their arrays are unknown.
+    # Addresses are absolute, so the array that they belong to is unknown.
     if array is MPI.BOTTOM:
         return part
     last = (count - 1) * typemap.extent

@@ -1,4 +1,4 @@
-"""Typemaps of MPI datatypes: nests made from `Datatype.decode()` by constructor."""
+"""Make typemaps of MPI datatypes: the nests of each constructor's parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import datatypes
-from ..errors import DerivedDatatype, NotSupported
+from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..system.process import PerProcess
 from .nest import Nest, Nests, join, place, repeat
 
@@ -41,7 +41,7 @@ class Typemap:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether consecutive elements are contiguous, as if packed."""
+        """Whether consecutive elements are contiguous in memory, without gaps."""
         return self.nests[:1] == (Nest(0, 0, self.extent),) and self.size == self.extent
 
 
@@ -64,7 +64,7 @@ def typemap_of(key: Any) -> Typemap:
     Raises
     ------
     TypeError, KeyError, BufferError, MPI.Exception
-        Raised by `datatypes.of`.
+        Raised by `datatypes.of`. Class ERR_TYPE, if a derived datatype has not been committed.
     NotSupported
         MPI does not decode the datatype's constructor.
     """
@@ -78,7 +78,7 @@ def typemap_of(key: Any) -> Typemap:
 
 
 def known_typemap(datatype: MPI.Datatype) -> Typemap | None:
-    """Return the cached typemap of a derived datatype; each datatype has its own."""
+    """Return the cached typemap of a derived datatype; None if there is none."""
     # DATATYPE_NULL has no attributes.
     if not datatype or _KEYVAL.made is None:
         return None
@@ -96,11 +96,29 @@ def _flattened(datatype: MPI.Datatype) -> Typemap:
 
     Handles cannot be keys of a cache: after Free another datatype may have the same one.
     """
+    _check_committed(datatype)
     nests, size, extent = _flatten(datatype)
     lower, length = datatype.Get_true_extent()
     typemap = Typemap(nests, size, extent, lower, lower + length)
     datatype.Set_attr(_KEYVAL.get(), typemap)
     return typemap
+
+
+_NEVER_READ = bytes(1)  # data of a message that is never started
+
+
+def _check_committed(datatype: MPI.Datatype) -> None:
+    """Raise the error that MPI defines for a datatype that has not been committed.
+
+    MPI has no query for it, but refuses such a datatype in every message, also in one that is never started. MPICH does
+    not look at the datatype of an empty message.
+    """
+    try:
+        MPI.Comm.Send_init(MPI.COMM_SELF, [_NEVER_READ, 1, datatype], 0).Free()
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_TYPE:
+            raise
+        raise MPIError(MPI.ERR_TYPE, "the datatype is not committed; call its Commit before communication") from None
 
 
 def _flatten(datatype: MPI.Datatype) -> _Type:
@@ -128,7 +146,8 @@ def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
             datatype.Free()
 
 
-# MPI's constructors: the nests of a datatype from its parts. Those with an h take displacements and strides in bytes.
+# One function for each MPI constructor; it makes a datatype's nests from its parts. Functions whose names begin with h
+# take displacements and strides in bytes.
 
 
 def _hvector(base: list[_Type], count: int, blocklength: int, stride: int) -> Nests:
@@ -177,7 +196,7 @@ def _darray(
     psizes: list[int],
     order: int,
 ) -> Nests:
-    # The grid of processes is always in C's order.
+    # MPI orders the grid of processes in C order, whatever the array's order is.
     coordinates = np.unravel_index(rank, psizes)
     owned = map(_distributed, gsizes, distribs, dargs, psizes, map(int, coordinates))
     return _grid(base[0], gsizes, list(owned), order)

@@ -8,8 +8,8 @@ Functions take integers: `team` is ``comm.device_team().pointer``; `dest`, `sour
 process (name a peer's array by this rank's address of it); `nbytes` is in bytes, `count` in elements; `peer` is a rank;
 `signal` and `counter` are numbers below those that the team was made with; `epoch` is not 0; `partitions` is
 ``request.pointer`` of a partitioned message. Unless the table says otherwise, functions return 1 (int32), or 0 after a
-failure, which the communicator's next call or ``team.check()`` raises. The end of a name tells who calls it, with the
-same arguments: a thread, a warp, or a block. ``pyncclx.cuh`` says what each function orders.
+failure, which the communicator's next call or ``team.check()`` raises. The end of a name says what calls it together,
+with the same arguments: a thread, a warp, or a block. ``pyncclx.cuh`` says what each function orders.
 
 ==============================================================  =================================================
 ``rank(team)``, ``size(team)``                                  this rank; the number of ranks (0 after Free)
@@ -38,7 +38,7 @@ same arguments: a thread, a warp, or a block. ``pyncclx.cuh`` says what each fun
 ``pointer(address, dtype)``                                     the elements at an address, for indexing
 ==============================================================  =================================================
 
-Where a function is first used, it raises NotSupported if Numba's CUDA target is missing.
+The first use of a function raises NotSupported if Numba's CUDA target is missing.
 
 Read the package in this order: `team` (the memory of a team), `functions` (Numba's), `user_kernels` (C++).
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends.compilers.numba_targets import cuda as numba_cuda
+from ..backends.compilers import numba_cuda
 
-LIBRARY = "numba_kernels/device_api.cu"  # has the functions with C linkage; kernels that call them are linked with it
+LIBRARY = "numba_kernels/device_api.cu"  # the functions with C linkage, which kernels are linked with
 
 _WHO = ("thread", "warp", "block")
 _TEAM, _PUT, _SIGNAL = "uint64", "uint64, uint64, uint64, uint64, int32", "uint32, uint64"
@@ -44,7 +44,7 @@ def function(name: str) -> Any:
     Raises
     ------
     AttributeError
-        There is no such function.
+        If there is no such function.
     NotSupported
         Numba's CUDA target is missing.
     """

@@ -1,4 +1,4 @@
-"""Memory for a program's own kernels, as `comm.device_team` makes it.
+"""Memory for a program's own kernels, made by `comm.device_team`.
 
 Twin of cuda/device/team.cuh.
 """
@@ -51,7 +51,7 @@ class DeviceTeam:
     rank, size : int
         As in the communicator.
     signals, blocks, counters : int
-        The numbers with which it was made.
+        The numbers that were passed to `Intracomm.device_team`.
     nbytes : int
         Bytes of device memory that it uses on this rank.
 
@@ -174,9 +174,9 @@ class DeviceTeam:
         Raises
         ------
         PeerTimeout, Aborted
-            A wait timed out. Every call of the communicator raises this from then on: free it.
+            If a wait timed out. Every later call of the communicator raises it too, so free the communicator.
         ValueError
-            A device function got an invalid argument; raised once, and the communicator goes on.
+            If a device function had an invalid argument. It is raised once; the communicator stays usable.
         MPI.Exception
             Class ERR_COMM: the communicator has been freed.
         """
@@ -191,7 +191,7 @@ class DeviceTeam:
             write(team.device, self._window.memory.address + WINDOWS_OFFSET, place)
 
     def close(self) -> None:
-        """Make the team unusable, for kernels too: late ones find zeros.
+        """Make the team unusable, also for kernels, which find zeros from now on.
 
         The memory is released with this object.
         """

@@ -56,8 +56,8 @@ class Kernel:
         Raises
         ------
         ValueError
-            There is a team among the arguments, and the grid is larger than it was made for, or larger than the GPU can
-            run at once: a block could wait for ever for one that cannot begin.
+            If the arguments include a team, and the grid is larger than the team was made for, or than the GPU can run
+            at once. A block could otherwise wait forever for one that cannot start.
         TypeError, BufferError, MPI.Exception
             An argument has another type; it is a host array; a team's communicator has been freed.
         """
@@ -70,7 +70,7 @@ class Kernel:
         self._device.launch_arguments(self._function, grid, block, arguments, stream)
 
     def most_blocks(self, block: int, comm: IntraBase) -> int:
-        """Return how many blocks may wait for peers: those that a rank's GPU runs at once.
+        """Return how many blocks may wait for peers: as many as the GPU runs at once.
 
         Ranks that share a GPU divide this number. On the host device there is no limit. Collective at the first use of
         `comm`.

@@ -1,6 +1,6 @@
-"""Events: packages emit one for each operation, and listeners receive it.
+"""Emit events of operations to listeners.
 
-While `listeners` is empty, an operation only tests it once::
+While `listeners` is empty, an operation costs one test of it::
 
     began = events.begin("Allreduce", comm) if events.listeners else None
     ...
@@ -44,7 +44,7 @@ class Event:
     began, ended : float
         Times of call and return by `now`, in seconds.
     together : int
-        Number of operations that the same call has started; each emits an event with the same times.
+        Number of operations that the same call started. Each emits an event with the same times.
     comm : MPI.Comm or None
         The communicator, if the emitting package has it.
     peer : int or None
@@ -73,14 +73,14 @@ hooks: list[Callable[[Event], object]] = []
 
 
 def begin(operation: str, comm: Any = None) -> float:
-    """Emit the START of an operation to hooks; return the time, for `emit`."""
+    """Emit the START of an operation to hooks; return the time to pass to `emit`."""
     began = now()
     start(operation, began, comm)
     return began
 
 
 def start(operation: str, began: float, comm: Any = None) -> None:
-    """Emit the START of an operation that began at a given time to hooks."""
+    """Emit to hooks the START of an operation that began at a given time."""
     if hooks:
         event = Event(operation, "", 0, began, began, comm=comm, kind=START)
         for hook in hooks:
@@ -154,7 +154,7 @@ def on_event(hook: Callable[[Event], object], *, slow_s: float = 1.0) -> Callabl
 
 
 def sent(hook: Callable[[Event], object], event: Event) -> None:
-    """Call a hook of the program, and log what it raises.
+    """Call a hook of the program, and log its exceptions.
 
     An exception here would make one rank alone leave an operation.
     """

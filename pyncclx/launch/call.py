@@ -1,4 +1,4 @@
-"""A checked call, the choice of its kernel, and its plan: all that a launch needs."""
+"""A checked call, its chosen kernel, and its plan: everything a launch needs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .sources import check_records, file_of
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# Most multiprocessors of a kernel that is launched early, while the one before it on the stream still runs. Two such
-# kernels together take no more than one operation on all channels. On 2 and 4 H200 (21 November 2026), kernels of up to
-# 32 blocks took 0.3 to 0.6 us less of 3.3 to 4.3 (docs/design_notes.md, "launched early").
+# Most multiprocessors of a kernel that is launched early, while the previous kernel on the stream still runs. Two such
+# kernels together take no more than one operation on all channels. On 2 and 4 H200 (21 November 2026), early launches
+# saved kernels of up to 32 blocks 0.3 to 0.6 of 3.3 to 4.3 us.
 MOST_EARLY = 32
-# Two blocks of so many threads fit on a multiprocessor, in all kernels except those that reduce packets. So kernels on
-# all channels may be launched early. On 2 H200 (23 November 2026), Allgather of 512 KB took 4.7 us with 512 threads and
-# 3.7 with these (docs/design_notes.md, "Kernels of all 64 channels").
+# Two blocks of EARLY_THREADS threads fit on a multiprocessor, in all kernels except those that reduce packets. So
+# kernels on all channels may be launched early. On 2 H200 (23 November 2026), Allgather of 512 KB took 4.7 us with 512
+# threads and 3.7 us with EARLY_THREADS.
 EARLY_THREADS = 256
 MOST_EARLY_THREADS = MOST_EARLY * 2 * EARLY_THREADS  # in all blocks together; kMostEarlyThreads
 
@@ -46,24 +46,24 @@ Load = Callable[[Any, Team, str, tuple[str, ...]], Function]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
-    """A call on device arrays with checked arguments: all that its launch needs.
+    """A call on device arrays with checked arguments: everything its launch needs.
 
     The function of every operation returns one, or None for host arrays, which mpi4py handles.
     """
 
     operation: str  # the method's name
     choose: Callable[..., Choice]  # the operation's function from a layout and `sized` to a choice
-    sized: tuple[Any, ...]  # bytes of the message, and what else the choice depends on
+    sized: tuple[Any, ...]  # bytes of the message, and whatever else the choice depends on
     template: tuple[str, ...] = ()  # template arguments of the kernel: element type and operator, if any
     arguments: bytes = b""  # the kernel's arguments after the Team
     buffers: tuple[Buffer, ...] = ()  # the send buffer first, the receive buffer last
     signature: tuple[Any, ...] = ()  # values that kernels compare, since they must be equal on all ranks
-    before: Callable[[Team, Any], None] | None = None  # enqueues on a stream what runs before the kernel
-    after: Callable[[Team, Plan, Any], None] | None = None  # enqueues on a stream what runs after the kernel
+    before: Callable[[Team, Any], None] | None = None  # enqueues work on a stream before the kernel
+    after: Callable[[Team, Plan, Any], None] | None = None  # enqueues work on a stream after the kernel
     is_again: bool = False  # `before` and `after` hold no arrays and serve equal calls too
     beside: tuple[str, ...] = ()  # other kernels of the same file that `before` and `after` launch
     root: int | None = None
-    of_mpi: bool = True  # MPI can do it on host copies, except with operators and types that it lacks
+    of_mpi: bool = True  # MPI can run the call on host copies, unless it lacks the operator or type
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 
     @property
@@ -73,7 +73,7 @@ class Call:
 
     @property
     def called(self) -> bytes:
-        """The packed operation and signature that kernels compare."""
+        """The operation and signature, packed for the comparison by kernels."""
         return pack_call(describe(self.operation, self.signature))
 
 
@@ -92,6 +92,18 @@ def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
     if plan is None:
         plan = team.plans[kind] = _make(comm, team, call)
     return plan
+
+
+def is_ready(team: Team, call: Call) -> bool:
+    """Return whether the kernels of a call are loaded, so that ranks need not meet.
+
+    The result is the same on all ranks. Raises NotSupported if there is no kernel for the call.
+    """
+    choice = call.choose(bound_op.fitting(team.layout, call.template), *call.sized)
+    if call.load is not None:
+        return True
+    check_records(call.operation, choice.kernel, call.template)
+    return all((kernel, *call.template) in team.functions for kernel in (choice.kernel, *call.beside))
 
 
 def is_planned(team: Team, call: Call) -> bool:

@@ -1,8 +1,8 @@
 """Compile, share and load kernels.
 
-All ranks of a communicator need a kernel at once, so they prepare it together at its first use there. One rank compiles
-it or finds it in the cache on disk, while the others sleep. They receive the binary, and all load it before any rank
-launches it. Loading a kernel later, while another one waits for a peer, could deadlock.
+All ranks of a communicator need a kernel at the same time, so they prepare it together at its first use. One rank
+compiles it or reads it from the cache on disk, while the others sleep. It sends them the binary, and all ranks load it
+before any rank launches it. Loading a kernel later, while another kernel waits for a peer, could deadlock.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Part:
 
 
 def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str) -> Function:
-    """Return a kernel of a file, ready to launch.
+    """Return a loaded kernel of a file.
 
     Collective at the first use on this communicator.
 
     Raises
     ------
     RuntimeError
-        On all ranks, with the compiler's log: the kernel does not compile.
+        On all ranks, with the compiler's log, if the kernel does not compile.
     """
     (function,) = get_several(comm, team, file, (kernel,), template)
     return function
@@ -75,7 +75,7 @@ def get(comm: MPI.Intracomm, team: Team, file: str, kernel: str, *template: str)
 def get_several(
     comm: MPI.Intracomm, team: Team, file: str, kernels: Sequence[str], template: Template = ()
 ) -> list[Function]:
-    """Return kernels of a file, ready to launch; ranks compile them in parallel."""
+    """Return loaded kernels of a file; ranks compile them in parallel."""
     keys = [(kernel, *template) for kernel in kernels]
     if not all(key in team.functions for key in keys):
         parts = _parts(team.device, file, kernels, template)
@@ -101,7 +101,7 @@ def _compile_ahead(device: Device, file: str, kernels: Sequence[str], template: 
 
 
 def compiled_together(file: str, kernels: Sequence[str], together: bool) -> list[Sequence[str]]:
-    """Return groups of a file's kernels to compile at once; all of them if `together`."""
+    """Group a file's kernels for compilation: all in one group if `together`."""
     return [FILES[file].kernels] if together else [(kernel,) for kernel in kernels]
 
 
@@ -125,24 +125,24 @@ def share(
 ) -> dict[str, Function]:
     """Return kernels by name, after all ranks have loaded them. Collective.
 
-    Each rank compiles some of those that any rank lacks.
+    The ranks divide the kernels that need to be compiled.
 
     Parameters
     ----------
     then : callable, optional
-        Called on rank 0 after kernels were loaded.
+        Called on rank 0 after all ranks have loaded the kernels.
 
     Raises
     ------
     CollectiveMismatch
-        On all ranks: they ask for different kernels.
+        On all ranks, if they ask for different kernels.
     """
     names = [name for part in parts for name in part.names]
     ready = [all(name in _loaded for name in part.names) for part in parts]
     if isinstance(comm, Options):
         comm.state.meet(comm, call=names[0])
-    # Not mpi4py's allgather of objects: at its first call it duplicates the communicator while it holds the
-    # interpreter. A peer may then be duplicating the communicator of another thread, and both would wait for ever.
+    # mpi4py's allgather of objects is not used here: its first call duplicates the communicator while it holds the
+    # interpreter. If a peer duplicated another thread's communicator at that time, both ranks would wait forever.
     alike, called = list(map(linked.unnumbered, names)), [part.called for part in parts]
     gathered = mpi_bootstrap.allgather_bytes(comm, pickle.dumps((alike, ready, called)))
     wanted: list[tuple[list[str], list[bool], list[bytes]]] = list(map(pickle.loads, gathered))
@@ -204,9 +204,9 @@ def _load(device: Device, parts: Sequence[Part], images: Sequence[bytes]) -> Non
 
 
 def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContextManager[None]:
-    """Log what a long load waits for.
+    """Log the reason if loading kernels takes long.
 
-    CUDA loads no module while the process has work on the GPU, on any stream.
+    CUDA loads no module while the process has work on any stream of the GPU.
     """
     if device.loads_beside_kernels:
         return nullcontext()
@@ -218,7 +218,7 @@ def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContext
 
 
 def load_alone(device: Device, file: str) -> dict[str, Function]:
-    """Return all kernels of a file that moves bytes; not collective.
+    """Return all kernels of a file that only moves bytes; not collective.
 
     This process compiles them at their first use.
     """
@@ -271,7 +271,7 @@ def compile_image(device: Device, file: str, kernels: Sequence[str], template: T
 def compile_whole(device: Device, file: str) -> bytes:
     """Return the image of a file with all its template arguments.
 
-    On the host device `compile_image` then finds each of them in the cache.
+    On the host device, `compile_image` later finds each of its kernels in the cache.
     """
     return device.compile(file, _all_names(file))
 

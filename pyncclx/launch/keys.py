@@ -1,4 +1,4 @@
-"""Keys of arguments, by which launches are cached.
+"""Make keys of arguments, under which launches are cached.
 
 Arguments that lead to the same launch have equal keys. The key of an array has its address, type, shape and strides,
 but not the array itself: another array with the same memory leads to the same launch.
@@ -20,7 +20,7 @@ from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class,
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
 
-#: Functions that return the key of a derived datatype, or None if it has none yet. `pyncclx.derived` adds its own.
+#: Functions that return the key of a derived datatype, or None if it has none yet. `pyncclx.derived` adds one.
 derived_keys: list[Callable[[MPI.Datatype], Hashable | None]] = []
 
 
@@ -29,7 +29,7 @@ class NoKey(Exception):
 
 
 def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any]) -> Hashable:
-    """Return the key of a call of some kind; None if an argument has no key."""
+    """Return the key of a call of this kind; None if an argument has no key."""
     key: list[Hashable] = [kind]
     try:
         for argument in itertools.chain(args, options.values()):
@@ -40,9 +40,9 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
 
 
 def arrays_of(*arguments: Any) -> list[Any]:
-    """Return the arrays of buffer arguments, without the lists that they may be in.
+    """Return the arrays of buffer arguments, without the lists around them.
 
-    Keep these to keep the arrays alive: the program may change the lists.
+    Hold references to these, because the program may change the lists.
     """
     arrays = []
     for each in arguments:
@@ -67,7 +67,7 @@ def _of_torch(tensor: Any) -> Hashable:
 
 
 def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
-    # MPI has no address of an array with gaps. The operation raises the exception.
+    # MPI.Get_address rejects an array with gaps. The operation will raise the exception.
     if not array.flags.forc:
         raise NoKey
     if not host_arrays() and not pointers.is_over_device(array):
@@ -135,7 +135,7 @@ _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
 
 
 class _Makers(dict[type, _Maker]):
-    """The function that returns an argument's key, by the type of the argument."""
+    """Dictionary from an argument's type to the function that returns its key."""
 
     def __missing__(self, kind: type) -> _Maker:
         by_class = next((make for base, make in _BY_CLASS if issubclass(kind, base)), _none)
@@ -144,7 +144,7 @@ class _Makers(dict[type, _Maker]):
 
 
 class _ValueMakers(dict[type, _Maker]):
-    """The function that returns a key, by the type of a count or datatype."""
+    """Dictionary from a count's or datatype's type to the function for its key."""
 
     def __missing__(self, kind: type) -> _Maker:
         by_class = ((list, _of_values), (tuple, _of_values), (np.ndarray, _of_numbers))
@@ -152,12 +152,13 @@ class _ValueMakers(dict[type, _Maker]):
         return self[kind]
 
 
-#: These run no Python code.
+#: These functions run no Python code.
 _AS_THEY_ARE: dict[type, _Maker] = {type(None): type, bool: bool, int: int, str: str}
-#: The function that returns an argument's key, by its type: array, buffer spec, operator, number, string or None. It
-#: raises NoKey for others, such as derived datatypes that no call has flattened, and arrays that only an interface
-#: describes.
+#: Functions that return the key of an argument, by its type: array, buffer spec, operator, number, string or None. They
+#: raise NoKey for other arguments, such as derived datatypes that no call has flattened, and arrays that only have an
+#: array interface.
 MAKERS = _Makers(_AS_THEY_ARE)
 MAKERS |= {list: _of_spec, tuple: _of_spec, type(MPI.IN_PLACE): type, MPI.buffer: _of_buffer}
-#: The function that returns the key of a count, displacement or datatype. The key of a host array has its numbers.
+#: Functions that return the key of a count, displacement or datatype, by its type. The key of a host array contains its
+#: numbers.
 VALUES = _ValueMakers(_AS_THEY_ARE)

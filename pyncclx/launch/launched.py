@@ -1,4 +1,4 @@
-"""The work of collectives' requests: a kernel on another stream."""
+"""The work behind a collective's request: a kernel on another stream."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from .run import Enqueued, enqueue, enqueue_again
 
 
 def keep(team: Team | None, end: End | None, arrays: Any) -> None:
-    """Keep the arrays of a kernel until it has ended, after its request has gone."""
+    """Keep the arrays of a kernel whose request was dropped until the kernel ends."""
     if team is not None and end is not None:
         team.order.keep(end, arrays)
 
 
 class KernelWork(Work):
-    """Base of the works of collectives' requests."""
+    """Base class of the work behind a collective's request."""
 
     def __init__(self, state: State) -> None:
-        self._state = self._owner = state  # the owner has the Team
+        self._state = self._owner = state  # the owner's state has the Team
         self._hold = state.hold()
         self._began_on: Any = None  # the stream that was current at the start
 
     def _wait(self, team: Team, event: Event, stream: Any, arrays: Any) -> None:
-        """Make a stream wait for a kernel; raise what kernels recorded.
+        """Make a stream wait for a kernel; raise errors that kernels recorded.
 
-        The host waits too if the communicator blocks. So does the stream on which the operation began, because its
-        memory pool may reuse the arrays' memory from now on. If the program has set the communicator's `stream`, the
-        arrays may belong to another one, so they are kept until the kernel has ended.
+        If the communicator blocks, the host waits too. The stream on which the operation began waits as well, because
+        its memory pool may reuse the arrays' memory from now on. If the program has set the communicator's `stream`,
+        the arrays may belong to another stream, so they are kept until the kernel has ended.
         """
         if OPEN_RECEIVES:
             let_receives_leave()
@@ -51,7 +51,7 @@ class KernelWork(Work):
             event.synchronize()
         elif self._state.stream is not None:
             team.order.kept.keep(event, arrays)
-        # A freed communicator has drained its work, and has no error record.
+        # A freed communicator has completed its work, and has no error record.
         if self._owner.team is team:
             team.errors.check()
 
@@ -74,7 +74,7 @@ class Launched(KernelWork):
         self._origins, self._arrays, self._comparison = origins, arrays, comparison
 
     def finish(self) -> None:
-        """Make the current stream wait for the kernel; raise what kernels recorded.
+        """Make the current stream wait for the kernel; raise errors that kernels recorded.
 
         The host waits too if the communicator blocks.
         """
@@ -87,7 +87,7 @@ class Launched(KernelWork):
             self._team, self._event = None, None
             if team is not None and event is not None:
                 self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
-            # Not earlier: the kernel may have used the arrays until here.
+            # The arrays are released only here, because the kernel may have used them until now.
             self._origins, self._arrays = (), None
         except BaseException:
             keep(team, event, arrays)
@@ -106,7 +106,7 @@ class Launched(KernelWork):
 
 
 class _Dropped:
-    """The end of a kernel whose request is dropped.
+    """Waits for the end of a kernel whose request was dropped.
 
     A copy of the request's handle may still complete the work.
     """
@@ -125,6 +125,8 @@ class _Dropped:
 def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
     """Launch a call's kernel on the communicator's own stream; cache it under its key."""
     state = state_of(comm)
+    if state.background is not None:
+        state.settle()
     comparison = _begin_comparison(comm, state, call) if state.checking else None
     try:
         enqueued = enqueue(comm, state, call, key, aside=True)
@@ -148,9 +150,9 @@ def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[An
 
 
 def _begin_comparison(comm: IntraBase, state: State, call: Call) -> Comparison | None:
-    """Begin to compare the call with the other ranks'.
+    """Begin to compare the call with the other ranks' calls.
 
-    Waits for their calls only if there is a kernel to prepare; then returns None.
+    If a kernel has to be prepared, wait for the other ranks' calls now and return None.
     """
     comparison, team = Comparison(comm, call.operation, call.signature), state.team
     if team is not None and is_planned(team, call):

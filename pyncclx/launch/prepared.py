@@ -1,4 +1,4 @@
-"""The work of a persistent collective's request: a launch to start repeatedly."""
+"""The work behind a persistent collective's request: a launch to repeat."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from mpi_bootstrap.own_errors import own_error
 
 from ..arrays.readers import places_of
 from ..backends import Repeated
@@ -24,9 +26,9 @@ _serials = itertools.count()
 
 
 def start_several(works: Sequence[Prepared]) -> None:
-    """Start several works, by one launch for each communicator where possible.
+    """Start several works, with one launch for each communicator where possible.
 
-    That is possible if each is only a kernel, and all are for one stream.
+    It is possible if each work is one kernel only, and all start after the same stream.
     """
     streams = [work.stream() for work in works if work.is_only_a_launch]
     if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
@@ -37,9 +39,9 @@ def start_several(works: Sequence[Prepared]) -> None:
 
 
 class Prepared(KernelWork, Startable):
-    """A call with its kernel loaded and its parameters packed.
+    """A call whose kernel is loaded and whose parameters are packed.
 
-    It is active from `start` to `finish`. `on` is the communicator itself, or that of its track (`team/tracks.py`).
+    It is active from `start` to `finish`. `on` is the communicator, or that of its track (`team/tracks.py`).
 
     Attributes
     ----------
@@ -77,7 +79,8 @@ class Prepared(KernelWork, Startable):
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
             self._record = begun.prepared(kernel, beside=call.load is not None)
-        # This waits for the arrays' producers now. At a start the arrays must be ready on the current stream.
+        # Make the stream wait for the arrays' producers once. At a start, the arrays must be ready on the current
+        # stream.
         stream_for(device, call.buffers, self._state)
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
@@ -93,13 +96,15 @@ class Prepared(KernelWork, Startable):
         return self._before is None and self._after is None
 
     def check_owner(self) -> None:
-        """Raise if the communicator has been freed, and what kernels have recorded."""
+        """Raise if the communicator has been freed, or if kernels have recorded errors."""
+        if self._owner.background is not None:
+            self._owner.settle()
         if self._owner.team is not self._team:
             raise self.freed()
         self._team.errors.check()
 
     def start(self) -> None:
-        """Launch on the communicator's own stream, after work now on the current one."""
+        """Launch on the communicator's own stream, after work now on the current stream."""
         if self._record is not None:
             self._record()
         self._began_on = self.stream()
@@ -111,12 +116,12 @@ class Prepared(KernelWork, Startable):
                 self._start_between(self._team, self._team.order.aside(self._began_on))
             self.active = True
         except BaseException as error:
-            if self._launch.begun[0] and not isinstance(error, Exception):
+            if self._launch.begun[0] and own_error(error) is None:
                 self._end_start()
             raise
 
     def _end_start(self) -> None:
-        """Do the rest of a start that an interrupt has ended after the launch."""
+        """Complete a start that was interrupted after the launch."""
         self.active = True
         order = self._team.order
         if self._after is not None:
@@ -136,7 +141,7 @@ class Prepared(KernelWork, Startable):
             self._event.record(stream)
 
     def start_with(self, others: Sequence[Prepared], stream: Any) -> None:
-        """Start this work and others after it, by one launch for each communicator."""
+        """Start this work, then others, with one launch for each communicator."""
         works = self, *others
         by_team: dict[int, list[Prepared]] = {}
         for work in works:
@@ -145,7 +150,7 @@ class Prepared(KernelWork, Startable):
             first._launch_with(rest, stream)
 
     def _launch_with(self, others: Sequence[Prepared], stream: Any) -> None:
-        """Start this work and others of its communicator by one launch."""
+        """Start this work and others of its communicator with one launch."""
         works = self, *others
         for work in works:
             work._began_on, work._launch.begun[0] = stream, False
@@ -163,12 +168,12 @@ class Prepared(KernelWork, Startable):
                 work.active = True
         except BaseException as error:
             for work in works:
-                if not isinstance(error, Exception) and (launch.begun[0] or work._launch.begun[0]):
+                if own_error(error) is None and (launch.begun[0] or work._launch.begun[0]):
                     work._end_start()
             raise
 
     def finish(self) -> None:
-        """Make the current stream wait for the kernel; raise what kernels recorded.
+        """Make the current stream wait for the kernel; raise errors that kernels recorded.
 
         The host waits too if the communicator blocks.
         """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
 from ..arrays.buffers import Buffer
+from ..backends import Event
 from ..errors import NotSupported
 from ..recording import layout
 from ..recording.calls import Begun
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **options: Any) -> bool:
     """Run an operation on the current stream; return False for host arrays.
 
-    ``make(comm, *args, **options)`` checks the arguments and returns the `Call`, or None for host arrays. It must not
-    communicate: if an equal call is cached, this function launches its kernel without calling `make`. If
-    ``comm.blocking`` is "host", it waits for the kernel.
+    ``make(comm, *args, **options)`` checks the arguments and returns the `Call`, or None for host arrays. `make` must
+    not communicate, because it is not called if the launch of an equal call is cached. If ``comm.blocking`` is "host",
+    the call waits for the kernel.
     """
     began = events.now() if events.listeners else None
     state = state_of(comm)
+    if state.background is not None:
+        state.settle()
     team = state.team
     key: Hashable = None
     if team is not None and not (state.checking or state.sm_free):
@@ -44,8 +47,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             if began is not None:
                 _emit(comm, remembered.plan.operation, began, args)
             return True
-    may_stage = not any(options.values())  # MPI cannot do what an option asks for
-    return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=may_stage)
+    return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=True)
 
 
 def by_new_kernel(
@@ -97,8 +99,8 @@ def _launch_after_joining(
 ) -> None:
     """Launch a kernel on a stream, between `before` and `after` if `around` has them.
 
-    If the launch is not supported, `current` waits for the stream: the stream may have joined the capture of `current`,
-    which could not end otherwise.
+    If the launch is not supported, make `current` wait for the stream. The stream may have joined the capture of
+    `current`, and a capture cannot end before such a stream is joined again.
     """
     try:
         if around is None:
@@ -132,6 +134,8 @@ def _by_new_kernel(
     *,
     may_stage: bool = False,
 ) -> bool:
+    if state.background is not None:
+        state.settle()
     operation, calls = make.__name__.capitalize(), state.calls(comm)
     again = state.team is None and comm.by_nodes_again(state, make, args, options)
     begun = None if again or calls is None else calls.begin(operation)
@@ -143,7 +147,8 @@ def _by_new_kernel(
             return done
     try:
         call = make(comm, *args, **options)
-        if may_stage and call is not None:
+        # MPI has none of the options. Options may be arrays, which have no truth value.
+        if may_stage and call is not None and all(each is None or each is False for each in options.values()):
             leave_to_host(comm, call)
     except BaseException:
         if begun is not None:
@@ -188,6 +193,13 @@ class Enqueued(NamedTuple):
     stream: Any
 
 
+class Began(NamedTuple):
+    """The current stream when a call began that a thread launches, and an event there."""
+
+    stream: Any
+    event: Event
+
+
 def enqueue(
     comm: Intracomm,
     state: State,
@@ -196,39 +208,52 @@ def enqueue(
     begun: Begun | None = None,
     *,
     aside: bool = False,
+    began: Began | None = None,
 ) -> Enqueued:
-    """Launch a call's kernel on the current stream, and return the streams used.
+    """Launch a call's kernel on the current stream; return the streams used.
 
-    With `aside`, launch it on the communicator's own stream, after the present work of the current stream. With
-    PYNCCLX_CHECK the caller then has to compare the call with those of other ranks. With a `key`, cache the launch if
-    `call.may_be_known`.
+    With `aside`, launch it on the communicator's own stream, after the present work of the current stream, or after
+    the event in `began`. Under PYNCCLX_CHECK the caller must then compare the call with those of other ranks. With a
+    `key`, cache the launch if `call.may_be_known`.
     """
     if begun is None and (calls := state.calls(comm)) is not None:
         begun = calls.begin(call.operation, flags=layout.ASIDE)
     try:
         if state.team is not None and not state.checking:
-            # This may raise. The call has no number yet, so the program may make it again.
+            # This may raise. The call has no number yet, so the program may repeat it.
             state.team.errors.check()
         if begun is not None:
             describe(begun, call)
-        return _enqueue(comm, state, call, key, begun, aside=aside)
+        return _enqueue(comm, state, call, key, begun, aside=aside, began=began)
     except BaseException:
         if begun is not None:
             begun.refused()
         raise
 
 
-def _enqueue(comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None, *, aside: bool) -> Enqueued:
+def _enqueue(
+    comm: Intracomm,
+    state: State,
+    call: Call,
+    key: Hashable,
+    begun: Begun | None,
+    *,
+    aside: bool,
+    began: Began | None,
+) -> Enqueued:
     if state.checking and not aside:
         compare(comm, call.operation, call.signature)
     team = state.team
     if team is None:
-        team = comm.team  # all ranks make it now
+        team = comm.team  # collective at the first use
     elif state.checking:
         team.errors.check()
     plan = plan_of(comm, team, call)
-    current = stream_for(team.device, call.buffers, state)
-    stream = team.order.aside(current) if aside else current
+    if began is None:
+        current = stream_for(team.device, call.buffers, state)
+        stream = team.order.aside(current) if aside else current
+    else:
+        current, stream = began.stream, team.order.aside_after(began.event)
     parameters = team.parameters(plan, call.buffers, call.called, call.arguments)
     beside = call.load is not None
     record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
@@ -253,7 +278,7 @@ def describe(begun: Begun, call: Call) -> None:
 
 
 def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
-    """Return the fields of a flight recorder entry about a call's buffers."""
+    """Return the fields of a flight recorder entry that describe a call's buffers."""
     last = buffers[-1] if buffers else None
     return {
         "count": last.count if last else 0,

@@ -15,17 +15,17 @@ Template = tuple[str, ...]
 
 # C++ integer types by their size in bytes, for kernels that copy or compare an element's bits.
 WORDS = {nbytes: datatypes.TABLE[f"uint{8 * nbytes}"].cxx for nbytes in (1, 2, 4, 8)}
-_LONG = "_long"  # suffix of a kernel for messages of any length, if another one sends packets and LL128 lines only
+_LONG = "_long"  # suffix of a kernel for messages of any length, beside one for packets and LL128 lines only
 MOST_ATOMIC_NBYTES = 8  # size of the largest element that a GPU changes atomically
 
 
 def _bytes() -> list[Template]:
-    """Return the one empty template of kernels that move bytes."""
+    """Return an empty template only, for kernels that move bytes."""
     return [()]
 
 
 def _unlimited() -> list[Template]:
-    """Return no templates: those of a program's functions are not known in advance."""
+    """Return no templates: those of a program's functions are unknown in advance."""
     return []
 
 
@@ -110,7 +110,7 @@ FILES = {
     "windows/signals.cu": Source(("put_blocks", "put_signal", "wait_signal")),
 }
 _OF_BYTES = [source.kernels for source in FILES.values() if source.templates is _bytes]
-# Kernels that share a file are templates even so, because NVRTC compiles only the instantiations that it is asked for.
+# Kernels that share a file with others are templates, so that NVRTC compiles only those that are requested.
 _BESIDE_OTHERS = {kernel for kernels in _OF_BYTES if len(kernels) > 1 for kernel in kernels}
 REDUCTIONS = tuple(
     file for file, source in FILES.items() if source.templates in (_reductions, _reductions_without_halves)
@@ -119,12 +119,12 @@ REDUCTIONS = tuple(
 # Kernels for short messages of operations that move bytes: a program that calls one operation probably calls these too.
 LIKELY = ("bcast_direct", "allgather", "alltoall", "gather", "scatter")
 
-# What messages need, in whatever order the ranks' other calls have begun.
+# Files of kernels that messages may need at any time, in whatever order ranks make their other calls.
 AT_ANY_TIME = ("messages/point_to_point.cu", "messages/partitioned.cu", "derived/packing.cu")
 
 RECORDS = "collectives/records.cu"
-# For each kernel, its counterpart in RECORDS for elements that do not fill 16 bytes evenly. The pipelines there take
-# messages of any length, also of medium length, for which other files have separate kernels.
+# For each kernel, its counterpart in RECORDS for elements whose size does not divide 16 bytes. The pipelines there take
+# messages of any length. For medium lengths other files have separate kernels.
 RECORD_KERNELS = {
     "allreduce_one_shot": "allreduce_records_one_shot",
     **dict.fromkeys(("allreduce_two_shot_lines", "allreduce_two_shot"), "allreduce_records_two_shot"),

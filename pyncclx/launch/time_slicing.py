@@ -1,4 +1,4 @@
-"""Calls left to MPI because ranks share a GPU by time slicing.
+"""Leave calls to MPI where ranks share a GPU by time slicing.
 
 Without MPS a kernel that waits for a peer waits for the peer's time slice (milliseconds). So collectives run through
 MPI on host copies where that is faster and the program allows it.
@@ -16,8 +16,8 @@ from .call import Call
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# MPI's time divided by that of kernels, for 2 ranks on an H200, 2026-11-26: 0.01 to 0.13 from 8 B to 512 KB, 0.22 to
-# 0.62 for 8 MB, 1.07 to 2.43 for 128 MB.
+# MPI's time divided by the kernels' time was 0.01 to 0.13 for 8 B to 512 KB, 0.22 to 0.62 for 8 MB, and 1.07 to 2.43
+# for 128 MB (2 ranks on an H200, 2026-11-26).
 LONGEST_NBYTES = 16 << 20  # longest message that goes through MPI
 REFUSAL = (
     "ranks take turns on a GPU, where kernels of different ranks do not run at the same time: start "
@@ -26,14 +26,19 @@ REFUSAL = (
 
 
 def leave_to_host(comm: Intracomm, call: Call) -> None:
-    """Raise NotSupported for a call that MPI may run, and runs faster, on host copies.
+    """Raise NotSupported for a call that MPI runs faster on host copies.
 
     Collective at the first use.
     """
-    if comm.staging and _is_of_mpi(call) and is_left_to_host(comm, call.operation, call.sized[0]):
+    if is_faster_on_host(comm, call):
         device = comm.team.device
         if not device.is_capturing(device.current_stream()):
             raise NotSupported(f"{call.operation}: {REFUSAL}")
+
+
+def is_faster_on_host(comm: Intracomm, call: Call) -> bool:
+    """Return whether MPI may run a call and is faster. Collective at the first use."""
+    return comm.staging and _is_of_mpi(call) and is_left_to_host(comm, call.operation, call.sized[0])
 
 
 def _is_of_mpi(call: Call) -> bool:
@@ -47,7 +52,7 @@ def _is_of_mpi(call: Call) -> bool:
 def is_left_to_host(comm: Intracomm, operation: str, nbytes: int) -> bool:
     """Return whether MPI on host copies is faster than kernels for a message.
 
-    Ranks must choose alike, so the length counts only if all ranks have the same.
+    All ranks must choose alike, so the length counts only in operations where it is equal on all ranks.
     """
     by_length = operation in COLLECTIVES and COLLECTIVES[operation].has_one_length
     return comm.team.is_time_sliced and (not by_length or nbytes <= LONGEST_NBYTES)

@@ -1,33 +1,39 @@
-"""Text and hash of a call, which kernels compare among ranks.
+"""Text and hash of a call, which kernels record and compare between ranks.
 
-It is the twin of `Called` in cuda/protocol/layout.cuh.
+It is the twin of `Called` in cuda/protocol/layout.cuh; see also cuda/protocol/calls.cuh.
 """
 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable
 from zlib import crc32
+
+from ..backends import Device
+from . import layout
 
 TEXT_NBYTES = 56
 # End of a text that is truncated.
 _DIGEST = "~{:08x}"
 _FORM = struct.Struct(f"=Q{TEXT_NBYTES}s")
 NBYTES = _FORM.size
-# The call of kernels that are no collective operations.
+# The call of kernels that are not collective operations.
 NONE = bytes(NBYTES)
+# A kernel may notice a difference before the other rank's kernel has recorded its call.
+_RECORD_S, _PAUSE_S = 1.0, 0.001
 
 
 def describe(operation: str, signature: Iterable[object]) -> str:
-    """Return an operation and its signature as text; None, a default, is left out.
+    """Return an operation and its signature as text, without items that are None.
 
-    The signature has the arguments that must be equal on all ranks.
+    The signature contains the arguments that must be equal on all ranks.
     """
     return f"{operation}({', '.join([str(each) for each in signature if each is not None])})"
 
 
 def pack_call(text: str) -> bytes:
-    """Return the `Called` of a text; a long text is cut, and ends with its hash."""
+    """Return the `Called` of a text; a long text is truncated and ends with its hash."""
     data = text.encode()
     if len(data) > TEXT_NBYTES:
         digest = _DIGEST.format(crc32(data)).encode()
@@ -47,3 +53,56 @@ def unpack_call(called: bytes) -> str | None:
     mark, padded = _FORM.unpack(called)
     data: bytes = padded.rstrip(b"\0")
     return data.decode(errors="replace") if data and crc32(data) == mark & 0xFFFFFFFF else None
+
+
+class RecordedCalls:
+    """The part of a communicator's leases where kernels record their calls."""
+
+    def __init__(self, device: Device, rank: int, bases: list[int]) -> None:
+        self._device, self._rank, self._bases = device, rank, bases
+
+    def describe(self, a: int, b: int, epoch: int) -> str:
+        """Return a sentence about calls of two ranks that differ, up to `epoch`.
+
+        `epoch` is the operation of channel 0 in which they noticed.
+        """
+        what, ranks = "ranks disagree about a call", sorted((a, b))
+        deadline = time.monotonic() + _RECORD_S
+        while time.monotonic() < deadline:
+            for then in range(epoch - layout.CALLS + 1, epoch + 1):
+                calls = [self._call(rank, then) for rank in ranks]
+                if None not in calls and calls[0] != calls[1]:
+                    return f"{what}: rank {ranks[0]} called {calls[0]}; rank {ranks[1]} called {calls[1]}"
+            time.sleep(_PAUSE_S)
+        text = f"ranks {ranks[0]} and {ranks[1]} made different ones some time ago"
+        return f"{what}: {text}; PYNCCLX_CHECK=1 finds the first of them"
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Find a rank whose kernel waits in another call than this rank prepares.
+
+        That kernel waits for this rank, which waits on the host, where all ranks meet to prepare a kernel. Call this
+        when the other rank has had time to get there. Records `text` as this rank's call. Returns the rank and
+        its epoch, or None.
+        """
+        channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl
+        (finished,) = _epochs(self._device.peek(channel, 8))
+        entered = _epochs(self._device.peek(channel + layout.ENTERED_OFFSET, 8 * len(self._bases)))
+        epoch = finished + 1
+        for rank, began in enumerate(entered):
+            if rank != self._rank and began >= epoch and self._call(rank, epoch) is not None:
+                self._device.poke(self._record(self._rank, epoch), on_record(text, epoch))
+                return rank, epoch
+        return None
+
+    def _call(self, rank: int, epoch: int) -> str | None:
+        """Return the text of a rank's call in an operation; None if none is recorded."""
+        called = self._device.peek(self._record(rank, epoch), NBYTES)
+        return unpack_call(called) if _epochs(called[:8]) == (epoch,) else None
+
+    def _record(self, rank: int, epoch: int) -> int:
+        return self._bases[rank] + layout.HEADER_NBYTES + epoch % layout.CALLS * NBYTES
+
+
+def _epochs(words: bytes) -> tuple[int, ...]:
+    """Return the upper halves of 64-bit words."""
+    return tuple(word >> 32 for word in struct.unpack(f"={len(words) // 8}Q", words))

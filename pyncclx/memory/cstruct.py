@@ -1,4 +1,4 @@
-"""C++ structs as dataclasses; `pack` returns their bytes, padded as in C++."""
+"""C++ structs as dataclasses, whose `pack` returns their bytes, padded as in C++."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
-# Field types, each with its code for the module `struct`. A pointer is a U64, an address. An array is an
-# `Annotated[Sequence[int], "16q"]`; zeros follow the given items.
+# Field types, each with its code for the module `struct`. A pointer is the U64 of an address. An array is an
+# `Annotated[Sequence[int], "16q"]`; missing items are 0.
 I32 = Annotated[int, "i"]
 U32 = Annotated[int, "I"]
 I64 = Annotated[int, "q"]
@@ -46,7 +46,7 @@ def offsets_of(struct: type[CStruct]) -> dict[str, int]:
     return struct._form.offsets
 
 
-# Function from a struct to the bytes of some of its fields, with the padding before them.
+# A function that returns the bytes of some of a struct's fields, with the padding before them.
 Part = Callable[[Any], bytes]
 
 
@@ -87,7 +87,7 @@ def _codes_of(cls: type[CStruct], hints: dict[str, Any]) -> Iterator[tuple[str, 
 
 
 def _fields(names: list[str], codes: str) -> Part | None:
-    """Return the part of fields that are no arrays; None if it has no bytes."""
+    """Return the part of fields that are not arrays; None if it has no bytes."""
     form = struct.Struct(f"={codes}")
     if form.size == 0:
         return None

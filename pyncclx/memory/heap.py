@@ -1,11 +1,11 @@
 """The symmetric heap: memory that peers map and communicators lease.
 
-A process has one heap, made at the first operation on device arrays. Two processes map each other's heap once, whatever
-the number of communicators they share. A communicator leases a region of equal length in each member's heap; its
-members exchange the offsets.
+A process has one heap, allocated at the first operation on device arrays. Two processes map each other's heap once, for
+all communicators that they share. A communicator leases a region of equal length in each member's heap; its members
+exchange the offsets.
 
-Two threads may lease for two communicators at once. So a member reserves the region that it offers. When it knows the
-smallest of all offers, it returns the excess. It holds no lock while it waits for the offers.
+Two threads may lease for two communicators at once. So a member reserves the region that it offers. After it has
+received all offers, it releases what exceeds the smallest. It holds no lock while it waits for the offers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from .. import backends
 from ..backends import Device, Peer, Shared
 from ..errors import NotSupported
-from ..recovery.detector import DETECTOR
+from ..failures.detector import DETECTOR
 from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
@@ -29,13 +29,13 @@ from .retired import RETIRED
 
 ALIGNMENT = 4096
 
-# Most programs have one communicator with much to do, and perhaps many others. In parts of the heap, the first lease
-# is large, the next three are medium, and the rest has room for 28 more. Not measured; short leases have short chunks.
+# Most programs have one busy communicator, and perhaps many others. So the first lease is a large part of the heap, the
+# next three are medium, and the rest has room for 28 more. Not measured; short leases have short chunks.
 PARTS = 128
 SHARES = (88, 4, 4, 4)
 SMALLEST_SHARE = 1
-# Leases of tracks. The first ones are for programs with few persistent calls. They leave KEPT_PARTS of the heap to
-# communicators. Beyond that, a track takes only its minimum, some kilobytes, and leaves LAST_PARTS.
+# Leases of tracks. The first ones are longer, for programs with few persistent calls, and leave KEPT_PARTS of the heap
+# to communicators. Later tracks lease only their minimum, some kilobytes, and leave LAST_PARTS.
 SHARES_BESIDE = (4, 1, 1, 1)
 SMALLEST_SHARE_BESIDE = 1 / 4
 KEPT_PARTS, LAST_PARTS = 12, 6
@@ -50,13 +50,13 @@ class Heap:
     uid : bytes
         Identifier of the heap among the heaps of all processes.
     leases : list of Lease
-        In order of their offsets.
+        Sorted by offset.
     peers : dict of bytes to Peer
         Mapped heaps, by the heap's uid.
     living : set of bytes
         The `team_id` of each communicator that this rank is in.
     abandoned : dict of bytes to Abandoned
-        Communicators freed without a rendezvous of their ranks, by `team_id`; `leases` has their leases, too.
+        Communicators freed without a rendezvous of their ranks, by `team_id`. `leases` includes their leases.
     members : Counter of bytes
         Number of communicators of each process, by its heap's uid.
     """
@@ -81,7 +81,7 @@ class Heap:
     def offer(self, least: int, *, is_beside: bool = False) -> int:
         """Return the length of a lease that fits now, at least `least`; 0 if none fits.
 
-        The members of a communicator use the smallest of their offers. `is_beside` is as in `Lease`.
+        The members of a communicator use their smallest offer. For `is_beside` see `Lease`.
         """
         least = -(-least // ALIGNMENT) * ALIGNMENT
         with self._lock:
@@ -110,12 +110,12 @@ class Heap:
         return begin if self.nbytes - begin >= nbytes > 0 else None
 
     def reserve(self, least: int, *, is_beside: bool = False) -> Lease:
-        """Lease the region that `offer` returns, until the smallest offer is known."""
+        """Lease as much as `offer` returns; `trim` it once the smallest offer is known."""
         with self._lock:
             return self._lease(self.offer(least, is_beside=is_beside), is_beside)
 
     def trim(self, lease: Lease, nbytes: int) -> Lease:
-        """Release the end of a reserved lease; return the rest, `nbytes` long."""
+        """Shorten a reserved lease to `nbytes`, and return it."""
         with self._lock:
             rest = self.leases[self.leases.index(lease)] = replace(lease, nbytes=nbytes)
             return rest
@@ -123,8 +123,8 @@ class Heap:
     def clear(self, lease: Lease) -> None:
         """Zero a lease. Call without the lock: the current stream may wait for a peer.
 
-        It waits for no other stream: a collective there may wait for a peer, which begins it only after this call.
-        Kernels that used this memory before have ended, or it would not have been released.
+        This function waits for no other stream. A collective there may wait for a peer that begins it only after this
+        call. Memory is released only after kernels that use it have ended, so it can be cleared now.
         """
         self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
 
@@ -145,7 +145,7 @@ class Heap:
         return lease
 
     def begin(self, team_id: bytes) -> None:
-        """Add a communicator to those that this rank is in."""
+        """Note that this rank is in a communicator."""
         with self._lock:
             self.living.add(team_id)
 
@@ -159,13 +159,13 @@ class Heap:
             self.leases.remove(lease)
 
     def abandon(self, abandoned: Abandoned) -> None:
-        """Keep the memory of a freed communicator until its ranks have met."""
+        """Keep the memory of a freed communicator until its ranks' next rendezvous."""
         with self._lock:
             self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
 
     def present(self, dropped: Mapping[bytes, Dropped] | None = None) -> Present:
-        """Return this rank's data for a rendezvous; `dropped` is as in `Present`."""
+        """Return this rank's data for a rendezvous; for `dropped` see `Present`."""
         with self._lock:
             return Present(self.uid, tuple(self.living), dropped or {})
 
@@ -175,7 +175,7 @@ class Heap:
             waiting = dict(self.abandoned)
         for each in left_by_all(present, waiting, self._failed()):
             with self._lock:
-                # Another thread may have met the same ranks, and removed it.
+                # Another thread may have removed it at a rendezvous of the same ranks.
                 if self.abandoned.pop(each.team_id, None) is not None:
                     self.leases.remove(each.lease)
 
@@ -197,12 +197,12 @@ class Heap:
                 DETECTOR.get().drop(uid)
 
     def join(self, uids: Iterable[bytes]) -> None:
-        """Count a communicator of the processes with these heaps."""
+        """Count one more communicator for the processes with these heaps."""
         with self._lock:
             self.members.update(uids)
 
     def part(self, uids: Iterable[bytes]) -> None:
-        """Stop counting a communicator of the processes with these heaps."""
+        """Remove one communicator from the counts of the processes with these heaps."""
         with self._lock:
             self.members.subtract(uids)
             self.members = +self.members
@@ -212,7 +212,7 @@ class Heap:
         for uid, peer in map_each(self.device.map_peer, handles).items():
             with self._lock:
                 first = self.peers.setdefault(uid, peer)
-            # Another thread has mapped it, and may use that mapping.
+            # Another thread has mapped the heap, and may already use that mapping.
             if first is not peer:
                 RETIRED.get().add(peer.close)
 

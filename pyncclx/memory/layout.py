@@ -8,7 +8,7 @@ from ..tuning import Limits
 
 MAX_RANKS = 16
 RINGS = 2
-# Size of a Pack, and of a packet on the wire, which carries half of it.
+# Size of a Pack, and of a packet, half of which is payload.
 PACK_NBYTES = 16
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 CALLS, CALLS_NBYTES = 4, 256  # kCalls, sizeof(CallRecord)
@@ -22,14 +22,13 @@ HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
 FEWEST_PACKETS = HEADER_PACKETS + 2  # packets of a slot
 # Chunks are a multiple of this many bytes.
 _CHUNK_UNIT = 128
-# Bytes and payload of a row of LL128 lines, which a warp sends at once.
+# Length and payload of a row of LL128 lines, which a warp stores at once.
 ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480
 
-# Below this length of chunks, a lease has fewer channels instead. Not measured.
+# If chunks would be shorter than this, a lease has fewer channels. Not measured.
 SMALLEST_CHUNK_NBYTES = 1 << 10
 # Bytes of chunks in a ring, divided among the peers. On 4 H200 (22 November 2026), Gather of 128 MB took 281 us with
-# this value, and 314 with 28 KiB; Allreduce took 680 and 734. With longer rings Reduce_scatter_block is slower
-# (design_notes.md, "The heap is 96 MiB").
+# this value, 314 us with 28 KiB; Allreduce took 680 us and 734 us. Longer rings make Reduce_scatter_block slower.
 MOST_CHUNK_NBYTES = 84 << 10
 # Packets of a channel's slots, divided among the peers. For longer messages chunks are faster (see above).
 MOST_PACKETS = 2 * (17 << 10) // PACK_NBYTES
@@ -45,9 +44,9 @@ class Layout:
     slot_packets: int  # packets of a slot, 8 bytes of payload each
     chunk_nbytes: int
     limits: Limits = ()  # measured message lengths for the choice of kernels
-    slot_rows: int = 0  # LL128 rows of a slot; 0 without lines between these ranks
+    slot_rows: int = 0  # LL128 rows of a slot; 0 if these ranks send no lines
     windows: bool = False  # whether the communicator has windows
-    # Ranks of one GPU. Their blocks wait for each other, so all of them must be on the GPU at once.
+    # Ranks that share one GPU. Their blocks wait for each other, so all must fit on the GPU at once.
     sharing: int = 1
 
     @property
@@ -78,7 +77,7 @@ class Layout:
 
     @property
     def line_nbytes(self) -> int:
-        """Payload in bytes of lines from one channel to one peer."""
+        """Payload in bytes of LL128 lines from one channel to one peer."""
         return self.slot_rows * ROW_PAYLOAD_NBYTES
 
     @property
@@ -90,7 +89,7 @@ class Layout:
 def least_nbytes(size: int) -> int:
     """Return the length of the shortest lease for which `plan` finds a layout."""
     peers = max(size - 1, 1)
-    # Packets get a quarter of the room.
+    # Packets use a quarter of the memory.
     for_packets = 4 * FEWEST_PACKETS * PACK_NBYTES * 2 * peers
     for_chunks = RINGS * DEPTH * _CHUNK_UNIT * peers
     room = max(for_packets, -(-for_chunks * 4 // 3))
@@ -98,15 +97,15 @@ def least_nbytes(size: int) -> int:
 
 
 def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layout:
-    """Divide a lease among packets, chunks and lines, with as many channels as fit.
+    """Divide a lease among packets, chunks and LL128 lines, with many channels.
 
-    Chunks have at least SMALLEST_CHUNK_NBYTES, unless there is one channel. A lease that is too small for all has no
-    lines.
+    The layout has as many channels as fit. Chunks have at least SMALLEST_CHUNK_NBYTES, unless there is only one
+    channel. A lease that is too small for all three has no lines.
 
     Raises
     ------
     ValueError
-        If not even one channel fits.
+        If the lease is too small for one channel.
     """
     channels = max_channels
     while channels >= 1:
@@ -121,9 +120,9 @@ def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layou
 
 
 def _divide(nbytes: int, size: int, channels: int, lines: bool) -> Layout:
-    """Divide a lease: at most a quarter for packets, half of the rest for chunks.
+    """Divide a lease: at most a quarter to packets, half of the rest to chunks.
 
-    Lines get what remains.
+    LL128 lines get what remains.
     """
     peers = max(size - 1, 1)
     slots, chunks = channels * 2 * peers, channels * RINGS * peers * DEPTH

@@ -34,8 +34,8 @@ class Window:
     memory : Shared or Exported
         This rank's memory.
     owner : object
-        Object that keeps this rank's memory alive. The window holds it until the communicator is freed, and so does
-        each array over the memory. None for registered memory, which belongs to an array.
+        Object that keeps this rank's memory alive. The window refers to it until the communicator is freed, and each
+        array over the memory does too. None for registered memory, which belongs to an array.
     bases : tuple of int
         Every rank's address in this process's mapping; this rank's is `memory.address`.
     addresses : tuple of int
@@ -128,14 +128,14 @@ def register_window(comm: MPI.Intracomm, device: Device, number: int, address: i
 def exchange_handles(
     comm: MPI.Intracomm, memory: Shared, ipc_handles: Sequence[bytes], ranks: Collection[int]
 ) -> Mapping[int, int | bytes]:
-    """Return handles to map memory of `ranks`: IPC or descriptors (collective)."""
+    """Return IPC handles or descriptors to map memory of `ranks` (collective)."""
     if memory.ipc_handle:
         return {rank: ipc_handles[rank] for rank in ranks}
     return mpi_bootstrap.allgather_fds(comm, memory.fd, ranks)
 
 
 def map_each(map_one: Callable[[Handle, int], Peer], handles: Mapping[Key, tuple[Handle, int]]) -> dict[Key, Peer]:
-    """Map memory of several peers by handle and length: all of it or none.
+    """Map memory of several peers by handle and length; if one fails, unmap all.
 
     Descriptors are closed.
     """

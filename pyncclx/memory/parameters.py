@@ -1,6 +1,6 @@
 """Structs of kernel parameters (twin of cuda/protocol/layout.cuh).
 
-They hold a communicator, the windows of buffers, and arguments.
+They contain a communicator, the windows of buffers, and arguments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..backends.compilers.numba_targets.functions import MOST_ARRAYS
+from ..backends.compilers.numba_functions import MOST_ARRAYS
 from . import called
 from .cstruct import I32, I64, U32, U64, CStruct, offsets_of, sizeof
 from .layout import MAX_RANKS, Layout
@@ -90,7 +90,7 @@ class Places(CStruct):
 
 
 NO_PLACES = Places().pack()
-# End of a `Team` for kernels that are no collective operations.
+# End of a `Team` for kernels that are not collective operations.
 NO_CALL = NO_PLACES + called.NONE
 TEAM_NBYTES = sizeof(TeamStruct) + len(NO_CALL)
 
@@ -133,7 +133,7 @@ class AlltoallvArgs(CStruct):
     fixed_recv_displs: EachRankI64 = ()
 
     def numbers(self) -> list[int]:
-        """Return the fields before those of `fixed`."""
+        """Return the fields that precede the `fixed` ones."""
         return [getattr(self, name) for name in offsets_of(type(self)) if not name.startswith("fixed_")]
 
 

@@ -1,8 +1,8 @@
-"""Quarantine for memory of communicators that were freed without a rendezvous.
+"""Keep the memory of communicators that were freed without a rendezvous.
 
-MPI frees a communicator through mpi4py's handle without this library. Then a rank cannot know when the others stop
-writing to its memory. At the next rendezvous, when ranks make or free a communicator, each rank sends the communicators
-that it still is in. This also covers ranks that met to free a communicator and timed out.
+A program can free a communicator through mpi4py's handle, without this library. Then a rank cannot know when the others
+stop writing to its memory. At the next rendezvous, when ranks create or free a communicator, each rank sends a list of
+the communicators that it is still in. The same applies after a rendezvous to free a communicator has timed out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Region of this process's heap, `nbytes` long, from `offset`.
+    """A region of this process's heap, `nbytes` long, beginning at `offset`.
 
     `is_beside`: the lease belongs to a track of a communicator that has another lease.
     """
@@ -26,7 +26,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Abandoned:
-    """Memory of a communicator that this rank left, while others may write to it.
+    """Memory of a communicator that this rank has left, but others may still write to.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Abandoned:
         Heaps of its ranks.
     lease : Lease
     memory : tuple of object
-        Windows and other memory to keep until the ranks have met.
+        Windows and other memory to keep until the ranks' next rendezvous.
     nbytes : int
         Bytes of all this memory.
     """
@@ -54,9 +54,9 @@ class Dropped(NamedTuple):
     Attributes
     ----------
     reached : (int, int)
-        Number of operations that have ended, and hash of their calls: equal on ranks that have made the same calls.
+        Number of operations that have ended, and a hash of their calls. Equal on ranks that have made the same calls.
     is_as_good : bool
-        Whether a new communicator would have the same settings, and no more memory.
+        Whether it can replace a new communicator: same settings, and not less memory.
     """
 
     reached: tuple[int, int]
@@ -85,12 +85,12 @@ class Present:
 def left_by_all(
     present: Sequence[Present], abandoned: Mapping[bytes, Abandoned], failed: Iterable[bytes]
 ) -> list[Abandoned]:
-    """Return the abandoned communicators that all ranks, except failed ones, left.
+    """Return the abandoned communicators that all ranks have left or failed in.
 
     Parameters
     ----------
     present : sequence of Present
-        Data of the ranks that meet.
+        Data of the ranks at the rendezvous.
     abandoned : dict of bytes to Abandoned
         Abandoned communicators by `team_id`. This rank's kernels in them have ended.
     failed : iterable of bytes

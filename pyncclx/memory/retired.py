@@ -1,8 +1,8 @@
-"""Retired memory: unused, and freed when no kernel here may wait for a peer.
+"""Free unused memory later, when no kernel of this process may wait for a peer.
 
-The driver may wait for all work of the process on the GPU before it frees or unmaps memory. That may include a
+Before it frees or unmaps memory, the driver may wait for all work of the process on the GPU. That may include a
 collective of another communicator, which a peer begins only after its next rendezvous with this rank. So retired memory
-is freed while no work is in progress. Then the wait for the device is short, and the program's kernels have ended, too.
+is freed while no work is in progress. Then the driver's wait is short, and the program's kernels have ended too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from .. import backends
 from ..backends import Device
-from ..recovery.detector import DETECTOR
-from ..recovery.losses import Watched
+from ..failures.comm_failures import Monitored
+from ..failures.detector import DETECTOR
 from ..requests.open_receives import OPEN_RECEIVES
 from ..system.process import PerProcess
 
@@ -27,15 +27,15 @@ class Retired:
         self._waiting: deque[Callable[[], object]] = deque()
 
     def add(self, *frees: Callable[[], object]) -> None:
-        """Add functions that free memory, for a later `free`; any thread may call it."""
+        """Add functions that a later `free` calls; any thread may call this method."""
         self._waiting.extend(frees)
 
-    def free(self, *, at_once: bool = False, after: Watched | None = None) -> None:
-        """Free the retired memory unless a kernel here may wait for a peer.
+    def free(self, *, at_once: bool = False, after: Monitored | None = None) -> None:
+        """Free the retired memory unless a kernel of this process may wait for a peer.
 
-        `at_once` frees it on a GPU even then, because no memory is left. `after` is a communicator for whose kernels,
-        including the program's, the caller has waited. Memory that another thread adds meanwhile is freed by a later
-        call, because its kernels may have begun after this wait. Any thread may call this method.
+        `at_once` frees it on a GPU in any case, because no memory is left. `after` is a communicator whose kernels,
+        including the program's, the caller has waited for. Memory that another thread adds meanwhile is freed by a
+        later call, because kernels that use it may have started after this wait. Any thread may call this method.
         """
         taken: deque[Callable[[], object]] = deque()
         try:
@@ -43,7 +43,7 @@ class Retired:
                 while True:
                     taken.append(self._waiting.popleft())
             if taken and self._may_free(at_once, after):
-                # On the host device, a wait for streams would raise errors of other calls here.
+                # On the host device, a wait for streams would raise the errors of other calls.
                 if self._device.name != "host":
                     self._device.synchronize()
                 while taken:
@@ -51,15 +51,15 @@ class Retired:
         finally:
             self._waiting.extendleft(reversed(taken))
 
-    def _may_free(self, at_once: bool, after: Watched | None) -> bool:
+    def _may_free(self, at_once: bool, after: Monitored | None) -> bool:
         device = self._device
-        # On the host device, no wait ends all use of the memory.
+        # On the host device, memory may be in use even after a wait.
         at_once &= device.name != "host"
         return (at_once or _nothing_is_under_way(after)) and not device.is_capturing(device.current_stream())
 
 
-def _nothing_is_under_way(after: Watched | None) -> bool:
-    """Return whether no receive is open and no kernel here may wait for a peer.
+def _nothing_is_under_way(after: Monitored | None) -> bool:
+    """Return whether no receive is open and no kernel may be waiting for a peer.
 
     This includes kernels in graphs and kernels of the program.
     """

@@ -11,10 +11,10 @@ _FIRST_ROWS = 8
 
 
 class Table:
-    """Rows of equal length after a head; a row of zeros follows the last row.
+    """A head, then rows of equal length, then a row of zeros.
 
-    The table moves when it is full. Kernels and graphs may keep using an earlier copy, which lives as long as the
-    table: all copies together are less than twice as long as the last one.
+    The table moves when it is full. Kernels and graphs may keep using earlier copies, which exist as long as the table.
+    All copies together are less than twice as long as the last one.
     """
 
     def __init__(self, device: Device, row_nbytes: int, head_nbytes: int = 0) -> None:
@@ -49,7 +49,7 @@ class Table:
 def write(device: Device, address: int, data: bytes) -> None:
     """Copy bytes to device memory after work on the current stream; wait for the copy."""
     source, stream = np.frombuffer(data, np.uint8), device.current_stream()
-    # Work of a capture does not run now, and a graph would repeat the copy at each replay.
+    # A captured copy would not run now, but at each replay of the graph.
     if device.is_capturing(stream):
         device.poke(address, data)
         return

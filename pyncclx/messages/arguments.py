@@ -1,38 +1,86 @@
 """Packed arguments of the kernels that move messages.
 
-The layouts equal those of the structs in cuda/messages/point_to_point.cu. Callers use `pack` of these structs: objects
-with fields would cost each message a microsecond. Fields are addresses, except lengths, clocks, ranks and tags.
+The layouts equal those of the structs in cuda/messages/point_to_point.cu and, for partitioned messages, in
+cuda/messages/partitioned.cu and cuda/device/partitions.cuh. Callers use `pack` of these structs, because
+objects with fields would cost each message a microsecond. Fields are addresses, except lengths, clocks, ranks and tags.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..memory import layout
 from ..memory.parameters import NO_CALL, TeamStruct
 
 # `Put`, for `put_eager`: copy a short message to its slot, set its ready word.
 PUT, PUT_FIELDS = struct.Struct("=QQQQQ"), "data slot ready nbytes clock"
-# `OfferArgs`, for `offer`: set a long message's ready word, wait for its done word, or both. A word at 0 is left out.
+# `OfferArgs`, for `offer`: set a long message's ready word, wait for its done word, or both. Address 0 omits a word.
 OFFER, OFFER_FIELDS = struct.Struct("=QQQii"), "ready done clock peer tag"
 # `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word. The word at `arrived`
 # counts the kernel's blocks.
 PULL, PULL_FIELDS = struct.Struct("=QQQQQQQii"), "ready done arrived data buffer nbytes clock peer tag"
-# `Message`, one of a batch. A message of a channel has the address of its `epoch`, and `stride`: the distance in bytes
+# `Message`, one of a batch. A channel's message has the address of its `epoch`, and `stride`, the distance in bytes
 # between the channel's slots.
 MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
 MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first_block blocks kind peer tag unused"
 MOST_MESSAGES = 39  # kMostMessages
 BATCH = struct.Struct(f"=II{MOST_MESSAGES * MESSAGE.size}s")  # `BatchArgs`, for `move_messages`
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
+# `Partitions`, one end of a partitioned message, after its Team; `SendPartitionsArgs` continue it.
+PARTITIONS = struct.Struct("=QQQQQQQQIIii")
+_SEND = struct.Struct("=IIII")
+MOST_LISTED = 512  # kMostListed
+MOST_ROUNDS = 500  # kMostRounds
 
 
 def teams_of(operations: Iterable[str], *, header: int, watch: int, timeout_s: float) -> dict[str, bytes]:
-    """Return the packed one-rank `Team` that each operation's kernels take first."""
+    """Return the packed one-rank `Team` with which each operation's parameters begin."""
     alone, timeout_ns = layout.Layout(0, 1, 1, 0, 0), int(timeout_s * 1e9)
     return {
         name: TeamStruct.of(alone, rank=0, operation=number, timeout_ns=timeout_ns, watch=watch, base=[header]).pack()
         + NO_CALL
         for number, name in enumerate(operations)
     }
+
+
+def partitions(
+    *,
+    data: int = 0,
+    buffer: int = 0,
+    nbytes: int = 0,
+    epoch: int,
+    started: int,
+    arrived: int,
+    sent: int = 0,
+    finished: int = 0,
+    sends: int,
+    receives: int,
+    peer: int,
+    tag: int,
+) -> bytes:
+    """Return the bytes of a `Partitions` that follow its Team: one end of a message.
+
+    All arguments but `nbytes` and the last four are addresses.
+    """
+    return PARTITIONS.pack(data, buffer, nbytes, epoch, started, arrived, sent, finished, sends, receives, peer, tag)
+
+
+def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
+    """Return the bytes of a `SendPartitionsArgs` that follow its Team.
+
+    `numbers` are at most MOST_LISTED partitions, or a range of any length.
+    """
+    first = numbers[0]
+    if list(numbers) == list(range(first, first + len(numbers))):
+        listed: Sequence[int] = ()
+    else:
+        listed = numbers
+    head = _SEND.pack(len(numbers), chunks, first, len(listed))
+    return end + head + struct.pack(f"={len(listed)}I", *listed).ljust(4 * MOST_LISTED, b"\0")
+
+
+def begin_arguments(epochs: Sequence[int]) -> bytes:
+    """Return a `BeginRoundsArgs` for at most MOST_ROUNDS addresses of epochs."""
+    count = len(epochs)
+    return struct.pack(f"={1 + count}Q", count, *epochs).ljust(8 * (1 + MOST_ROUNDS), b"\0")

@@ -1,4 +1,4 @@
-"""The first half of a receive: MPI matches the message and receives its envelope."""
+"""First half of a receive: MPI matches the message and receives its envelope."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from mpi4py import MPI
+
+from mpi_bootstrap.own_errors import own_error
 
 from ..errors import MPIError
 from ..requests.open_receives import LOCK, OpenReceive
@@ -34,8 +36,10 @@ class Arrival(OpenReceive):
     _entry = 0
     _is_cancelling = False
     envelope: Envelope | None = None
+    _message_nbytes: int | None = None  # length of MPI's message, once it is known
     _nbytes = 0  # length of the data
     _error: Exception | None = None
+    _refusal: Exception | None = None  # what MPI, or the reading of the envelope, has raised
     _comm: MessageBase | None = None
     _probed: ProbedMessage | None = None
     _message: Any = None  # memory that MPI receives into
@@ -54,9 +58,9 @@ class Arrival(OpenReceive):
     ) -> None:
         """Start MPI's receive of the next message on `comm`, or of the `matched` one.
 
-        A message that a probe has found comes first. MPI may have another source and tag for it than `probed`, since
-        probes send messages again to this process. Without `comm`, `accept` takes a message that MPI has received. Call
-        it in a try block whose handler calls `Incoming.leave`.
+        A message that a probe has found is received first. MPI's source and tag of it may differ from those of
+        `probed`, because probes send messages again to this process. Without `comm`, pass a message that MPI has
+        received to `accept`. Call this in a try block whose handler calls `Incoming.leave`.
         """
         postbox = self.postbox = endpoint.postbox
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
@@ -80,7 +84,7 @@ class Arrival(OpenReceive):
         except IndexError:
             memory = self._message = scratch.take(nbytes)
         self._begun = begun
-        # Python runs no signal handler between MPI's call and the addition to the list.
+        # Python runs no signal handler between MPI's call and the append to the list.
         if matched is not None:
             begun += map(MPI.Message.Irecv, (matched,), ([memory, MPI.BYTE],))
         elif len(memory) == KEPT_NBYTES:
@@ -106,31 +110,41 @@ class Arrival(OpenReceive):
         """Test whether the message has arrived, and read its envelope. Return True once."""
         status, capacity_nbytes, postbox = self.status, self.plan.nbytes, self.postbox
         try:
-            if self._request and not self._request.Test(status):
-                return False
-            is_cancelled = self._is_cancelling and status.Is_cancelled()
-            nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)
-            if self._probed is not None and not is_cancelled:
-                self._probed.set_origin(status)
-            envelope = self.envelope = unpack(self._message, nbytes)
-            if envelope is not None:
-                nbytes, self.clock = envelope.nbytes, envelope.clock
-                if envelope.clock > postbox.clock.now:
-                    postbox.clock.observe(envelope.clock)
-                if envelope.answer or envelope.sender.node != postbox.sender.node:
-                    self._meet(envelope)
-            self._nbytes = nbytes
-            status.Set_elements(MPI.BYTE, min(nbytes, capacity_nbytes))
-            if nbytes > capacity_nbytes:
-                self._error = self._truncated(f"{nbytes}")
-        except Exception as error:
-            # The call that waits for this receive raises the error; another call may have polled.
-            self._refuse(error)
+            if self._refusal is None:
+                if self._request and not self._request.Test(status):
+                    return False
+                is_cancelled = self._is_cancelling and status.Is_cancelled()
+                nbytes = self._message_nbytes
+                # Below, the status gets the length of the data. A handler of a signal may end this poll behind that.
+                if nbytes is None:
+                    nbytes = self._message_nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)
+                if self._probed is not None and not is_cancelled:
+                    self._probed.set_origin(status)
+                envelope = self.envelope = unpack(self._message, nbytes)
+                if envelope is not None:
+                    nbytes, self.clock = envelope.nbytes, envelope.clock
+                    if envelope.clock > postbox.clock.now:
+                        postbox.clock.observe(envelope.clock)
+                    if envelope.answer or envelope.sender.node != postbox.sender.node:
+                        self._meet(envelope)
+                self._nbytes = nbytes
+                status.Set_elements(MPI.BYTE, min(nbytes, capacity_nbytes))
+                if nbytes > capacity_nbytes:
+                    self._error = self._truncated(f"{nbytes}")
+        except MPI.Exception as error:
+            self._refusal = error
+        except BaseException as error:
+            # Another call may be polling, so keep the error for the call that waits for this receive.
+            self._refusal = own_error(error)
+            if self._refusal is None:
+                raise
+        if self._refusal is not None:
+            self._refuse(self._refusal)
         self.has_arrived = True
         return True
 
     def _meet(self, envelope: Envelope) -> None:
-        """Record a sender of another node. Confirm on request that its memory is mapped."""
+        """Record a sender on another node; confirm mapped bounce memory if requested."""
         if envelope.sender.node != self.postbox.sender.node:
             self.endpoint.peers.far.add(self.status.source)
         if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
@@ -154,15 +168,17 @@ class Arrival(OpenReceive):
     def _refuse(self, error: Exception) -> None:
         """Keep the error for the call that waits for this receive.
 
-        MPI truncates only messages that contain their data.
+        MPI reports truncation only for messages that contain their data.
         """
+        if self._probed is not None:
+            self._probed.set_origin(self.status)
         if not isinstance(error, MPI.Exception):
             self._error = error
         elif error.Get_error_class() == MPI.ERR_TRUNCATE:
             self._error = self._truncated("more")
         else:
             self._error = self.endpoint.explained(error, self.plan.operation)
-        # A receive from any rank stays open in MPI when some rank has failed.
+        # After a failure of some rank, a receive from MPI.ANY_SOURCE stays open in MPI.
         if self._request:
             self._request.Cancel()
             with suppress(MPI.Exception):

@@ -1,4 +1,4 @@
-"""A communicator's state for messages: its endpoint, and messages found by probes."""
+"""A communicator's state for messages: its endpoint, and probed messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .. import backends
 from ..backends import Device
 from ..launch import kernels
 from ..requests.open_receives import LOCK
+from ..team.attachment import Attachment
 from ..team.base import Base
-from ..team.state import Attachment, state_of
+from ..team.state import state_of
 from ..team.team import Team
 from .endpoint import Endpoint
 from .partitioned.contacts import Contacts
@@ -33,12 +34,14 @@ class _Attachment(Attachment):
     endpoint : Endpoint or None
         None before the first message, and after the communicator has been freed.
     prepared : Endpoint or None
-        The endpoint for the first message, if it was made before.
+        The endpoint for the first message, if created before it.
     probed : ProbedMessages
     contacts : Contacts or None
-        None before the first partitioned request or receive of any tag.
+        None before the first partitioned request or receive with MPI.ANY_TAG.
     letters : Letters or None
         None before the first endpoint.
+    late : Endpoint or None
+        The endpoint of receives that are under way when the communicator is freed. None before the first of them.
     """
 
     is_of_messages = True
@@ -49,18 +52,19 @@ class _Attachment(Attachment):
         self.probed = ProbedMessages()
         self.contacts: Contacts | None = None
         self.letters: Letters | None = None
+        self.late: Endpoint | None = None
 
     @property
     def _made(self) -> Endpoint | None:
         return self.endpoint or self.prepared
 
     def join(self, team: Team) -> None:
-        """Let messages use the team's windows from now on."""
+        """Use the team's windows for messages from now on."""
         if self._made is not None:
             self._made.team = team
 
     def is_idle(self) -> bool:
-        """Return whether there have been no messages of device arrays."""
+        """Return whether the communicator has had no messages of device arrays."""
         return self.endpoint is None and not self.probed.are_held
 
     def drain(self) -> None:
@@ -75,7 +79,7 @@ class _Attachment(Attachment):
 
     def close(self) -> None:
         """Release the endpoint. It lasts until its messages in flight have ended."""
-        # Messages that are under way need the communicator until both ends have met.
+        # Partitioned messages need the communicator until both ends have exchanged addresses.
         if self._made is not None:
             self._made.partitioned.meet()
         self._release()
@@ -103,10 +107,10 @@ class _Attachment(Attachment):
 
 
 class MessageBase(Base):
-    """Base of the classes whose methods send and receive."""
+    """Base class of the classes whose methods send and receive."""
 
     known: Any = None  # the cached `_Attachment`
-    #: Sources from which a receive or probe of any tag may begin; see `guard`.
+    #: Sources for which receives and probes with MPI.ANY_TAG are prepared; see `guard`.
     guarded: Collection[int] = frozenset()
 
     @property
@@ -123,7 +127,7 @@ class MessageBase(Base):
 
     @property
     def contacts(self) -> Contacts:
-        """First messages of partitioned requests. Not collective."""
+        """The first messages of partitioned requests. Not collective."""
         own = self._messages
         with LOCK:
             if own.contacts is None:
@@ -131,9 +135,9 @@ class MessageBase(Base):
             return own.contacts
 
     def guard(self, source: int) -> None:
-        """Let later receives and probes of any tag match no message of the library.
+        """Keep later receives and probes with MPI.ANY_TAG from matching internal messages.
 
-        Call it before each of them, unless `guarded` has the source.
+        Call it before each of them, unless `guarded` contains the source.
         """
         self.contacts.guard(source)
         self.guarded = self.contacts.guarded
@@ -149,6 +153,21 @@ class MessageBase(Base):
             own.endpoint, own.prepared = own.prepared or self._new_endpoint(), None
         return own.endpoint
 
+    @property
+    def lasting_endpoint(self) -> Endpoint:
+        """The endpoint for a receive under way, also after the communicator was freed."""
+        own: _Attachment | None = self.known
+        if own is not None and own.endpoint is not None:
+            return own.endpoint
+        if self and (self._state is None or self._state.current):
+            return self.endpoint
+        with LOCK:
+            own = self.known = own or _Attachment()
+            if own.late is None:
+                # A receive needs no communicator of MPI any more, once its message is matched.
+                own.late = Endpoint(MPI.COMM_SELF, backends.select())
+            return own.late
+
     def _new_endpoint(self) -> Endpoint:
         mpi_bootstrap.check_launch(cast(MPI.Intracomm, self))
         state = state_of(self)
@@ -161,10 +180,10 @@ class MessageBase(Base):
         return endpoint
 
     def prepare_messages(self) -> None:
-        """Make the endpoint before a collective whose kernel waits.
+        """Create the endpoint before a collective whose kernel waits.
 
-        On devices where loading waits for running kernels, a later endpoint would wait for the collective. A stream
-        under capture allows no allocation, and its kernels do not run now.
+        If loading kernels waits for running kernels, an endpoint created later would wait for the collective. In a
+        capture this does nothing: nothing can be allocated, and no kernel runs now.
         """
         device, own = backends.select(), self._messages
         if device.loads_beside_kernels or own.endpoint or own.prepared or self.size == 1:
@@ -173,7 +192,7 @@ class MessageBase(Base):
             own.prepared = self._new_endpoint()
 
     def _device_of_team(self) -> Device:
-        # Kernels that wait are launched next; MPI must progress meanwhile.
+        # Kernels that wait are launched next, and MPI must make progress meanwhile.
         PROGRESS.get()
         device = super()._device_of_team()
         if self.size > 1:

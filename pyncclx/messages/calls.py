@@ -1,4 +1,4 @@
-"""MPI's sends and receives of device arrays, by `Outgoing` and `Incoming`."""
+"""MPI's sends and receives of device arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpi4py import MPI
 from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
-from ..requests.status import copy_status, status_of_no_source
+from ..requests.status import check_status, copy_status, status_of_no_source
 from .base import MessageBase
 from .pending import emit, end_call, message_request
 from .plan import NOTHING, place_of, planned, stream_of
@@ -23,7 +23,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def sending(of_host: _Method) -> _Method:
-    """Make a method that sends accept device arrays; `of_host` serves host arrays."""
+    """Make a sending method accept device arrays; `of_host` serves host arrays."""
     operation = of_host.__name__
     blocks = operation in ("Send", "Ssend")
 
@@ -77,6 +77,8 @@ def receiving(of_host: _Method) -> _Method:
         plan = planned(comm, "Recv", buf, source, tag, writable=True)
         if plan is None:
             return of_host(comm, buf, source, tag, status)
+        if status is not None:
+            check_status(status)
         if began is not None:
             events.start("Recv", began, comm)
         incoming = None
@@ -88,7 +90,7 @@ def receiving(of_host: _Method) -> _Method:
                 incoming.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan))
                 incoming.finish(incoming.stream)
             except BaseException:
-                incoming.leave()
+                incoming.leave(status)
                 raise
             if status is not None:
                 copy_status(status, incoming.status)
@@ -142,11 +144,11 @@ def receive_matched(
     buf: Any,
     status: MPI.Status | None = None,
 ) -> Request | None:
-    """Receive a matched message into a device array, by Recv; begin to, by Irecv."""
+    """Receive, or begin to receive (Irecv), a matched message into a device array."""
     began = events.begin(operation, comm) if events.listeners else None
-    plan, endpoint = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True), comm.endpoint
+    plan = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True, is_matched=True)
     assert plan is not None
-    incoming, request = Incoming(), None
+    endpoint, incoming, request = comm.lasting_endpoint, Incoming(), None
     try:
         incoming.begin(comm, endpoint, plan, buf, stream_of(endpoint, plan), message, probed)
         if operation == "Irecv":
@@ -154,7 +156,7 @@ def receive_matched(
         else:
             incoming.finish(incoming.stream)
     except BaseException:
-        incoming.leave()
+        incoming.leave(status)
         raise
     if request is None:
         if status is not None:

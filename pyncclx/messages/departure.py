@@ -1,4 +1,4 @@
-"""The first half of a send: choose the transport, and send the envelope by MPI."""
+"""First half of a send: choose the transport, and send the envelope by MPI."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .persistent.channels import Outlet
 from .plan import Plan
 from .typed import TypedBuffer
 
-#: The MPI call that sends the envelope, by whether the send is synchronous.
+#: The MPI call that sends the envelope; the key says whether the send is synchronous.
 STARTS: dict[bool, Callable[..., MPI.Request]] = {False: MPI.Comm.Isend, True: MPI.Comm.Issend}
 
 
 class Departure:
-    """A send up to its envelope; `Outgoing` in `send.py` does the rest.
+    """A send up to its envelope; `Outgoing` in `send.py` completes it.
 
-    A short message is copied to a slot; if no slot is free, MPI transfers its data. A long one is offered: its receiver
-    reads the buffer. The envelope of a persistent request's message describes its channel, too. Between nodes messages
-    have no envelope. Without a communicator MPI sends nothing, and the caller transfers `message`.
+    A short message is copied to a slot; if no slot is free, MPI transfers its data. A long message is offered: its
+    receiver reads the buffer. The envelope of a persistent request's message also describes the channel. Between nodes
+    messages have no envelope. Without a communicator MPI sends nothing, and the caller transfers `message`.
 
     Attributes
     ----------
@@ -44,13 +44,13 @@ class Departure:
     is_copied : bool
         Whether a kernel copies the data to a slot.
     is_settled : bool
-        Whether `finish` has nothing to do for its own stream.
+        Whether `finish` has nothing to do for the message's own stream.
     """
 
     put, is_inline, is_copied, is_sent, clock = b"", False, False, False, 0
     _entry = 0
     _offered: int | None = None  # place of an offered message, until it is complete
-    _request = MPI.REQUEST_NULL  # MPI.REQUEST_NULL itself until MPI's request is known
+    _request = MPI.REQUEST_NULL  # MPI.REQUEST_NULL until MPI's request is known
 
     def begin(
         self,
@@ -70,7 +70,7 @@ class Departure:
         self.is_settled = plan.is_free_at_once
         self._channel, postbox, ring = channel, endpoint.postbox, endpoint.ring
         self.postbox, clock = postbox, postbox.clock
-        # Inlined from `LamportClock.next`, because each message comes here.
+        # Inlined from `LamportClock.next`, because this runs for each message.
         with LOCK:
             clock.now = self.clock = clock.now + 1
         if ring is not None and plan.is_free_at_once:
@@ -95,7 +95,7 @@ class Departure:
                 spec = [self.message, MPI.BYTE]
             if comm is not None:
                 start = STARTS[plan.is_synchronous]
-                # Python runs signal handlers after a call, so none comes between this and MPI's call.
+                # Python runs signal handlers after calls, so none runs between this assignment and MPI's call.
                 self.is_sent = True
                 self._request = start(comm, spec, plan.rank, plan.tag)
         except MPI.Exception as error:
@@ -122,7 +122,7 @@ class Departure:
         return envelope if self._channel is None else self._channel.described(envelope)
 
     def _offer(self) -> bytes | None:
-        """Return the packed envelope of an offer; None without place or shareable memory."""
+        """Return an offer's packed envelope; None without a place or shareable memory."""
         located = self._located()
         if located is None:
             return None
@@ -137,9 +137,9 @@ class Departure:
         return envelope._replace(place=place).pack()
 
     def _located(self) -> tuple[Envelope, Exported | None] | None:
-        """Return an envelope that locates the buffer, and its export unless in a window.
+        """Return an envelope that locates the buffer, and the export unless in a window.
 
-        None if the memory cannot be shared.
+        Return None if the memory cannot be shared.
         """
         address, team = self.buffer.address, self.endpoint.team
         window = team.windows.at(address) if team else None
@@ -157,7 +157,7 @@ class Departure:
     def _inline(self, answer: int = 0) -> Any:
         """Return a message for MPI that holds envelope and data.
 
-        With `answer` the receiver answers if it can map the bounce memory.
+        With `answer`, the receiver answers if it can map the bounce memory.
         """
         self.is_inline = True
         self.endpoint.peers.introduce(self.peer)
@@ -174,7 +174,7 @@ class Departure:
         return message
 
     def _data_alone(self) -> memoryview:
-        """Return the data alone as MPI's message, for a rank that cannot map this memory."""
+        """Return the data as MPI's message, for a rank that cannot map this memory."""
         self.is_inline = True
         device, nbytes = self.endpoint.device, self.plan.nbytes
         message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)

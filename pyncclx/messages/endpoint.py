@@ -1,32 +1,29 @@
-"""The endpoint of a communicator's messages: checks, launches and kernels' errors."""
+"""A communicator's endpoint for messages: checks, launches and kernels' errors."""
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any
 
 from mpi4py import MPI
 
 from mpi_bootstrap import Topology
-from mpi_bootstrap.presence import Note
 
 from ..arrays.vectors import integer
 from ..backends import Device, Function
-from ..errors import Aborted, MPIError, PeerTimeout
-from ..memory import error_words
+from ..errors import Aborted, MPIError, PeerTimeout, out_of_range
+from ..failures import kernel_errors, ulfm
+from ..failures.comm_failures import CommFailure, Monitored, ended_by
+from ..failures.detector import DETECTOR
+from ..failures.policy import explained
 from ..recording.calls import Calls
 from ..recording.failures import noted
-from ..recovery import ulfm
-from ..recovery.detector import DETECTOR
-from ..recovery.losses import Loss
-from ..recovery.meetings import explained
 from ..requests import late
 from ..requests.open_receives import LOCK
 from ..system import settings
-from ..system.bounded import BoundedCache
+from ..system.process import BoundedCache
 from ..team.kept import UsedStreams
 from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
@@ -39,7 +36,7 @@ from .partitioned.letters import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
 
-#: Names of the methods; their indices are in error records.
+#: Names of the methods; error records contain their indices.
 OPERATIONS = (
     *("Send", "Ssend", "Isend", "Issend", "Recv", "Irecv"),
     *("Sendrecv", "Sendrecv_replace", "Isendrecv", "Isendrecv_replace"),
@@ -49,11 +46,11 @@ OPERATIONS = (
 _serials = itertools.count(1)
 
 
-class Endpoint:
+class Endpoint(Monitored):
     """One communicator's state for messages; each rank makes its own.
 
-    It lasts until its communicator has been freed and its last message is complete, which may be later.
-    Kernels take a `Team` of one rank, of which they use only the error record and the timeout.
+    It lasts until its communicator has been freed and its last message is complete, which may be later. Kernels get a
+    `Team` of one rank, of which they use only the error record and the timeout.
 
     Attributes
     ----------
@@ -65,7 +62,7 @@ class Endpoint:
     team : Team or None
         The communicator's team, once it has one; messages use its windows.
     caller : Caller
-        The communicator's stream and whether its calls block.
+        The communicator's stream, and whether its calls block.
     watch : Watch
         Error record.
     teams : dict of str to bytes
@@ -74,21 +71,17 @@ class Endpoint:
     calls : Calls or None
         Records messages, in `ring`.
     timeout_s : float
-        PYNCCLX_TIMEOUT, read when the endpoint was made.
+        PYNCCLX_TIMEOUT when the endpoint was created.
     failure : Exception or None
-        Raised by every call after a wait in MPI has timed out.
+        The exception that every call raises after a wait in MPI has timed out.
     peers : Peers
     plans : dict
         Cached plans by the keys of their arguments.
     broken : set of (int, int)
         Rank and clock of messages whose data never arrived.
-    id, uids, comm, world_ranks, loss
-        See `recovery.losses.Watched`. The detector asks only MPI, and includes failures found in MPI.COMM_WORLD.
-    """
 
-    id: bytes = b""
-    uids: Sequence[bytes] = ()
-    comm: MPI.Comm | None
+    The detector asks only MPI for its failed ranks, and includes failures found in MPI.COMM_WORLD.
+    """
 
     def __init__(
         self,
@@ -107,7 +100,7 @@ class Endpoint:
         self.team: Team | None = None
         self.calls, self.ring = calls, None if calls is None else calls.ring
         self.caller: Caller = ANY_CALLER
-        self.watch = device.allocate_watch(error_words.NBYTES)
+        self.watch = device.allocate_watch(kernel_errors.WORDS_NBYTES)
         header = self.postbox.bounce.headers.take()
         self.timeout_s = settings.TIMEOUT.get()
         self.failure: Exception | None = None
@@ -117,7 +110,6 @@ class Endpoint:
         self.plans: BoundedCache[Hashable, Any] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds()
-        self.loss: Loss | None = None
         self.senders: dict[int, Sender] = {}  # rank to sender whose data kernels here have fetched
         self.broken: set[tuple[int, int]] = set()
         if comm.size > 1 or isinstance(comm, MPI.Intercomm):
@@ -126,7 +118,7 @@ class Endpoint:
 
     @cached_property
     def order(self) -> LaunchOrder:
-        """The order of persistent requests' launches that graphs capture."""
+        """The order of persistent requests' launches in captures."""
         return LaunchOrder(self.device)
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
@@ -156,33 +148,36 @@ class Endpoint:
         self.check()
 
     def check(self) -> None:
-        """Raise a recorded error: a kernel's, a send's or, once, the monitor thread's."""
+        """Raise a recorded error: of a kernel, a send or, once, the monitor thread."""
         if self.watcher.failure is not None:
             self.postbox.receives.check()
         if late.INTERRUPTED:
             late.raise_kept()
         if self.failure is not None:
             raise noted(self.failure)
-        if not self.watch.array[error_words.FAILURE]:
+        if not self.watch.array[kernel_errors.FAILURE]:
             return
-        record = error_words.read(self.watch)
-        if record.failure == error_words.LOST or (self.loss is not None and self.loss.note is not None):
-            raise noted(self._take_loss())
+        record = kernel_errors.read_words(self.watch)
+        if record.failure == kernel_errors.LOST or (
+            self.comm_failure is not None and self.comm_failure.note is not None
+        ):
+            raise noted(self._take_failure())
         operation = f"{OPERATIONS[record.operation]} with tag {record.channel}"
-        if record.failure == error_words.ABORTED:
+        if record.failure == kernel_errors.ABORTED:
             raise noted(Aborted(f"{operation}: rank {self.rank} was made to stop waiting for rank {record.peer}"))
         raise noted(PeerTimeout(operation, record.epoch, self.rank, record.peer, record.expected, record.seen))
 
     # Ranks that fail
 
-    def lose(self, loss: Loss) -> None:
+    def fail(self, failure: CommFailure) -> None:
         """End the waits of kernels for failed ranks; all waits after a revocation."""
-        before = () if self.loss is None else self.loss.ranks
-        self.loss = loss if len(loss.ranks) > len(before) or loss.note is not None else self.loss
-        if loss.note is not None:
+        before = () if self.comm_failure is None else self.comm_failure.ranks
+        if len(failure.ranks) > len(before) or failure.note is not None:
+            self.comm_failure = failure
+        if failure.note is not None:
             self.abort()
-            self.watch.array[error_words.FAILURE] = error_words.LOST
-        for rank in set(loss.ranks).difference(before):
+            self.watch.array[kernel_errors.FAILURE] = kernel_errors.LOST
+        for rank in set(failure.ranks).difference(before):
             sender, broken = self.senders.get(rank), frozenset[int]()
             bounce = self.postbox.opened.bounce_address(sender) if sender is not None else None
             if sender is not None and bounce is not None:
@@ -190,11 +185,11 @@ class Endpoint:
             self.broken.update((rank, clock) for clock in broken)
             self.postbox.bounce.end_sends(self.peers.numbers[rank])
             if self.partitioned.let_go(rank) or broken:
-                self.watch.array[error_words.FAILURE] = error_words.LOST
+                self.watch.array[kernel_errors.FAILURE] = kernel_errors.LOST
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether no partitioned message is active; those may wait for peers' later calls."""
+        """Whether no partitioned message is active, which may wait for peers' later calls."""
         return not self.partitioned.are_active()
 
     def may_launch(self) -> bool:
@@ -208,36 +203,33 @@ class Endpoint:
 
     def give_up(self, kind: str) -> None:
         """End the waits of kernels here. Other ranks raise when they wait for this one."""
-        self.lose(Loss(note=Note(self.id, kind, self.rank, -1, 0, 0, 0, time.monotonic_ns(), "")))
+        self.fail(ended_by(self.rank, kind, group=self.id))
 
-    def given_up(self) -> None:
-        """Return None: a wait for a message that timed out concerns no other rank."""
-
-    def _take_loss(self) -> Exception:
+    def _take_failure(self) -> Exception:
         """Return the exception for lost messages; clear it if other ranks continue."""
-        assert self.loss is not None
-        if self.loss.note is None:
+        assert self.comm_failure is not None
+        if self.comm_failure.note is None:
             self.broken.clear()
-            self.watch.array[error_words.FAILURE] = 0
-        return self.loss.exception("a message")
+            self.watch.array[kernel_errors.FAILURE] = 0
+        return self.comm_failure.exception("a message")
 
     def failure_of(self, rank: int, operation: str) -> Exception | None:
         """Return the exception if a rank or the communicator has failed, else None."""
-        loss = self.loss
-        if loss is None or not (rank in loss.ranks or loss.note is not None):
+        failure = self.comm_failure
+        if failure is None or not (rank in failure.ranks or failure.note is not None):
             return None
-        return loss.exception(operation)
+        return failure.exception(operation)
 
     def check_peer(self, operation: str, rank: int) -> None:
         """Raise the failure of a rank or of the communicator, if any."""
-        error = None if self.loss is None else self.failure_of(rank, operation)
+        error = None if self.comm_failure is None else self.failure_of(rank, operation)
         if error is not None:
             raise noted(error)
 
     def check_data(self, operation: str, rank: int, clock: int) -> None:
         """Raise if the data of a message never arrived because its sender failed."""
         if (rank, clock) in self.broken:
-            self._take_loss()
+            self._take_failure()
             self.check_peer(operation, rank)
 
     def explained(self, error: MPI.Exception, operation: str) -> Exception:
@@ -253,13 +245,13 @@ class Endpoint:
     # Arguments
 
     def check_send(self, operation: str, dest: Any, tag: Any) -> tuple[int, int]:
-        """Return `dest` and `tag` as integers; raise errors of arguments and of ranks."""
+        """Return `dest` and `tag` as integers; raise for bad arguments and failed ranks."""
         dest, tag = self._checked(operation, "dest", dest, tag, is_wild=False)
         self.check_peer(operation, dest)
         return dest, tag
 
     def check_receive(self, operation: str, source: Any, tag: Any) -> tuple[int, int]:
-        """Return `source` and `tag` as integers or wildcards; raise errors of arguments."""
+        """Return `source` and `tag` as integers or wildcards; raise for bad arguments."""
         return self._checked(operation, "source", source, tag, is_wild=True)
 
     def _checked(self, operation: str, name: str, rank: Any, tag: Any, *, is_wild: bool) -> tuple[int, int]:
@@ -268,10 +260,11 @@ class Endpoint:
             rank, tag = integer(rank), integer(tag)
         if not (0 <= rank < self.size or rank == MPI.PROC_NULL or (is_wild and rank == MPI.ANY_SOURCE)):
             others = ", MPI.ANY_SOURCE or MPI.PROC_NULL" if is_wild else ", or MPI.PROC_NULL"
-            raise MPIError(MPI.ERR_RANK, f"{operation}: {name} is {rank}; {self._ranks}{others}")
+            raise out_of_range(MPI.ERR_RANK, rank, f"{operation}: {name} is {rank}; {self._ranks}{others}")
         if not (0 <= tag <= self.highest_tag or (is_wild and tag == MPI.ANY_TAG)):
             others = ", or MPI.ANY_TAG" if is_wild else ""
-            raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}{others}")
+            text = f"{operation}: tag is {tag}; it can be 0 to {self.highest_tag}{others}"
+            raise out_of_range(MPI.ERR_TAG, tag, text)
         if tag == self._contact_tag:
             raise MPIError(MPI.ERR_TAG, f"{operation}: tag is {tag}, which this library uses itself; use another one")
         return rank, tag

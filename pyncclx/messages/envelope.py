@@ -1,6 +1,6 @@
 """The envelope: MPI matches and transfers it in place of a device array's data.
 
-It says where the receiver finds the data.
+It contains the location of the data.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ INLINE = 4  # behind the envelope, in the same message of MPI
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
 _HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the fields
 _FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # the fields of `Envelope`
-# Messages with envelopes have multiples of 32 bytes: whole numbers of elements of any datatype. MPICH ends the program
-# when a message to the same process has part of an element.
+# Messages with envelopes are multiples of 32 bytes long, so that they are whole numbers of elements of any datatype.
+# MPICH aborts if a message to the same process has a part of an element.
 ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
-# Lengths of messages with data differ by multiples of this. Few of the program's own messages have such a length.
+# Messages with data have lengths that differ by multiples of this. Few of the program's own messages have such a
+# length.
 STEP_NBYTES = 256
 
 
 @dataclass(frozen=True)
 class Sender:
-    """The sending process, described alike in all its envelopes.
+    """The sending process; this description is the same in all its envelopes.
 
     Attributes
     ----------
     uid : bytes
         Identifies the process.
     node : bytes
-        Identifies its node (`mpi_bootstrap.node_identity`): memory can be shared inside one only.
+        Identifies its node (`mpi_bootstrap.node_identity`). Memory can be shared inside a node only.
     bounce_handle : bytes
-        Opens its bounce memory, which has `bounce_nbytes`.
+        Handle to open its bounce memory, which is `bounce_nbytes` long.
     socket : bytes
-        Address of the socket that receives answers, see `peers.py`.
+        Address of the socket that receives answers; see `peers.py`.
     token : bytes
         Proves that an answer is genuine.
     """
@@ -72,7 +73,7 @@ class Envelope(NamedTuple):
     transport : int
         EMPTY, EAGER, OFFERED, WINDOW or INLINE.
     clock : int
-        Larger than the clocks of all messages that causally precede this one; unique among its sender's messages.
+        Larger than the clocks of all messages that causally precede this one, and unique among its sender's messages.
     nbytes : int
         Length of the data.
     place : int
@@ -88,10 +89,10 @@ class Envelope(NamedTuple):
     identity : int
         Distinguishes the allocation from earlier ones at the same address (OFFERED).
     allocation_nbytes, handle : int, bytes
-        Length and handle to open the allocation by (OFFERED).
+        Length of the allocation, and handle to open it (OFFERED).
     channel : int
         Number of a persistent request's channel in the process; 0: no channel. If the channel has slots, `allocation`
-        to `handle` locate them, whatever the transport is; otherwise they locate the buffer.
+        to `handle` locate the slots, for every transport; otherwise they locate the buffer.
     channel_place : int
         Place of the channel's words in the bounce memory.
     channel_offset, channel_stride : int
@@ -134,7 +135,7 @@ class Envelope(NamedTuple):
         return Envelope(*self[:7], *other[7:12], *self[12:])
 
     def _without_slots(self) -> Envelope:
-        """Return a copy without a channel with slots, whose fields the data needs."""
+        """Return a copy without the channel's slots, because the data needs their fields."""
         return self._replace(channel=0, channel_stride=0) if self.channel_stride else self
 
     @property
@@ -157,7 +158,7 @@ def eager(
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
-#: Return the sender of an envelope and the number of its channel, by which channels differ.
+#: Return sender and channel number of an envelope, which identify the channel.
 channel_of: Callable[[Envelope], tuple[Sender, int]] = operator.attrgetter("sender", "channel")
 #: The fields of an envelope from `allocation` on.
 Channel = tuple[int, int, int, bytes, int, int, int, int]
@@ -187,5 +188,5 @@ def inline_nbytes(nbytes: int) -> int:
 
 
 def may_be_envelope(nbytes: int) -> bool:
-    """Whether an MPI message of this length may begin with an envelope."""
+    """Return whether an MPI message of this length may begin with an envelope."""
     return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % STEP_NBYTES == 0

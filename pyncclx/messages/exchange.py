@@ -1,4 +1,4 @@
-"""Calls that send one device array and receive another, as Sendrecv does."""
+"""Calls that send one device array and receive another, such as Sendrecv."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from .. import events
 from ..arrays.buffers import Buffer
+from ..requests.completing import has_come
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
@@ -35,15 +38,15 @@ def exchange(
         try:
             if incoming is not None:
                 incoming.finish(incoming.stream)
-        except Exception:
+        except BaseException as error:
             # The program may overwrite the buffer next.
-            if waited is not None:
+            if waited is not None and own_error(error) is not None:
                 waited.finish(waited.stream)
             raise
         if waited is not None:
             waited.finish(waited.stream)
     except BaseException:
-        _leave(incoming, outgoing)
+        _leave(incoming, outgoing, status)
         raise
     if status is not None:
         copy_status(status, incoming.status if incoming else status_of_no_source())
@@ -87,9 +90,9 @@ def _begin(
     *,
     at_once: bool = False,
 ) -> None:
-    """Begin the receive and the send; they are None on a side with MPI.PROC_NULL.
+    """Begin the receive and the send; return None for a side with MPI.PROC_NULL.
 
-    With `at_once` the caller waits for the receive next. If its message arrives soon, one kernel copies both messages.
+    With `at_once`, the caller waits for the receive next. If its message arrives soon, one kernel copies both messages.
     """
     if began is not None:
         events.start(operation, began, comm)
@@ -107,10 +110,10 @@ def _begin(
         outgoing.signal_ready()
 
 
-def _leave(incoming: Incoming | None, outgoing: Outgoing | None) -> None:
-    """Leave the messages of a call that has raised."""
+def _leave(incoming: Incoming | None, outgoing: Outgoing | None, status: MPI.Status | None = None) -> None:
+    """Let the messages of a call that has raised complete by themselves."""
     if incoming is not None:
-        incoming.leave()
+        incoming.leave(status)
     if outgoing is not None:
         outgoing.leave()
 
@@ -118,7 +121,7 @@ def _leave(incoming: Incoming | None, outgoing: Outgoing | None) -> None:
 def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Side:
     """Copy a buffer, and return the side that sends the copy.
 
-    The message that arrives may overwrite the buffer before the other rank has read it.
+    A copy is needed because the received message may overwrite the buffer before the other rank has read it.
     """
     endpoint = comm.endpoint
     dest, tag = endpoint.check_send(operation, dest, tag)
@@ -139,7 +142,7 @@ def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> 
 
 
 class _Exchange(Work):
-    """A receive and a send that are waited for together."""
+    """A receive and a send that complete together."""
 
     def __init__(self, receiving: MPI.Request, sending: MPI.Request) -> None:
         self._receiving, self._sending, self._status = receiving, sending, MPI.Status()
@@ -152,15 +155,15 @@ class _Exchange(Work):
     def finish(self) -> None:
         self.active = False
         try:
-            # A second wait would return an empty status.
+            # Do not wait twice, because a second wait would return an empty status.
             if self._receiving:
                 self._receiving.Wait(self._status)
         finally:
             self._sending.Wait()
 
     def is_over(self) -> bool:
-        # A list, not `and`: each call progresses its message.
-        return all([self._receiving.Get_status(), self._sending.Get_status()])
+        # Call both, because each call makes progress for its message.
+        return all([has_come(self._receiving), has_come(self._sending)])
 
     def fill(self, status: MPI.Status) -> None:
         copy_status(status, self._status)
@@ -172,7 +175,7 @@ class _Exchange(Work):
                 request.Free()
 
     def drop(self) -> None:
-        """Have both messages continue soon, without the request; a destructor calls this.
+        """Let both messages continue without the request; a destructor calls this.
 
         A copy of the handle may still complete both. MPI itself progresses messages of host arrays.
         """

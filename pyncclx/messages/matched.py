@@ -1,4 +1,4 @@
-"""Matched messages (`Mprobe`). Kernels receive them if possible, else MPI."""
+"""Matched messages (`Mprobe`); kernels receive them if possible, otherwise MPI."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .. import events
 from ..arrays import places
 from ..arrays.places import on_host
 from ..errors import NotSupported
+from ..requests.status import check_status
 from ..staging import stage
 from ..staging.stand_ins import StandIn
 from . import calls
@@ -46,7 +47,7 @@ class Message(StandIn, MPI.Message):
     def __init__(
         self, message: MPI.Message | None = None, comm: MessageBase | None = None, probed: ProbedMessage | None = None
     ) -> None:
-        # Device arrays need an endpoint, which communicators of mpi4py do not have.
+        # Device arrays need an endpoint, which mpi4py's communicators do not have.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
         self._probed = probed
 
@@ -54,6 +55,8 @@ class Message(StandIn, MPI.Message):
         """Receive the message and return its Python object. As mpi4py's `recv`."""
         if self._probed is None:
             return _reusable(self, super()).recv(status)
+        if status is not None:
+            check_status(status)
         return receive_object(self._taken(self._probed), status)
 
     def irecv(self) -> MPI.Request:
@@ -105,11 +108,15 @@ class Message(StandIn, MPI.Message):
         comm, probed, own = self._comm, self._probed, _reusable(self, super()).Recv
         if comm is None or self == MPI.MESSAGE_NO_PROC:
             return own(buf, status)
+        if status is not None:
+            check_status(status)
 
         def receive(buf: Any, status: MPI.Status | None) -> None:
-            own(buf, status)
-            if probed is not None:
-                probed.set_origin(status)
+            try:
+                own(buf, status)
+            finally:  # also for a message that is too long
+                if probed is not None:
+                    probed.set_origin(status)
 
         if self._received("Recv", receive, buf, status) is _ON_HOST:
             host_receive.receive(comm, receive, (buf,), buf, status)

@@ -1,6 +1,6 @@
-"""Start of MPI's transfer of a message.
+"""Specify a message's memory for MPI's transfer.
 
-A message may have more bytes than an int can count, or than the receive buffer.
+A message may be longer than an int can count, or than the receive buffer.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from .envelope import ENVELOPE_NBYTES
 
 # Bytes between an envelope and its data in the sender's memory. They are not sent.
 GAP_NBYTES = 64 - ENVELOPE_NBYTES % 64
-# The longest message sent in one part. Open MPI does not overrun the receive buffer with it: see `two_part_datatype`.
+# Longest message sent in one part. Open MPI does not overrun the receive buffer with it; see `two_part_datatype`.
 _SHORT_NBYTES = 1 << 10
 _MOST_KEPT = 64  # datatypes
 _INT_MAX = (1 << 31) - 1
 _BLOCK_NBYTES = 1 << 20
-#: A communicator of this process alone. Hold `LOCK` until what was sent on it has been matched.
+#: A communicator of this process only. Hold `LOCK` until messages sent on it have been matched.
 ITSELF = PerProcess(lambda: mpi_bootstrap.same_ranks(MPI.COMM_SELF), lasting=True)
-# Cached datatypes. The key is the length of the message.
+# Cached datatypes, by the length of the message.
 _KEPT: dict[int, MPI.Datatype] = held({})
 
 
 def received_spec(memory: memoryview) -> tuple[list[Any], MPI.Datatype | None]:
     """Return mpi4py's specification of memory for a message of any length.
 
-    Free the second item, if it is not None, once MPI has begun the receive.
+    Free the second item, if not None, once MPI has begun the receive.
     """
     return _spec(memory, None if len(memory) <= _INT_MAX else two_part_datatype(len(memory), 0))
 
@@ -39,8 +39,8 @@ def received_spec(memory: memoryview) -> tuple[list[Any], MPI.Datatype | None]:
 def sent_spec(message: Any) -> tuple[list[Any], MPI.Datatype | None]:
     """Return mpi4py's specification of a message to send.
 
-    An array has a gap of `GAP_NBYTES` after the first `ENVELOPE_NBYTES`, which is not sent. Free the second item, if it
-    is not None, once MPI has begun the send.
+    An array has a gap of `GAP_NBYTES` after the first `ENVELOPE_NBYTES`, which is not sent. Free the second item, if
+    not None, once MPI has begun the send.
     """
     if isinstance(message, np.ndarray) and len(message) <= _SHORT_NBYTES:
         message = bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
@@ -64,10 +64,10 @@ def _kept_datatype(nbytes: int) -> MPI.Datatype | None:
 def two_part_datatype(nbytes: int, gap_nbytes: int = GAP_NBYTES) -> MPI.Datatype:
     """Create the datatype of an envelope and its data in `nbytes` of memory.
 
-    Open MPI 5.0 copies a contiguous message of more than 4 KiB (1 KiB to the same process) in one piece. It does so
-    even if the receive buffer is too short, and reports the error after it has overwritten the receiver's heap. A
-    device array's message is longer than the array, so receives into host arrays of the array's length were affected.
-    A message in two parts is copied piece by piece, up to the end of the buffer.
+    Open MPI 5.0 copies a contiguous message of more than 4 KiB (1 KiB to the same process) in one piece, even if the
+    receive buffer is too short. It reports the error after it has overwritten the receiver's heap. A device array's
+    message is longer than the array, so this would affect receives into host arrays of the array's length. A message in
+    two parts is copied piece by piece, up to the end of the buffer.
     """
     begin = ENVELOPE_NBYTES + gap_nbytes
     blocks, rest = divmod(nbytes - begin, _BLOCK_NBYTES)

@@ -1,9 +1,10 @@
-"""The peers of a communicator: which share memory, which are on other nodes.
+"""A communicator's peers: which ones share memory, which are on other nodes.
 
-No collective call tells which ranks have opened this process's bounce memory. MPI transfers the first messages to a
-rank with their data, and they request an answer. The receiver opens the sender's bounce memory and, if that works,
-sends a datagram to the sender's socket. From then on kernels fetch the data from the sender's memory. A rank on another
-node, or in a container that cannot open the memory, never answers, and MPI transfers all its messages.
+There is no collective call that finds the ranks that have opened this process's bounce memory. Instead, MPI transfers
+the first messages to a rank with their data, and they request an answer. The receiver opens the sender's bounce memory
+and, if that works, sends a datagram to the sender's socket. From then on kernels fetch the data from the sender's
+memory. A rank on another node, or in a container that cannot open the memory, never answers, and MPI transfers all
+messages to it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TOKEN_NBYTES = 16
 
 
 class Peers:
-    """Ranks of a communicator, as seen by this process.
+    """The ranks of a communicator, from the view of this process.
 
     Parameters
     ----------
@@ -52,11 +53,11 @@ class Peers:
         self.numbers = [world if world >= 0 else (serial << 32) + rank for rank, world in enumerate(world_ranks)]
         self.readers: set[int] = set()
         self.far: set[int] = set()
-        # Ranks that have been sent an envelope of this process.
+        # Ranks to which this process has sent an envelope.
         self._introduced: set[int] = set()
 
     def is_reader(self, rank: int) -> bool:
-        """Whether a rank is known to have opened this process's bounce memory."""
+        """Return whether a rank is known to have opened this process's bounce memory."""
         if rank in self.readers:
             return True
         if self.is_far(rank) or not self._processes.has(self.numbers[rank]):
@@ -65,17 +66,17 @@ class Peers:
         return True
 
     def introduce(self, rank: int) -> None:
-        """Record that a rank is sent an envelope. The envelope names this process's node."""
+        """Record that a rank was sent an envelope, which identifies this process's node."""
         self._introduced.add(rank)
 
     def is_far(self, rank: int) -> bool:
-        """Whether a rank is known to be on another node. MPI then transfers the data."""
+        """Return whether a rank is known to be on another node: then MPI moves the data."""
         return rank in self.far or self._is_apart(rank)
 
     def are_far(self, rank: int) -> bool:
-        """Whether both ranks can know that they are on different nodes.
+        """Return whether both ranks know that they are on different nodes.
 
-        Messages between them then need no envelope.
+        If so, messages between them need no envelope.
         """
         return self._is_apart(rank) or (rank in self.far and rank in self._introduced)
 
@@ -87,14 +88,14 @@ class Peers:
 
 
 class Readers:
-    """The ranks that have opened this process's bounce memory (numbers: see `Peers`).
+    """The ranks, by `Peers.numbers`, that have opened this process's bounce memory.
 
     Attributes
     ----------
     name : bytes
         Address of the socket that receives answers.
     token : bytes
-        Random bytes with which a genuine answer begins.
+        Random bytes at the beginning of a genuine answer.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class Readers:
         self._numbers: set[int] = set()
 
     def add(self, number: int) -> None:
-        """Add a rank that needs no answer: this process itself."""
+        """Add a rank that needs no answer, because it is this process."""
         self._numbers.add(number)
 
     def has(self, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""The works of requests of sends and receives of device arrays; the ends of calls."""
+"""The work of message requests, and the ends of calls with messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests.failures import Failures
-from ..requests.request import Request
+from ..requests.request import Request, empty
 from ..requests.shown import show
 from ..requests.status import copy_status, fill_empty
 from ..requests.work import Wait, Work, together
@@ -24,7 +24,7 @@ from .typed import TypedBuffer
 
 
 def message_request(*messages: Any, status: MPI.Status | None = None) -> Request:
-    """Return a request for messages, and post those that are under way.
+    """Return a request for messages, and post those that have not ended.
 
     A request to or from MPI.PROC_NULL has no messages.
     """
@@ -33,27 +33,28 @@ def message_request(*messages: Any, status: MPI.Status | None = None) -> Request
             message.postbox.receives.post(message)
         elif not message.plan.is_free_at_once:
             message.post()
-    request, work = Request(), MessageWork()
+    request, work = empty(), MessageWork()
     work.messages, work.status, request._work = messages, status, work
     show((request,))
     return request
 
 
 def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: dict[Wait, None]) -> None:
-    """Finish requests of messages, and launch their waiting receives together."""
+    """Finish requests of messages, and launch their arrived receives together."""
     begun: list[tuple[int, MessageWork, Any]] = []
     receives: list[Incoming] = []
     messages: tuple[Any, ...] = ()
     try:
         for index, work in works.items():
             work.active = False
-            # Take the messages, so that no second thread completes them. Take them back if they have been abandoned.
+            # Take the messages out of the work, so that no second thread completes them. If they were abandoned, resume
+            # them.
             messages, work.messages = work.messages, ()
             if not messages:
                 try:
                     messages = work.taken_back()
-                except Exception as error:
-                    failures.add(error, index)
+                except BaseException as error:
+                    failures.add_own(error, index)
             for message in messages:
                 begun.append((index, work, message))
                 if isinstance(message, Incoming) and not message.launched:
@@ -68,7 +69,7 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
 
 
 def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits: dict[Wait, None]) -> None:
-    """Make the current stream wait for each message, even if others raise."""
+    """Make the current stream wait for each message, even if some raise."""
     endpoint = waited = None
     for index, work, message in begun:
         try:
@@ -81,7 +82,7 @@ def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits
             if stream is not message.stream or not message.is_settled or endpoint.broken:
                 message.finish(stream)
             if isinstance(message.buffer, TypedBuffer) and stream is not message.stream:
-                # The message's stream reuses the memory of the packed copy.
+                # The message's stream may reuse the memory of the packed copy.
                 device.order(stream, message.stream)
             if work.met and (message.envelope is None or channel_of(message.envelope) != work.met_channel):
                 work.met(message)
@@ -92,21 +93,21 @@ def _finish(begun: list[tuple[int, MessageWork, Any]], failures: Failures, waits
                     waits[StreamWait(endpoint, stream)], waited = None, stream
             elif caller.stream is not None:
                 message.keep_memory()
-        except Exception as error:
-            failures.add(error, index)
+        except BaseException as error:
+            failures.add_own(error, index)
 
 
 class MessageWork(Work):
-    """The work of a request of one message, or of a receive and a send.
+    """The work behind a request of one message, or of a receive and a send.
 
     Attributes
     ----------
     messages : tuple of Incoming and Outgoing
-        Messages under way; none to and from MPI.PROC_NULL.
+        Messages in flight; empty for MPI.PROC_NULL.
     status : MPI.Status or None
         Status of the receive.
     met : callable or None
-        Called with each message that has been finished, unless it is of the channel `met_channel`.
+        Called with each finished message, unless it belongs to the channel `met_channel`.
     met_channel : (Sender, int) or None
     """
 
@@ -132,7 +133,7 @@ class MessageWork(Work):
     def stream_of(self, message: Any) -> Any:
         """Return the stream that waits for a message whose array names a stream.
 
-        For PyTorch's tensors it is the message's own stream, else the current stream.
+        For PyTorch tensors it is the message's own stream, otherwise the current stream.
         """
         endpoint = message.endpoint
         return message.stream if message.buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)
@@ -143,7 +144,7 @@ class MessageWork(Work):
             return True
         messages[0].endpoint.check()
         messages[0].postbox.receives.launch_arrived()
-        # Ask all of them, because each `is_over` makes progress.
+        # Query all messages, because each `is_over` makes progress.
         over = [message.is_over() for message in messages]
         return all(over)
 
@@ -163,17 +164,17 @@ class MessageWork(Work):
     def abandon(self) -> None:
         """Let the messages complete without their request.
 
-        A copy of the handle may still complete them in a call. MPI may keep this object for ever, so it must not keep
-        the messages.
+        A copy of the handle may still complete them in a call. MPI may keep this object forever, so it must not refer
+        to the messages.
         """
-        # Set this first: `finish` in another thread must find the messages in one of the two attributes.
+        # Set this first, because `finish` in another thread must find the messages in one of the two attributes.
         self._abandoned = tuple(map(weakref.ref, self.messages))
         messages, self.messages = self.messages, ()
         for message in messages:
             message.abandon()
 
     def left(self) -> MessageWork:
-        """Return the work for copies of the abandoned handle. It keeps no message alive."""
+        """Return work for copies of the abandoned handle; it keeps no message alive."""
         work = MessageWork()
         work.status, work._abandoned = self.status, self._abandoned
         return work
@@ -194,15 +195,15 @@ class MessageWork(Work):
 class StreamWait(tuple[int, ...]):
     """A wait of the host for one stream, at the end of a call or request.
 
-    Waits for the same stream are equal. Other streams of the endpoint are not waited for: partitions there may wait
-    for a receiver that starts only after this rank's next calls.
+    Waits for the same stream are equal. The host must not wait for other streams of the endpoint, because partitions
+    there may wait for a receiver that starts only after this rank's next calls.
     """
 
     _endpoint: Endpoint
     _stream: Any
 
     def __new__(cls, endpoint: Endpoint, stream: Any) -> StreamWait:
-        """Make the wait of an endpoint's call; it equals others by the numbers of both."""
+        """Return the wait of an endpoint for a stream, which is equal to other such waits."""
         wait = tuple.__new__(cls, (endpoint.serial, getattr(stream, "ptr", 0)))
         wait._endpoint, wait._stream = endpoint, stream
         return wait
@@ -218,13 +219,13 @@ class StreamWait(tuple[int, ...]):
 def end_call(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
     """Wait on the host for the messages of a call, if the communicator's calls block.
 
-    Otherwise, if the program has set a stream, keep the arrays until their messages' kernels have ended: their memory
-    may belong to another stream.
+    Otherwise, if the program has set a stream, keep the arrays until their messages' kernels have ended, because their
+    memory may belong to another stream.
     """
     caller, waited = endpoint.caller, list[Any]()
     if caller.blocking == "host":
         for message in messages:
-            # `stream_of` has refused streams that are captured.
+            # `stream_of` has rejected streams in a capture.
             if message is not None and message.stream not in waited:
                 endpoint.device.synchronize(message.stream)
                 waited.append(message.stream)
@@ -236,7 +237,7 @@ def end_call(endpoint: Endpoint, *messages: Outgoing | Incoming | None) -> None:
 
 
 def emit(comm: MessageBase, operation: str, began: float, *messages: Outgoing | Incoming | None) -> None:
-    """Emit the event of a call; its messages to or from MPI.PROC_NULL are None."""
+    """Emit the event of a call; messages to or from MPI.PROC_NULL are None."""
     under_way = [message for message in messages if message is not None]
     how = events.STAGED if any(message.is_inline for message in under_way) else events.NATIVE
     nbytes = max((message.buffer.nbytes for message in under_way), default=0)

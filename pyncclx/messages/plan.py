@@ -1,4 +1,4 @@
-"""The plan of a send or receive, cached or new: its checked arguments, its stream."""
+"""The plan of a send or receive: its checked arguments, and its stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..backends import Event
 from ..errors import NotSupported
+from ..failures.kernel_errors import FAILURE
 from ..launch.keys import MAKERS, NoKey
-from ..memory.error_words import FAILURE
 from ..recording.layout import MESSAGE
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..team.streams import is_of_current, stream_for
@@ -35,23 +35,23 @@ class Plan:
     ----------
     operation : str
     buffer : Buffer
-        In a cached plan it keeps no array alive; each message keeps its own.
+        In a cached plan it keeps no array alive; each message keeps its own array.
     rank, tag : int
     facts : bytes
         Packed fields of the message's entry in the flight recorder.
     of_current : bool or None
         Whether the current stream may still be writing the buffer; None if not known.
     record : callable or None
-        Writes the entry of a send that is free at once; created at the first such send.
+        Writes the entry of a send with `is_free_at_once`; created at the first such send.
     nbytes : int
     room_nbytes : int
-        Largest size of MPI's message, with an envelope.
+        Largest length of MPI's message, with an envelope.
     is_short : bool
         Whether there is data and it fits into a slot of the bounce memory.
     is_synchronous : bool
-        Whether it is a send that is complete only when it has been matched.
+        Whether it is a send that completes only when it is matched.
     is_free_at_once : bool
-        Whether the stream's next work may reuse the buffer of a send, without the receiver.
+        Whether subsequent work on the stream may reuse the buffer of a send without waiting for the receiver.
     """
 
     operation: str
@@ -74,17 +74,26 @@ class Plan:
         self.is_free_at_once = fits and not self.is_synchronous
 
 
-#: The plan of a side that sends to MPI.PROC_NULL, or receives from there.
+#: The plan of a send to MPI.PROC_NULL, or a receive from it.
 NOTHING = Plan("", Buffer(0, 0, datatypes.of("u1"), (0,), False, None, None), MPI.PROC_NULL, MPI.ANY_TAG, b"")
 
 
 def planned(
-    comm: MessageBase, operation: str, buf: Any, rank: int, tag: int, name: str = "buf", *, writable: bool
+    comm: MessageBase,
+    operation: str,
+    buf: Any,
+    rank: int,
+    tag: int,
+    name: str = "buf",
+    *,
+    writable: bool,
+    is_matched: bool = False,
 ) -> Plan | None:
     """Return the plan of a send or, if `writable`, receive; None for a host buffer.
 
-    The endpoint caches plans by the key of the array. A cached plan skips all checks of arguments; only failures are
-    checked.
+    A message that `is_matched` can be received after its communicator was freed, too.
+
+    The endpoint caches plans by the key of the array. With a cached plan, arguments are not checked, only failures.
     """
     own, key = comm.known, None
     # The endpoint is None once the communicator has been freed.
@@ -98,18 +107,21 @@ def planned(
     if plan is not None and endpoint is not None:
         if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:
             endpoint.check()
-        if endpoint.loss is not None and not writable:
+        if endpoint.comm_failure is not None and not writable:
             endpoint.check_peer(operation, rank)
         return plan
-    return None if on_host(buf) else _new_plan(comm.endpoint, operation, buf, rank, tag, name, key, writable=writable)
+    if on_host(buf):
+        return None
+    endpoint = comm.lasting_endpoint if is_matched else comm.endpoint
+    return _new_plan(endpoint, operation, buf, rank, tag, name, key, writable=writable)
 
 
 def _new_plan(
     endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, name: str, key: Hashable, *, writable: bool
 ) -> Plan:
-    """Check the arguments and make their plan; cache it if equal calls can reuse it.
+    """Check the arguments and make the plan; cache it if equal calls can reuse it.
 
-    A cached plan does not keep the array.
+    A cached plan does not keep the array alive.
     """
     check = endpoint.check_receive if writable else endpoint.check_send
     rank, tag = check(operation, rank, tag)
@@ -134,9 +146,9 @@ def plan_of(endpoint: Endpoint, operation: str, buffer: Buffer, peer: int, tag: 
 
 
 def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
-    """Return the stream of a receive that is begun, and its start event or None.
+    """Return the stream of a nonblocking receive, and its start event or None.
 
-    Calls of the communicator block. If the stream is private, the receive leaves it at once. That costs one event on
+    For communicators whose calls block. A receive on a private stream leaves it immediately, which costs one event on
     the current stream. Otherwise the private stream would wait now, and the receive would leave it at the next call.
     """
     caller = endpoint.caller
@@ -161,13 +173,13 @@ def stream_of(endpoint: Endpoint, plan: Plan) -> Any:
         stream, private = device.current_and_private()
         if private is not None:
             if plan.of_current:
-                # Receives of calls that block have left at once: see `place_of`.
+                # Receives of blocking communicators have already left their stream; see `place_of`.
                 for receive in OPEN_RECEIVES[:]:
                     if receive.start_event is None:
                         let_receives_leave()
                         break
                 device.order_eager(stream, private)
-            # No capture can have it.
+            # The private stream cannot be in a capture.
             return private
     else:
         stream = device.current_stream()

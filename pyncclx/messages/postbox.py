@@ -16,8 +16,8 @@ from mpi_bootstrap import node_identity
 
 from .. import backends
 from ..backends import Device, Event
+from ..failures.detector import DETECTOR
 from ..launch import kernels
-from ..recovery.detector import DETECTOR
 from ..requests.open_receives import LOCK
 from ..system.process import PerProcess
 from .envelope import Sender
@@ -30,12 +30,12 @@ from .progress.polling import PROGRESS
 
 
 class LamportClock:
-    """Source of message clocks. Each exceeds the clocks sent or received before.
+    """Source of message clocks, each larger than all clocks sent or received before.
 
     Source: L. Lamport, "Time, Clocks, and the Ordering of Events", CACM 21, 1978.
 
-    Kernels that receive are launched in the order of these clocks. Sent data can wait, on its sender's stream, only for
-    messages of smaller clock. So streams never wait for each other in a circle.
+    Receiving kernels are launched in the order of these clocks. Data to send can wait, on its sender's stream, only for
+    messages with smaller clocks. So streams never wait for each other in a circle.
 
     Attributes
     ----------
@@ -79,13 +79,13 @@ class Postbox:
     receives : ReceiveProgress
     scratch, pinned_scratch : Scratch
     side_stream : stream
-        Stream of receives that have left their own streams, because those may wait for peers.
+        Stream of receives that have left their own streams, which may wait for peers.
     host_array_stream : stream
         Stream that copies data to host arrays, message by message. On the host device both are the current stream.
     spare_events : list of Event
         Events that receives have used. A new event costs more than recording one.
     waits : dict of int to (int, int)
-        The last message of each place whose kernel waits for the receiver: its clock, and the thread that has launched
+        For each place whose kernel waits for the receiver: the clock of its last message, and the thread that launched
         the kernel.
     """
 
@@ -113,16 +113,16 @@ class Postbox:
         self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))
         self.side_stream: Any = None
         self.host_array_stream: Any = None
-        # A copied export is closed after its kernel has ended, so such devices use the current stream.
+        # If exports are copies, they are closed after their kernels have ended, so such devices use the current stream.
         if not device.exports_are_copies:
             self.side_stream, self.host_array_stream = device.new_stream(), device.new_stream()
 
     def make_room(self) -> None:
-        """Close least recently used memory of peers, unless this could deadlock.
+        """Close least recently used memory of peers, unless that could deadlock.
 
-        Closing waits for the device. Peers may wait for an open receive of this rank. In a collective that is under way
-        here, they may wait for the next call of this rank. The receiver of another thread's message may wait for the
-        next call of this thread.
+        Closing waits for the device. Meanwhile peers may wait for an open receive of this rank, or, in an unfinished
+        collective, for this rank's next call. The receiver of another thread's message may wait for this thread's next
+        call.
         """
         detector = DETECTOR.made
         is_busy = detector is not None and detector.waits_in_collectives()
@@ -130,7 +130,7 @@ class Postbox:
             self.opened.make_room()
 
     def another_thread_waits(self) -> bool:
-        """Return whether a kernel that another thread has launched waits for a receiver."""
+        """Return whether a kernel launched by another thread waits for a receiver."""
         own = get_ident()
         others = [(place, clock) for place, (clock, thread) in list(self.waits.items()) if thread != own]
         done = self.bounce.done_words(0, PLACES) if others else ()
@@ -142,6 +142,6 @@ POSTBOX = PerProcess(lambda: Postbox(backends.select()))
 
 
 def memory_held() -> int:
-    """Return the bytes of bounce memory, and of slots and ends of messages."""
+    """Return the bytes of bounce memory, and of channels and partitioned messages."""
     postbox = POSTBOX.made
     return 0 if postbox is None else NBYTES + postbox.arena.nbytes

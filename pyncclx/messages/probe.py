@@ -1,7 +1,7 @@
-"""Probes of messages with device arrays, whose length is in the envelope.
+"""Probes of device arrays' messages, whose length is in the envelope.
 
-MPI cannot show the content of a message before it is received. So a probe receives a message that may be an envelope,
-and sends it again to this process itself. The program's receive takes it from there.
+MPI does not show the content of a message before it is received. So a probe receives a message that may be an envelope,
+and sends it again, to this process itself. The program's receive then matches the second message.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from ..system.process import held
 from .envelope import may_be_envelope, unpack
 from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype
 
-# Messages to this process itself that have not been received yet, and their memory.
+# Messages to this process itself that have not been received, and their memory.
 _sent: list[tuple[MPI.Request, Any]] = held([])
 # All objects that hold a message.
 HOLDING: set[ProbedMessages] = set()
 
 
 class ProbedMessage(NamedTuple):
-    """A message that a probe has matched, or an earlier one from the same rank.
+    """A message that a probe has matched, or an earlier message from the same rank.
 
-    `nbytes` is the length of MPI's message. In what `read` returns, it is the length of the data. To learn that, `read`
-    receives a message that may have an envelope and sends it again, to this process: then `message` is the new one.
+    `nbytes` is the length of MPI's message. In the result of `read`, it is the length of the data. To find this length,
+    `read` receives a message that may have an envelope and sends it again, to this process; `message` is then the new
+    message.
     """
 
     source: int
@@ -70,14 +71,14 @@ class ProbedMessage(NamedTuple):
 
 
 class ProbedMessages:
-    """Messages that probes have matched and no receive has taken yet."""
+    """Messages that probes have matched and that have not been received."""
 
     def __init__(self) -> None:
         self._messages: list[ProbedMessage] = []
 
     @property
     def are_held(self) -> bool:
-        """Whether there are any."""
+        """Whether any message is held."""
         return bool(self._messages)
 
     def find(self, source: int, tag: int) -> ProbedMessage | None:
@@ -107,9 +108,9 @@ class ProbedMessages:
             HOLDING.discard(self)
 
     def put_back(self, message: ProbedMessage) -> None:
-        """Hold a message that an interrupted call has matched, if it is not received.
+        """Hold a message that an interrupted call matched but did not receive.
 
-        It comes before those that arrived later.
+        It is placed before messages that arrived later.
         """
         if message.message and message.source != MPI.PROC_NULL and message not in self._messages:
             self._messages.insert(0, message)
@@ -119,8 +120,8 @@ class ProbedMessages:
     def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
         """Match and hold the message that `probed` describes, if it may be an envelope.
 
-        Earlier messages from the same rank with other tags are held too, unread: a receive with MPI.ANY_TAG must get
-        them first.
+        Earlier messages from the same rank with other tags are held too, unread, because a receive with MPI.ANY_TAG
+        must get them first.
         """
         if not may_be_envelope(probed.Get_elements(MPI.BYTE)):
             return None
@@ -145,7 +146,7 @@ def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MP
     data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
     envelope = unpack(data, received_nbytes)
-    # No other thread may match the message.
+    # Hold the lock, so that no other thread matches the message.
     with LOCK:
         again = _begin_to_send([data, 1, datatype]).Mprobe(0)
     datatype.Free()

@@ -9,10 +9,13 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..backends import Event
-from ..recovery.blame import failure_behind
+from ..failures.attribution import failure_behind
 from ..requests.open_receives import LOCK, OPEN_RECEIVES
-from ..system.begun import has_begun
+from ..requests.status import copy_status
+from ..system.threads import has_begun
 from .arguments import PULL, PULL_MESSAGE
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
 from .memory.bounce import CLOCK, READY, TO_DONE
@@ -23,28 +26,29 @@ from .receive_launch import end_launch, launch_together, leave
 from .send import Outgoing
 from .typed import TypedBuffer
 
-# Polls for a message before the host goes on (not measured).
+# Number of polls for a message before the host continues (not measured).
 POLLS = 8
 
 
 class Incoming(OpenArrival):
     """A receive of a device array.
 
-    A call waits for its message, or it is posted (`requests/open_receives.py`).
+    Either a call waits for its message, or it is posted (`requests/open_receives.py`).
     """
 
     _has_opened = False  # whether the sender's memory is open for this message
     _fetches = False  # whether a kernel fetches the data
-    _is_enqueued = False  # whether the kernel or copy has been enqueued; an interrupt may have come before `launched`
+    _is_enqueued = False  # whether the kernel or copy has been enqueued; after an interrupt `launched` may be false
     _end_event: Event | None = None  # recorded after a kernel that has left the receive's stream
-    # The event once, and None for each other receive of that launch. Who takes the event last gives it back.
+    # Shared by the receives of a launch: the event, and None for each other receive. The receive that takes the event
+    # returns it for reuse.
     _end_uses: list[Event | None]
     _copied: Event | None = None  # recorded after a copy from memory that MPI has received into
 
     # The message
 
     def accept(self, message: Any, status: MPI.Status) -> None:
-        """Launch the kernel of a message that MPI has already received."""
+        """Launch the kernel for a message that MPI has already received."""
         self._message, self.status = message, status
         self.poll()
         self.launch()
@@ -69,8 +73,7 @@ class Incoming(OpenArrival):
                 try:
                     self._request.Wait(self.status)
                 except MPI.Exception as error:
-                    self._refuse(error)
-                    break
+                    self._refusal = error
                 self.poll()
             self.launch()
         except BaseException:
@@ -101,20 +104,21 @@ class Incoming(OpenArrival):
                 if outgoing is not None:
                     outgoing.put = b""
             self._is_enqueued = True
-        # Another call may have launched this. The call that waits for this receive raises the error.
-        except Exception as error:
-            self._error = self._error or error
-        except BaseException:
-            self._interrupt(has_launched=arguments != b"" and has_begun(arguments))
-            if self._is_enqueued and outgoing is not None:
-                outgoing.put = b""
-            raise
+        except BaseException as error:
+            own = own_error(error)
+            if own is None:
+                self._interrupt(has_launched=arguments != b"" and has_begun(arguments))
+                if self._is_enqueued and outgoing is not None:
+                    outgoing.put = b""
+                raise
+            # Another call may have launched this receive. The call that waits for it raises the error.
+            self._error = self._error or own
         if self.start_event is not None or self._has_opened:
             leave((self,))
         end_launch((self,))
 
     def _interrupt(self, *, has_launched: bool) -> None:
-        """Prepare the next launch, which continues or repeats an interrupted one."""
+        """Prepare the next launch to continue or repeat an interrupted one."""
         self._is_enqueued = self._is_enqueued or has_launched
         if not self._is_enqueued and self._has_opened and self.envelope is not None:
             self._has_opened = False
@@ -123,7 +127,7 @@ class Incoming(OpenArrival):
     def launch_first(self, receives: Sequence[Any], first: int) -> int:
         """Launch this receive, at index `first`, with those after it on its stream.
 
-        Return the index of the first receive that is still to be launched.
+        Return the index of the first receive that still has to be launched.
         """
         end, has_left = first + 1, self.start_event is not None
         for other in receives[end:]:
@@ -144,19 +148,19 @@ class Incoming(OpenArrival):
     def _begin_launch(self) -> Message | None:
         """Prepare the stream, open the memory, and return the message to fetch.
 
-        Return None if no kernel is needed: MPI has the data, there is none, or the sender has failed.
+        Return None if no kernel is needed, because MPI has the data, the message is empty, or the sender has failed.
         """
         envelope = self.envelope
         if envelope is None or envelope.transport == INLINE:
             self._copy(0 if envelope is None else ENVELOPE_NBYTES)
             return None
-        if envelope.transport == EMPTY or (self.endpoint.loss is not None and self._is_lost()):
+        if envelope.transport == EMPTY or (self.endpoint.comm_failure is not None and self._is_lost()):
             return None
         endpoint, postbox, sender, place = self.endpoint, self.postbox, envelope.sender, envelope.place
         bounce, source, clock = postbox.opened.bounces.get(sender.uid), self.status.source, envelope.clock
         if bounce is None:
             bounce = postbox.opened.bounce_address(sender)
-            # Otherwise MPI would have transferred the data.
+            # Without an open bounce memory, MPI would have transferred the data.
             assert bounce is not None
         if self.start_event is not None:
             self._kernel_stream = postbox.side_stream
@@ -181,23 +185,25 @@ class Incoming(OpenArrival):
                 self._copied.record(self.stream)
 
     def _opened(self, envelope: Envelope) -> int:
-        """Return the address of a long message's data; 0 after an error, which is kept."""
+        """Return the address of a long message's data; 0 after an error, which is stored."""
         if self._error:
             return 0
         try:
             data = address_of(self.endpoint, envelope, self.status.source)
             self._has_opened = envelope.transport == OFFERED
             return data
-        except (OSError, RuntimeError) as error:
-            self._error = failure_behind(error, self._sender_failure)
-        # The launch must follow after any error, so that the sender can reuse its memory.
-        except Exception as error:
-            self._error = error
+        except BaseException as error:
+            own = own_error(error)
+            if own is None:
+                raise
+            # Launch even after an error, so that the sender can reuse its memory.
+            is_of_system = isinstance(own, (OSError, RuntimeError))
+            self._error = failure_behind(own, self._sender_failure) if is_of_system else own
         return 0
 
     def _release(self, envelope: Envelope) -> None:
         device, release = self.endpoint.device, self.postbox.opened.release
-        # A copy is closed only after the kernel has ended.
+        # An exported copy is closed only after the kernel has ended.
         if device.exports_are_copies:
             device.call_between(self._kernel_stream, partial(release, envelope))
         else:
@@ -206,12 +212,12 @@ class Incoming(OpenArrival):
     # The end
 
     def is_over(self) -> bool:
-        """Whether the kernel is launched and, if it has left its stream, has ended."""
+        """Return whether the kernel is launched and, if it has left its stream, has ended."""
         end = self._end_event
         return self.launched and (end is None or end.is_over())
 
     def finish(self, stream: Any) -> None:
-        """Make `stream` wait for the data. The host waits only for the envelope."""
+        """Make `stream` wait for the data; the host waits only for the envelope."""
         if not self.launched:
             self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
@@ -229,16 +235,21 @@ class Incoming(OpenArrival):
         if self.endpoint.broken and self.envelope is not None and self._error is None:
             self.endpoint.check_data(self.plan.operation, self.status.source, self.envelope.clock)
         if self._error is not None:
-            # What has arrived is not to be unpacked.
+            # After an error, do not unpack the data.
             error, self._error, self._nbytes = self._error, None, 0
             raise error
 
     def post(self) -> None:
-        """Post the receive, so that it makes progress whatever this process waits for."""
+        """Post the receive, so that it makes progress during all waits of this process."""
         self.postbox.receives.post(self)
 
-    def leave(self) -> None:
-        """End the receive of a call that has raised."""
+    def leave(self, status: MPI.Status | None = None) -> None:
+        """End the receive of a call that has raised.
+
+        As in MPI, `status` then describes the message, if one has arrived.
+        """
+        if status is not None and self.launched:
+            copy_status(status, self.status)
         if self.has_begun:
             self.cancel()
             self.abandon()
@@ -251,7 +262,7 @@ class Incoming(OpenArrival):
         return bool(self._begun)
 
     def abandon(self) -> None:
-        """Let the receive complete without a call that finishes it."""
+        """Let the receive complete although no call will finish it."""
         with LOCK:
             if self.launched:
                 self._finish_alone()

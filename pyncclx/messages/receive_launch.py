@@ -1,6 +1,6 @@
 """Launches of receives, alone or together.
 
-An interrupt may cut them short. The next launch continues them.
+If an interrupt ends a launch, the next launch continues it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mpi4py import MPI
+
+from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Event
 from .memory.scratch import KEPT_NBYTES
@@ -35,15 +37,14 @@ def launch_together(receives: Sequence[_Incoming]) -> None:
                     each._fetches = True
                     messages.append(message)
                     fetched.append(each)
-            except Exception as error:
-                each._error = each._error or error
+            except BaseException as error:
+                _keep(error, (each,))
         left = messages[:]
         try:
             if fetched:
                 launch(fetched[0].endpoint, "Irecv", left, fetched[0]._kernel_stream)
-        except Exception as error:
-            for each in fetched:
-                each._error = each._error or error
+        except BaseException as error:
+            _keep(error, fetched)
     except BaseException:
         for each, message in zip(fetched, messages, strict=False):
             each._interrupt(has_launched=all(message is not other for other in left))
@@ -70,12 +71,24 @@ def leave(receives: Sequence[_Incoming]) -> None:
             if each._has_opened and each.envelope is not None:
                 each._has_opened = False
                 each._release(each.envelope)
-        except Exception as error:
-            each._error = each._error or error
+        except BaseException as error:
+            _keep(error, (each,))
+
+
+def _keep(error: BaseException, receives: Sequence[_Incoming]) -> None:
+    """Keep an error for the calls that wait for some receives.
+
+    Raise what a signal's handler has raised.
+    """
+    own = own_error(error)
+    if own is None:
+        raise error
+    for each in receives:
+        each._error = each._error or own
 
 
 def end_launch(receives: Sequence[_Incoming]) -> None:
-    """Mark receives of one endpoint as launched, and give their host memory back."""
+    """Mark receives of one endpoint as launched, and return their host memory."""
     calls = receives[0].endpoint.calls
     if calls is not None:
         for each in receives:
@@ -89,7 +102,7 @@ def end_launch(receives: Sequence[_Incoming]) -> None:
             # Without a communicator, the memory came from `accept`.
             if each._comm is None:
                 scratch.drop(message, each._copied)
-            # It is None after an interrupt.
+            # The message is None after an interrupt.
             elif message is not None and each._copied is None and len(message) == KEPT_NBYTES:
                 scratch.free.append(message)
             elif message is not None:

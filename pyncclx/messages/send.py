@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from threading import get_ident
 from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_errors_suppressed
+
 from ..errors import MPIError, SendTimeout
 from ..recording.failures import noted
-from ..system.begun import has_begun
+from ..system.threads import has_begun
 from .arguments import OFFER, PUT, PUT_MESSAGE, SIGNAL_MESSAGE
 from .departure import Departure
 from .memory.bounce import words_of
 from .persistent.batch import Message
 
-# Bytes that a thread of `put_eager` copies: four packs, all in flight at once (not measured).
+# Bytes that a thread of `put_eager` copies: four packs, whose loads overlap (not measured).
 _THREAD_NBYTES = 64
 
 
 class Outgoing(Departure):
     """A message whose envelope has been sent.
 
-    A short message has ended at once: its buffer can be reused without the receiver. The buffer of a long one is in use
+    The buffer of a short message can be reused without waiting for the receiver. The buffer of a long message is in use
     until its receiver has read it. `finish` makes the current stream wait for that. If no call will finish the message,
-    `abandon` keeps the buffer alive as long. The envelope is sent first. Then a kernel is launched that copies the
+    `abandon` keeps the buffer alive until then. The envelope is sent first. Then a kernel is launched that copies the
     message or sets its ready word, so both hosts launch at the same time.
     """
 
-    # Whether the monitor thread lets MPI make progress for it.
+    # Whether the monitor thread makes progress for the message.
     _is_open = False
     # Whether the ready word of an offered message is set, or a kernel that sets it is launched.
     _is_signalled = False
@@ -44,11 +45,11 @@ class Outgoing(Departure):
     # MPI's progress while this process waits
 
     def post(self) -> None:
-        """Let MPI make progress with it, if MPI has not sent it yet."""
+        """Have MPI make progress for the message if MPI has not sent it yet."""
         unsent = self.postbox.receives.unsent
         if unsent.dropped:
             unsent.take_dropped()
-        # Get_status leaves an error to the call that waits.
+        # Get_status leaves an error for the call that waits.
         if not (self.plan.is_free_at_once or self._request.Get_status()):
             self._is_open = True
             unsent.add(self)
@@ -77,7 +78,8 @@ class Outgoing(Departure):
                 if has_launched or has_begun(self.put):
                     self.put = b""
         if plan.is_free_at_once:
-            # As `Unsent.keep` does, which is a function more for each send: most messages are sent by now.
+            # These are the steps of `Unsent.keep`, inlined to save each send a function call. Most messages are already
+            # sent.
             unsent = self.postbox.receives.unsent
             try:
                 is_sent = self._request.Test()
@@ -87,18 +89,18 @@ class Outgoing(Departure):
             if not is_sent or unsent.dropped:
                 unsent.keep(self._request, self.message)
         elif wait:
-            # MPI first: it may need this rank's calls to transfer the envelope, for which the receiver waits.
+            # Wait for MPI first: it may need this rank's calls to transfer the envelope, for which the receiver waits.
             self._leave_to_mpi()
         if self._offered is not None and not self._is_signalled:
             self._launch_offer(self.stream, ready=True, wait=wait)
 
     def signal_ready_by(self, batch: list[Message]) -> None:
-        """Signal the receiver that the data can be read, by the launch of a batch."""
+        """Append to a batch the signal that the receiver can read the data."""
         plan = self.plan
         if self.put:
             data, slot, ready, nbytes, clock = PUT.unpack(self.put)
             entry = PUT_MESSAGE, data, slot, nbytes, ready, 0, clock, 0, 0, 0, plan.rank, plan.tag
-            # No signal handler runs between this and the call.
+            # No signal handler runs between this assignment and the call.
             self.put = b""
             batch.append(entry)
         if plan.is_free_at_once:
@@ -133,7 +135,7 @@ class Outgoing(Departure):
     def finish(self, stream: Any) -> None:
         """Make `stream` wait until the buffer can be reused.
 
-        A receive that is launched later on `stream` would wait, too, and the peer may wait for that receive first. So
+        A receive that is launched later on `stream` would wait too, and the peer may wait for that receive first. So
         the host waits until no receive is open, or the message has ended, but not longer than PYNCCLX_TIMEOUT. If a
         kernel copies the message on its own stream, `stream` waits for that stream.
         """
@@ -145,7 +147,7 @@ class Outgoing(Departure):
         while not (self._offered is None or receives.idle or self.is_over() or time.monotonic() > end_s):
             receives.launch_arrived()
             os.sched_yield()
-        # MPI first: see `signal_ready`.
+        # Wait for MPI first; see `signal_ready`.
         self._leave_to_mpi()
         if self._offered is not None:
             self._launch_offer(stream, ready=False, wait=True)
@@ -168,7 +170,7 @@ class Outgoing(Departure):
             endpoint.ring.end(self._entry)
 
     def _hopeless(self, waited_s: float) -> Exception | None:
-        """Return the error if the receiver has failed or timed out; None to wait on."""
+        """Return the error if the receiver failed or timed out; None to keep waiting."""
         if waited_s <= self.endpoint.timeout_s:
             return self.endpoint.failure_of(self.peer, self.plan.operation)
         operation = f"{self.plan.operation} with tag {self.plan.tag}"
@@ -176,11 +178,11 @@ class Outgoing(Departure):
         return failure
 
     def is_over(self) -> bool:
-        """Whether the buffer can be reused, by the host, too. `finish` then does not wait."""
+        """Return whether the buffer can be reused, also by the host, without waiting."""
         return self.plan.is_free_at_once or self.has_ended()
 
     def has_ended(self) -> bool:
-        """Whether the receiver has read the buffer and MPI has sent its part."""
+        """Return whether the receiver has read the buffer and MPI has sent its part."""
         if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
         try:
@@ -192,21 +194,22 @@ class Outgoing(Departure):
         return is_over
 
     def leave(self) -> None:
-        """Let the message complete without its call, which has raised.
+        """Let the message of a call that has raised complete without the call.
 
-        A signal handler may have raised. What MPI has sent arrives whole; what it has not sent gives its place back.
+        A signal handler may have raised. A message that MPI has sent arrives completely; an unsent message frees its
+        place.
         """
         if not self.is_sent:
             self.withdraw()
             return
         self.keep_lost()
         try:
-            # The exception of the call counts. After a timeout the program may overwrite the buffer.
+            # Only the exception of the call is raised. After a timeout the program may overwrite the buffer.
             if self.endpoint.failure is None:
-                with suppress(Exception):
+                with own_errors_suppressed():
                     self.signal_ready()
         finally:
-            with suppress(Exception):
+            with own_errors_suppressed():
                 self.abandon()
 
     @property
@@ -215,12 +218,12 @@ class Outgoing(Departure):
         return self.is_sent
 
     def keep_lost(self) -> None:
-        """Keep MPI's part of the message if an interrupt has lost its request."""
+        """Keep MPI's part of the message, because an interrupt may have lost its request."""
         if self._request is MPI.REQUEST_NULL:
             self.postbox.receives.unsent.keep_lost(self.message)
 
     def abandon(self) -> None:
-        """Let the message complete without a call. The library keeps it until then."""
+        """Let the message complete without a call; the library keeps it until then."""
         if self._is_open:
             self._close()
         self.keep_memory()

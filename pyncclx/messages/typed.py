@@ -1,4 +1,4 @@
-"""Message buffers. Derived datatypes are packed to send, unpacked on arrival."""
+"""Message buffers; derived datatypes are packed to send, and unpacked on arrival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TypedBuffer(Buffer):
     Attributes
     ----------
     typed : Typed
-        Location of the message's elements in the array.
+        Describes where the message's elements are in the array.
     memory : Upload or None
         Memory of the packed copy, if allocated; `address` is then its address.
     """
@@ -50,7 +50,7 @@ class TypedBuffer(Buffer):
 
 
 def buffer_of(endpoint: Endpoint, name: str, spec: Any, *, writable: bool) -> Buffer:
-    """Return a message's buffer, of any datatype; a `TypedBuffer` if not contiguous."""
+    """Return a message's buffer of any datatype; a `TypedBuffer` if not contiguous."""
     device = endpoint.device
     try:
         return resolve(spec, name, writable=writable, device=device)

@@ -18,11 +18,12 @@ from contextlib import contextmanager, suppress
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
 
 from ..errors import Aborted, CollectiveMismatch, MPIError, PeerTimeout, RankFailed
+from ..failures.comm_failures import left_by
+from ..failures.policy import explained
 from ..recording.failures import noted
-from ..recovery.losses import left_by
-from ..recovery.meetings import explained
 from .engine import Failed
 from .mpi_engine import Outbox
 from .short_exchange import LABEL_NBYTES, text_of
@@ -100,7 +101,7 @@ class Comparison:
 
     def _leave_by(self, error: BaseException) -> None:
         """End the communicator if Ctrl-C may have lost the label of a call."""
-        if not isinstance(error, Exception) and self._failure is None:
+        if own_error(error) is None and self._failure is None:
             operation = text_of(self._last).partition("(")[0]
             self._fail(left_by(self._rank, operation, error).exception())
 

@@ -1,4 +1,4 @@
-"""Communicators over nodes that a program dropped unfreed: their ranks close them.
+"""Communicators over nodes that a program dropped: their ranks close them.
 
 `team/dropped.py` closes them inside a node. It does not find the Team of a node's ranks, because the `Spanning` still
 refers to it. So ranks that make another communicator over nodes look for those that no rank can call any more and in
@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..recovery import ulfm
+from ..failures import ulfm
 from ..system.process import held
 from ..team.base import IntraBase
 from ..team.dropped import is_of_this_thread

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked
+from ..failures.comm_failures import ABORTED, REVOKED, TIMED_OUT, CommFailure, left_by, report
 from ..recording.failures import noted
-from ..recovery import losses
-from ..recovery.losses import Loss
 from ..team.team import Team
 from .comparison import Comparison
 from .places import Places
@@ -29,8 +30,10 @@ class Endings:
     operation : str
         The last one that was enqueued.
     number : int
-        Number of the call that was enqueued last, the same on all ranks.
+        Number of the last enqueued call, the same on all ranks.
     """
+
+    is_reusable = False
 
     operation: str
     number: int
@@ -44,7 +47,7 @@ class Endings:
         if not isinstance(reason, _ON_ALL):
             self.leave(step, reason)
         elif not self.team.errors.has_failed:
-            kind = losses.ABORTED if isinstance(reason, (RankFailed, Revoked, Aborted)) else losses.TIMED_OUT
+            kind = ABORTED if isinstance(reason, (RankFailed, Revoked, Aborted)) else TIMED_OUT
             self.team.errors.give_up(kind, step)
 
     @contextmanager
@@ -57,14 +60,15 @@ class Endings:
             raise
 
     def left_by(self, operation: str, error: BaseException) -> None:
-        """End the communicator if Ctrl-C has left a call, or another non-`Exception`."""
-        if not isinstance(error, Exception):
+        """End the communicator if Ctrl-C has left a call, or a signal's handler."""
+        if own_error(error) is None:
             self.leave(operation, error)
 
     def refuse(self, operation: str, error: Exception) -> None:
         """Compare a refusal of a call with other ranks, after comparing the call itself.
 
-        If all ranks have refused it, the communicator goes on. Otherwise the others find a difference at the next call.
+        If all ranks have refused it, the communicator stays usable. Otherwise the others find a difference at the next
+        call.
         """
         if not isinstance(error, _ON_ALL):
             self.number += 1
@@ -77,12 +81,12 @@ class Endings:
         """
         if isinstance(error, _ON_ALL) or self.comparison.has_failed:
             return
-        loss = losses.left_by(self.places.rank, operation, error)
-        reason = noted(loss.exception())
+        failure = left_by(self.places.rank, operation, error)
+        reason = noted(failure.exception())
         assert isinstance(reason, Aborted)
-        assert loss.note is not None
+        assert failure.note is not None
         if not self.team.errors.has_failed:
-            self.team.errors.give_up(loss.note.kind, operation)
+            self.team.errors.give_up(failure.note.kind, operation)
         self.comparison.leave(reason)
         self._abort(operation, reason)
 
@@ -99,11 +103,11 @@ class Endings:
             rank, peer = rank_of(error.rank), rank_of(error.peer)
             raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
         except Aborted:
-            loss = errors.loss
-            if loss is None or loss.note is None:
+            failure = errors.comm_failure
+            if failure is None or failure.note is None:
                 raise
-            note = loss.note._replace(rank=rank_of(loss.note.rank))
-            raise replace(loss, note=note).exception() from None
+            note = failure.note._replace(rank=rank_of(failure.note.rank))
+            raise replace(failure, note=note).exception() from None
         except RankFailed as error:
             ranks = tuple(map(rank_of, error.ranks))
             raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
@@ -117,8 +121,10 @@ class Endings:
         for engine in list(self.rails.engines()):
             engine.abort(step, reason)
 
-    def _lost(self, loss: Loss) -> None:
+    def _comm_failed(self, failure: CommFailure) -> None:
         """End the waits for ranks that have failed; called in the detector's thread."""
-        self._abort(self.operation, noted(loss.exception(self.operation)))
+        reason = failure.exception(self.operation)
+        report(reason)
+        self._abort(self.operation, reason)
         if not self.team.errors.has_failed:
-            self.team.errors.give_up(losses.REVOKED if loss.is_revoked else losses.ABORTED, self.operation)
+            self.team.errors.give_up(REVOKED if failure.is_revoked else ABORTED, self.operation)

@@ -1,9 +1,9 @@
-"""Engines move bytes between nodes: their protocol, and the errors of their steps."""
+"""Base class of engines, which move bytes between nodes, and errors of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import MPIError
 
@@ -21,14 +21,18 @@ Failed = Callable[[str, Exception], None]
 
 
 class EngineError(MPIError):
-    """An error that an engine's library reports, mostly a dead rank; the engine ends."""
+    """An error of an engine's library, mostly for a dead rank; it ends the engine."""
 
 
-class Engine(Protocol):
-    """Protocol of an engine, which moves bytes between ranks that share no memory.
+class Engine:
+    """Base class of engines, which move bytes between ranks that share no memory.
 
     All ranks run the same steps in the same order. Bytes sent to a rank arrive in the order of the sends, so an
     exchange may have several transfers with one peer.
+
+    Parameters
+    ----------
+    failed : callable
 
     Attributes
     ----------
@@ -41,9 +45,18 @@ class Engine(Protocol):
     name: str
     follows_streams: bool
 
+    def __init__(self, failed: Failed) -> None:
+        self._failed = failed
+        self._failure: Exception | None = None
+
     @property
     def has_failed(self) -> bool:
         """Whether this process has recorded an error for `check`; cheaper than `check`."""
+        return self._failure is not None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def exchange(
         self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
@@ -59,7 +72,7 @@ class Engine(Protocol):
         """
 
     def check(self, step: str = "a step between nodes") -> None:
-        """Raise an error since the last check: once if the engine goes on, else always.
+        """Raise an error since the last check: once if the engine stays usable.
 
         `step` is the current step, for messages.
         """

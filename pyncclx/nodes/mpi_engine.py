@@ -18,10 +18,10 @@ from mpi4py import MPI
 
 from ..backends import Device
 from ..errors import MPIError, StepTimeout
-from ..recovery.meetings import JUDGE, explained
+from ..failures.policy import POLICY, explained
 from ..system import settings
 from ..system.process import held
-from .engine import Failed, Transfer
+from .engine import Engine, Failed, Transfer
 from .pieces import PieceOfTransfer, pieces_of
 
 # The engine has a communicator of its own, and each call has a tag. If a rank sends what another does not expect (the
@@ -34,7 +34,7 @@ _memory: list[object] = held([])
 _LONGEST_PAUSE_S = 1e-3
 
 
-class MpiEngine:
+class MpiEngine(Engine):
     """An engine that moves bytes by MPI on a communicator of its own.
 
     Parameters
@@ -56,12 +56,16 @@ class MpiEngine:
     follows_streams = False
 
     def __init__(self, comm: MPI.Intracomm, device: Device, failed: Failed, *, direct: bool) -> None:
-        self.comm, self._device, self._failed, self._direct = comm, device, failed, direct
-        self._streams = (None, None) if direct else (device.new_stream(), device.new_stream())  # streams of copies
+        super().__init__(failed)
+        self.comm, self._device, self._direct = comm, device, direct
         self._timeout_s = settings.TIMEOUT.get()
-        self._failure: Exception | None = None
-        self._refusal: MPIError | None = None  # a message was too long; the engine goes on
+        self._refusal: MPIError | None = None  # a message was too long; the engine stays usable
         self.look: Callable[[], None] = lambda: None
+
+    @functools.cached_property
+    def _streams(self) -> tuple[Any, Any]:
+        """The streams of copies, made at the first one."""
+        return (None, None) if self._direct else (self._device.new_stream(), self._device.new_stream())
 
     def exchange(
         self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], stream: Any, call: int
@@ -101,7 +105,7 @@ class MpiEngine:
         return self._failure is not None or self._refusal is not None
 
     def check(self, step: str = "") -> None:
-        """Raise the failure at every call, or once that a message was too long."""
+        """Raise a failure at every call; raise once if a message was too long."""
         self._raise_failure()
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
@@ -117,13 +121,6 @@ class MpiEngine:
         """Free the communicator, unless a step has failed. Collective."""
         if self._failure is None:
             self.comm.Free()
-
-    def abandon(self) -> None:
-        """Release nothing: MPI frees a communicator only collectively."""
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def _do(self, step: str, function: Callable[[], None]) -> None:
         try:
@@ -160,7 +157,7 @@ class MpiEngine:
         timeout.
         """
         self.look()
-        reason = self._failure or JUDGE.get().hopeless(self.comm, waited_s, step, with_ended=False)
+        reason = self._failure or POLICY.get().hopeless(self.comm, waited_s, step, with_ended=False)
         if reason is None and waited_s > self._timeout_s:
             reason = StepTimeout(step, self.comm.rank, late())
         if reason is not None:

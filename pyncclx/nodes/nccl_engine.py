@@ -17,23 +17,25 @@ from typing import Any
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Device
 from ..errors import StepTimeout
+from ..memory.retired import RETIRED
 from ..system import settings, threads
 from ..system.process import held
-from .engine import EngineError, Failed, Transfer
+from .engine import Engine, EngineError, Failed, Transfer
 from .nccl_library import NcclReduction, bindings, version_text
 
 # Blocks of NCCL's kernels. They wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16
 MOST_CONNECTED = 64  # ranks, each connected to all others when the engine is made; not measured
-_FOR_END_S = 1.0  # seconds that `Free` waits for NCCL, which waits for the last graph with a step
+_FOR_END_S = 1.0  # seconds to wait for NCCL, which waits for the last graph with a step
 _BYTES = 1  # ncclUint8
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 
 
-class NcclEngine:
+class NcclEngine(Engine):
     """An engine that moves bytes by a communicator of NCCL. Collective to make.
 
     Parameters
@@ -53,7 +55,7 @@ class NcclEngine:
         while _abandoned:
             _abandoned.pop().close()
         self._nccl = nccl = bindings()
-        self._failed = failed
+        super().__init__(failed)
         self._ranks = ranks
         uid = unique_id(comm, nccl)
         config = nccl.Config()
@@ -63,7 +65,6 @@ class NcclEngine:
             lambda: nccl.comm_init_rank_scalable(comm.size, comm.rank, 1, uid, config.ptr),
             undo=nccl.comm_abort,
         )
-        self._failure: Exception | None = None
         # The watchdog's thread may abort, too.
         self._aborting = threading.Lock()
         if 1 < comm.size <= MOST_CONNECTED:
@@ -141,14 +142,11 @@ class NcclEngine:
         try:
             function(*arguments)
         # The call may have waited for other ranks and been aborted meanwhile.
-        except Exception as error:
+        except BaseException as error:
+            if own_error(error) is None:
+                raise
             self._end(step, str(error))
             self._raise_failure()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the engine was aborted. NCCL's own errors show in `check` only."""
-        return self._failure is not None
 
     def _index(self, peer: int) -> int:
         return bisect_left(self._ranks, peer)
@@ -166,10 +164,6 @@ class NcclEngine:
         text = f"{step}: NCCL {version_text()} between nodes: {error}; see whether ranks on other nodes died"
         self.abort(step, EngineError(MPI.ERR_OTHER, f"{text}; free the communicator"))
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def abort(self, step: str, reason: Exception) -> None:
         """End all steps by ncclCommAbort; `check` raises the reason from then on."""
         with self._aborting:
@@ -183,15 +177,24 @@ class NcclEngine:
         self._failed(step, reason)
 
     def close(self) -> None:
-        """Destroy NCCL's communicator; wait at most `_FOR_END_S`. Collective."""
+        """Destroy NCCL's communicator once no kernel may wait for a peer. Collective.
+
+        NCCL frees memory, for which the driver waits until the device is idle; other threads' calls of the driver then
+        wait, too. The device may run another communicator's kernel, whose peer begins it only after this call.
+        """
         if self._failure is None:
-            end = threads.start("pyncclx end", self._nccl.comm_destroy, self._comm)
-            # None: the interpreter is ending, and the process with it.
-            if end is not None:
-                end.join(_FOR_END_S)
+            RETIRED.get().add(self._destroy)
+            RETIRED.get().free()
+
+    def _destroy(self) -> None:
+        """Destroy NCCL's communicator; wait at most `_FOR_END_S`."""
+        end = threads.start("pyncclx end", self._nccl.comm_destroy, self._comm)
+        # None: the interpreter is ending, and the process with it.
+        if end is not None:
+            end.join(_FOR_END_S)
 
     def abandon(self) -> None:
-        """Let the next engine's ranks close this one: NCCL waits for an idle device then."""
+        """Let the ranks of the next engine close this one: NCCL then waits for the device."""
         _abandoned.append(self)
 
 

@@ -24,15 +24,15 @@ class Places:
     rank, size : int
         As in the communicator.
     node, count : int
-        This rank's node, and how many nodes there are.
+        This rank's node, and the number of nodes.
     local_rank, local_size : int
-        This rank among those of its node, and how many they are.
+        This rank's index among those of its node, and their number.
     lanes : int
         Ranks of the smallest node: ranks with local index 0 to ``lanes - 1`` are on rails, see `rails.py`.
     is_even : bool
         Whether all nodes have as many ranks.
     in_rank_order : bool
-        Whether each node's ranks follow those of the node before: folds by node are then folds in rank order.
+        Whether each node's ranks follow those of the previous node. Folds by node are then folds in rank order.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Places:
         return bisect_left(self._ranks, rank, self._begins[self._nodes[rank]], self._begins[self._nodes[rank] + 1])
 
     def peer_on(self, node: int, lane: int) -> int:
-        """Return the rank of a node with this local index, or else the node's last rank."""
+        """Return the rank of a node with this local index, else the node's last rank."""
         return self._ranks[min(self._begins[node] + lane, self._begins[node + 1] - 1)]
 
     def ranks_with(self, lane: int) -> array[int]:
@@ -89,5 +89,5 @@ class Places:
 
     @property
     def other_nodes(self) -> list[int]:
-        """The other nodes, starting after this one, so that no two send to one node first."""
+        """The other nodes, from the next one on: no two nodes send to the same one first."""
         return [(self.node + step) % self.count for step in range(1, self.count)]

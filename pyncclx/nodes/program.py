@@ -16,7 +16,7 @@ from .engine import Engine
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SpanningCall:
-    """A call over nodes: everything needed to compose its program.
+    """A call over nodes, with everything that composes its program.
 
     Inside a node, `launch.Call` plays this part.
 
@@ -30,7 +30,7 @@ class SpanningCall:
     signature : tuple
         What must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
     empty : bool
-        On all ranks: there is nothing to do.
+        Whether there is nothing to do, on all ranks.
     before, after : callable, optional
         Enqueue work before and after the program, such as the packing of a derived datatype.
     is_again : bool
@@ -107,6 +107,8 @@ class Program:
         The engines whose steps the host does not wait for.
     peers : tuple of int
         The ranks of other nodes that the program waits for.
+    forks : bool
+        Whether some steps are on a second stream.
     before, after : callable or None
         `SpanningCall.before` and `after`.
     facts : bytes or None
@@ -138,7 +140,7 @@ class Program:
         self.waits = " or ".join(names) or f"{operation}, between nodes"
         self.peers = tuple(sorted({peer for each in steps for peer in each.peers}))
         self._awaited = {place for step in steps for place in step.after}
-        self._forks = any(step.aside for step in steps)
+        self.forks = any(step.aside for step in steps)
 
     def check_graph(self) -> None:
         """Raise NotSupported if no CUDA graph can hold the steps."""
@@ -156,12 +158,12 @@ class Program:
     def enqueue(self, team: Team, stream: Any, aside: Any, call: int) -> None:
         """Enqueue all steps; subsequent work on `stream` waits for them.
 
-        `aside` is the second stream, `call` the number of the call, the same on all ranks.
+        `aside` is the second stream, if the program `forks`; `call` is the number of the call, the same on all ranks.
         """
         team.order.follow(stream)
         if self.before is not None:
             self.before(team, stream)
-        if self._forks:
+        if self.forks:
             team.device.fork(stream, aside)
             self._enqueue_on_both(team, stream, aside, call)
             team.device.order(aside, stream)

@@ -11,18 +11,18 @@ from typing import Any
 from ..arrays.readers import places_of
 from ..backends import Event
 from ..errors import CollectiveMismatch, NotSupported
-from ..requests.open_receives import let_receives_leave
+from ..launch.launched import KernelWork
 from ..requests.work import Startable, check
 from ..team.base import IntraBase
 from ..team.compare import Comparison
 from ..team.state import state_of
+from ..team.step_thread import Doing
 from ..team.streams import current_stream, stream_for
 from ..team.team import Team
 from .mpi_engine import keep_left
 from .program import Program, SpanningCall
 from .run import begin_comparison, compose, prepare
 from .spanning import Spanning
-from .step_thread import Doing
 
 
 class _End:
@@ -36,7 +36,7 @@ class _End:
     thread : Doing or None
         Enqueues them.
     arrays : Any
-        The arrays of the steps. MPI may use them after the stream, if a step has failed.
+        The arrays of the steps. If a step has failed, MPI may still use them when the stream has ended.
     """
 
     def __init__(self, team: Team, stream: Any, thread: Doing | None, arrays: Any) -> None:
@@ -44,7 +44,7 @@ class _End:
         self._event: Event | None = None
 
     def is_over(self) -> bool:
-        """Return whether the stream has done the steps; MPI's engine then has the arrays."""
+        """Return whether the stream has run the steps; MPI's engine then has the arrays."""
         if not (self._thread is None or self._thread.done()):
             return False
         if self._event is None:
@@ -61,7 +61,7 @@ def start_several(works: Sequence[SpanningWork]) -> None:
         work.start()
 
 
-class SpanningWork(Startable):
+class SpanningWork(KernelWork, Startable):
     """A program on one of the communicator's streams, run once or repeatedly.
 
     It keeps the arrays until it has ended.
@@ -79,15 +79,14 @@ class SpanningWork(Startable):
         is_compared: bool,
         comparison: Comparison | None = None,
     ) -> None:
-        self._state, self._spanning, self._program = state_of(comm), spanning, program
-        self._hold = self._state.hold()  # a communicator that can be called is not dropped
+        super().__init__(state_of(comm))
+        self._spanning, self._program = spanning, program
         self.name = f"{program.operation}_init"
         self._arrays = arrays
         self._is_compared = is_compared  # the first start
         self._comparison = comparison
         self._event: Event | None = None
         self._thread: Doing | None = None
-        self._began_on: Any = None
         self._aside: Any = None
 
     def start(self) -> None:
@@ -131,15 +130,8 @@ class SpanningWork(Startable):
                 return
             if thread is not None:
                 thread.result()
-            let_receives_leave()
-            stream = current_stream(self._spanning.team.device, self._program.producers, self._state)
-            event.order(stream)
-            if self._began_on is not None and self._began_on != stream:
-                event.order(self._began_on)
-            if self._state.blocking == "host":
-                event.synchronize()
-            elif self._state.stream is not None:
-                self._spanning.team.order.kept.keep(event, self._arrays)
+            team = self._spanning.team
+            self._wait(team, event, current_stream(team.device, self._program.producers, self._state), self._arrays)
         except BaseException:
             self.drop()
             raise
@@ -174,7 +166,7 @@ class SpanningWork(Startable):
     # For persistent requests
 
     def check_owner(self) -> None:
-        """Raise if the communicator has been freed, and an error that a rank has found."""
+        """Raise if the communicator has been freed, or if a rank has found an error."""
         if self._spanning.closed:
             raise self.freed()
         self._spanning.look()

@@ -1,7 +1,7 @@
 """The roll call: ranks ask each other which call they have begun.
 
-It is called when a step between nodes has timed out, since NCCL cannot say for which rank it waits. The rank asks all
-ranks of the communicator which call they began last, and names those that have not begun its own. A rank's watchdog
+It runs when a step between nodes has timed out, because NCCL cannot say for which rank it waits. The rank asks all
+ranks of the communicator which call they began last, and names those that have not begun its own call. A rank's monitor
 answers, also while the rank makes no call.
 """
 
@@ -18,7 +18,9 @@ from .mpi_engine import Outbox
 _TAG = 10  # texts, pieces and records use other tags
 _MESSAGE = struct.Struct("=q?")  # the number of the sender's last call, and whether it asks for the receiver's
 ANSWERS_S = 0.25  # seconds between the answers of a rank that makes no call
-PATIENCE_S = 4 * ANSWERS_S  # to wait for answers
+POLL_S = 1e-3  # seconds between polls for answers
+# A rank waits for so many polls, not for a time: while the whole machine stands still, time passes and no rank answers.
+POLLS = int(4 * ANSWERS_S / POLL_S)
 _MOST_RANKS = 64  # in a communicator whose ranks are asked; not measured
 
 
@@ -58,11 +60,11 @@ class RollCall:
                     self._send(comm, rank, asks=True)
 
     def absent(self, number: int) -> tuple[int, ...]:
-        """Return the ranks that have not told that they have begun call `number`."""
+        """Return the ranks that have not reported that they have begun call `number`."""
         return tuple(rank for rank in self._others if self._begun.get(rank, -1) < number)
 
     def answer(self) -> None:
-        """Take what ranks have told, and tell those that ask."""
+        """Receive what ranks report, and answer those that ask."""
         with self._lock:
             comm = self._comm_of() if self.is_open else None
             status = MPI.Status()

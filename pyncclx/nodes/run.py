@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..launch.keys import arrays_of
 from ..team.base import IntraBase
 from ..team.compare import Comparison, compare
@@ -41,7 +43,7 @@ def run(state: State, spanning: Spanning, program: Program, arguments: Sequence[
 
 
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
-    """Do a call on its stream, and return its program.
+    """Run a call on its stream, and return its program.
 
     The program is cached under `key`, unless that is None.
     """
@@ -105,9 +107,10 @@ def compose(state: State, spanning: Spanning, call: SpanningCall, key: Hashable 
             if not call.empty:
                 with spanning.comparison.explaining():
                     call.compose(composition)
-        except Exception as error:
-            if not capturing:
-                spanning.refuse(call.operation, error)
+        except BaseException as error:
+            own = own_error(error)
+            if own is not None and not capturing:
+                spanning.refuse(call.operation, own)
             raise
         program = composition.program(call.buffers)
         program.before, program.after = call.before, call.after

@@ -2,9 +2,9 @@
 
 `mpi_engine.py` and the kernels inside a node take many Python calls for a few bytes. Here a rank copies its bytes to
 its *record* in pinned memory. Persistent receives of MPI store the other ranks' records beside it, and kernels read
-them there. A record begins with a header. Its word says whether the rank's kernels have failed. Its text describes the
-call, which must be the same on all ranks. Where ranks get blocks of several records, the host packs these blocks for
-one copy to the device.
+them there. A record begins with a header. The header has a word that says whether the rank's kernels have failed, and a
+text that describes the call. The text must be the same on all ranks. Where ranks get blocks of several records, the
+host packs these blocks for one copy to the device.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import mpi_bootstrap
 
 from ..backends import Device
 from ..errors import CollectiveMismatch
+from ..failures.error_record import ErrorRecord
 from ..recording.failures import noted
 from ..system.process import held
-from ..team.error_record import ErrorRecord
 from .mpi_engine import MpiEngine, Outbox
 from .places import Places
 from .verdicts import Verdicts

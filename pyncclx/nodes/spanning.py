@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Hashable
-from contextlib import suppress
 from typing import Any, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from ..errors import Aborted, PeerTimeout, RankFailed, RanksMissing, Revoked
-from ..recovery.detector import DETECTOR
-from ..system.bounded import BoundedCache
+from ..failures.detector import DETECTOR
+from ..failures.error_record import ErrorRecord
+from ..failures.ranks_elsewhere import RanksElsewhere
+from ..system.process import BoundedCache
+from ..team.attachment import Attachment
 from ..team.base import IntraBase
-from ..team.error_record import ErrorRecord
+from ..team.kept import Scratch
 from ..team.members import most_ranks_per_device
-from ..team.scratch import Scratch
-from ..team.state import Attachment, state_of
+from ..team.state import state_of
+from ..team.step_thread import StepThread
 from ..team.team import Team
 from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
-from .lookout import Lookout
 from .mpi_engine import keep_left
 from .places import Places
 from .program import Program
 from .rails import Rails
 from .roll_call import RollCall
 from .short_exchange import MOST_RANKS, ShortExchange, host_waits, most_nbytes
-from .step_thread import StepThread
 from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Watch
 
@@ -41,7 +43,7 @@ class Spanning(Endings, Attachment):
 
     Attributes
     ----------
-    places, rails, verdicts, lookout, comparison, thread
+    places, rails, verdicts, elsewhere, comparison, thread
         Parts, each with a class of its own.
     local : Intracomm
         Communicator of this node's ranks, with a Team of its own.
@@ -68,7 +70,7 @@ class Spanning(Endings, Attachment):
         self.local: IntraBase = mpi_bootstrap.part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)
-        self.operation = ""  # set before the lookout: the detector's thread reads it
+        self.operation = ""  # set before `elsewhere`: the detector's thread reads it
         try:
             self._make(cast(MPI.Intracomm, comm), state_of(comm).blocking)
         except (RankFailed, Revoked, RanksMissing):  # a rank will never take part
@@ -91,7 +93,9 @@ class Spanning(Endings, Attachment):
         self._generation = self.team.generation
         self.scratch = Scratch(self.team.device)
         self.thread = StepThread(self.team.device)
-        self._asides: dict[bool, Any] = {}  # second streams of programs, by whether they are captured
+        # Second streams of programs, by whether they are captured. Another stream of the host device is a thread.
+        is_threaded = self.has_threads or self.team.device.name != "host"
+        self._asides: dict[bool, Any] = defaultdict(self.team.device.new_stream if is_threaded else lambda: None)
         self._roll = RollCall(topology.rank, self.places.size, lambda: self.comparison.comm, lambda: self.number)
         self._watch = Watch(self.team.device, topology.rank, self.comparison.check_aside)
         if self.rails.uses_nccl:
@@ -110,14 +114,14 @@ class Spanning(Endings, Attachment):
         self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
         self.refusals = ErrorRecord(self.team.device, comm.rank)
         try:
-            self.lookout = Lookout(comm, self._lost, self.team.order.is_busy)
+            self.elsewhere = RanksElsewhere(comm, self._comm_failed, self.team.order.is_busy)
         except BaseException:
             self.refusals.close()
             raise
 
     def _close_own(self) -> None:
         self.refusals.close()
-        self.lookout.close()
+        self.elsewhere.close()
 
     def _comm_of_engine(self) -> MPI.Intracomm:
         """Return the communicator of MPI's engine, whose waits compare calls. Collective."""
@@ -126,10 +130,9 @@ class Spanning(Endings, Attachment):
         return engine.comm
 
     def is_short(self, nbytes: int) -> bool:
-        """Return whether messages of `nbytes` bytes use the host exchange.
+        """Return whether messages of `nbytes` bytes go through the host exchange.
 
-        The result is the same on all ranks. With NCCL it is false where a rank's calls do not wait for results, because
-        those calls must be stream ordered.
+        The result is the same on all ranks. With NCCL it is false if a rank's calls must be stream ordered.
         """
         return self.host_waits and self.places.size <= MOST_RANKS and nbytes <= most_nbytes(self.places.size)
 
@@ -142,7 +145,7 @@ class Spanning(Endings, Attachment):
         return self._short
 
     def enter_graph(self, program: Program) -> None:
-        """Stop comparing calls, since a graph will hold this one.
+        """Stop comparing calls, because a graph will contain this one.
 
         Raises NotSupported if no graph can hold it. Collective at the first call, as `Comparison.stop`.
         """
@@ -160,13 +163,10 @@ class Spanning(Endings, Attachment):
         """Enqueue a program on a stream; `capturing` tells whether it is being captured."""
         self.operation = program.operation
         self.number += 1
-        if not self.has_threads and self.team.device.name == "host":
-            self._asides[capturing] = stream  # on the host device another stream is a thread
-        elif capturing not in self._asides:
-            self._asides[capturing] = self.team.device.new_stream()
+        aside = self._asides[capturing] if program.forks else None
         awaited = None if capturing or not program.is_watched else self._watch.begin(program, self.number)
         try:
-            program.enqueue(self.team, stream, self._asides[capturing], self.number)
+            program.enqueue(self.team, stream, aside, self.number)
         except EngineError:
             self.check()  # raises which rank has died, if that is found soon
             raise
@@ -178,9 +178,9 @@ class Spanning(Endings, Attachment):
                 self._watch.end(awaited, stream)
 
     def look(self) -> None:
-        """Call `check` if a flag is set, since a check takes 1/10 of a short call's time."""
+        """Call `check` if a flag is set: a check takes a tenth of a short call's time."""
         errors = self.team.errors.is_clear and self.refusals.is_clear
-        steps = self.lookout.loss is None and self.verdicts.is_clear and not self.rails.has_failed
+        steps = self.elsewhere.comm_failure is None and self.verdicts.is_clear and not self.rails.has_failed
         if not (errors and steps and self.comparison.is_clear):
             self.check()
 
@@ -192,20 +192,20 @@ class Spanning(Endings, Attachment):
         RankFailed, PeerTimeout, Aborted, MPI.Exception
             At every call from then on. Free the communicator.
         CapacityExceeded, ValueError
-            Once; the communicator goes on.
+            Once; the communicator stays usable.
         """
         try:
             with self.comparison.explaining():
                 self._check()
         except (PeerTimeout, Aborted, EngineError):
-            loss = self.lookout.wait()  # another rank's failure may be the reason
-            if loss is None:
+            failure = self.elsewhere.wait()  # another rank's failure may be the reason
+            if failure is None:
                 raise
-            raise loss.exception(self.operation) from None
+            raise failure.exception(self.operation) from None
 
     def _check(self) -> None:
-        if self.lookout.loss is not None:
-            raise self.lookout.loss.exception(self.operation)
+        if self.elsewhere.comm_failure is not None:
+            raise self.elsewhere.comm_failure.exception(self.operation)
         self.comparison.check()
         self.rails.check()
         self.verdicts.check()
@@ -245,6 +245,7 @@ class Spanning(Endings, Attachment):
             if self._short is not None:
                 self._short.close()
             self.rails.close()
+            self._asides.clear()
         self.local.Free()  # its ranks meet here, even if only some of them have failed
 
     def abandon(self) -> None:
@@ -256,10 +257,10 @@ class Spanning(Endings, Attachment):
     def _leave_engines(self) -> None:
         """Release this rank's part of the engines."""
         self._release()
-        with suppress(Exception):  # errors of steps in the host device's threads, which calls raise
+        with own_errors_suppressed():  # errors of steps in the host device's threads, which calls raise
             self.team.order.finish()
         for stream in self._asides.values():
-            with suppress(Exception):
+            with own_errors_suppressed():
                 self.team.device.synchronize(stream)
         if self._short is not None:
             self._short.abandon()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ..backends import Device
 from ..errors import Aborted
-from ..memory.error_words import FAILURE
+from ..failures.kernel_errors import FAILURE
 from .engine import Transfer
 from .places import Places
 

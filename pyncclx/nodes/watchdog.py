@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -35,10 +34,9 @@ from ..system.mpi_library import before_finalize
 from ..system.process import PerProcess
 from .engine import Engine
 from .program import Program
-from .roll_call import ANSWERS_S, PATIENCE_S, RollCall
+from .roll_call import ANSWERS_S, POLL_S, POLLS, RollCall
 
 PAUSE_S = 0.02  # seconds before each poll
-_ANSWER_PAUSE_S = 1e-3  # seconds between polls for answers
 _END_S = 5.0  # seconds to wait at exit for a poll in progress
 
 
@@ -46,14 +44,10 @@ _END_S = 5.0  # seconds to wait at exit for a poll in progress
 class Awaited:
     """A program that is being or has been enqueued."""
 
+    watch: Watch
     program: Program
+    number: int  # the number of its call
     deadline: float
-    rank: int
-    # It raises if the program must end, because calls of other ranks differ.
-    look: Callable[[], None]
-    # Returns which ranks have not begun the program; if none is known, the ranks given.
-    absent: Callable[[tuple[int, ...]], tuple[int, ...]]
-    ends: list[Event]  # events to reuse
     end: Event | None = None  # recorded after the program was enqueued
 
     @property
@@ -64,7 +58,7 @@ class Awaited:
     def is_over(self) -> bool:
         """Return whether the program has ended; abort its engines after its deadline."""
         if self.end is not None and self.end.is_over():
-            self.ends.append(self.end)
+            self.watch.ends.append(self.end)
             return True
         reason = self._reason()
         over = reason is not None
@@ -80,19 +74,20 @@ class Awaited:
     def _reason(self) -> Exception | None:
         """Return why the program must end now; None if it need not."""
         try:
-            self.look()
+            self.watch.look()
         except Exception as error:
             return error
         if time.monotonic() <= self.deadline:
             return None
-        return StepTimeout(self.program.waits, self.rank, self.absent(self.program.peers))
+        watch, program = self.watch, self.program
+        return StepTimeout(program.waits, watch.rank, watch.absent(self.number, program.peers))
 
 
 class Watchdog:
     """A thread that polls the programs of all communicators while there are any."""
 
     def __init__(self) -> None:
-        self._awaited: deque[tuple[Device, Awaited]] = deque()
+        self._awaited: deque[Awaited] = deque()
         self._looks: deque[tuple[Device, Callable[[], None]]] = deque()
         self._rolls: deque[weakref.ref[RollCall]] = deque()
         self._there, self._looking = threads.Bell(), threading.Lock()
@@ -100,9 +95,9 @@ class Watchdog:
         threads.start("pyncclx watchdog", self._run)
         before_finalize(self._end)
 
-    def add(self, device: Device, awaited: Awaited) -> None:
+    def add(self, awaited: Awaited) -> None:
         """Watch a program. Programs of one stream end in the order of these calls."""
-        self._awaited.append((device, awaited))
+        self._awaited.append(awaited)
         self._there.ring()
 
     def look_once(self, device: Device, look: Callable[[], None]) -> None:
@@ -118,9 +113,10 @@ class Watchdog:
     def absent(self, roll: RollCall, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks that have not begun call `number`; `peers` if all have."""
         roll.ask()
-        end = time.monotonic() + PATIENCE_S
-        while roll.is_open and roll.absent(number) and not self._ended and time.monotonic() < end:
-            time.sleep(_ANSWER_PAUSE_S)
+        for _ in range(POLLS):
+            if not (roll.is_open and roll.absent(number)) or self._ended:
+                break
+            time.sleep(POLL_S)
             self._answer_all()
         return roll.absent(number) if roll.is_open and roll.absent(number) else peers
 
@@ -167,20 +163,20 @@ class Watchdog:
         Later programs of an engine have more time.
         """
         going_on: set[Engine] = set()
-        looks, left = set(), []
+        ended, left = set(), []
         for _ in range(len(self._awaited)):
-            device, awaited = self._awaited.popleft()
+            awaited = self._awaited.popleft()
             if going_on.isdisjoint(awaited.engines):
-                with device.attached():
+                with awaited.watch.device.attached():
                     if awaited.is_over():
-                        looks.add(awaited.look)
+                        ended.add(awaited.watch)
                         continue
                 going_on.update(awaited.engines)
-            left.append((device, awaited))
+            left.append(awaited)
         self._awaited.extendleft(reversed(left))
-        for look in looks:  # other ranks may wait for the texts of calls that have ended
+        for watch in ended:  # other ranks may wait for the texts of calls that have ended
             with suppress(Exception):  # later calls raise it
-                look()
+                watch.look()
 
 
 WATCHDOG = PerProcess(Watchdog)
@@ -194,14 +190,14 @@ class Watch:
     device : Device
     rank : int
     look : callable
-        `Awaited.look` of each program.
+        Raises if programs must end, because calls of other ranks differ.
     """
 
     def __init__(self, device: Device, rank: int, look: Callable[[], None]) -> None:
-        self._device, self._rank, self._look = device, rank, look
+        self.device, self.rank, self.look = device, rank, look
         self._roll: RollCall | None = None
         self._timeout_s = settings.TIMEOUT.get()
-        self._ends: list[Event] = []  # events of programs that have ended: to reuse one is faster than to make one
+        self.ends: list[Event] = []  # events of programs that have ended: to reuse one is faster than to make one
 
     def call_roll(self, roll: RollCall) -> None:
         """From now on, ask who is absent before a program times out, and answer others."""
@@ -210,19 +206,19 @@ class Watch:
 
     def begin(self, program: Program, number: int) -> Awaited:
         """Watch a program that is about to be enqueued as the call of this number."""
-        absent = partial(self._absent, number)
-        awaited = Awaited(program, time.monotonic() + self._timeout_s, self._rank, self._look, absent, self._ends)
-        WATCHDOG.get().add(self._device, awaited)
+        awaited = Awaited(self, program, number, time.monotonic() + self._timeout_s)
+        WATCHDOG.get().add(awaited)
         return awaited
 
-    def _absent(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
+    def absent(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks that have not begun call `number`; `peers` if none is known."""
         return peers if self._roll is None else WATCHDOG.get().absent(self._roll, number, peers)
 
     def end(self, awaited: Awaited, stream: Any) -> None:
         """Record that a program was enqueued on a stream, which is not being captured."""
         try:
-            end = self._ends.pop()
+            end = self.ends.pop()
         except IndexError:
-            end = self._device.event()
+            end = self.device.event()
         end.record_eager(stream)
         awaited.end = end

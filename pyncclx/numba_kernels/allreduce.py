@@ -20,7 +20,7 @@ Combine = Callable[[Any, Any], Any]
 
 
 def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Return a kernel for small messages: every rank sends its data to all as packets.
+    """Return a kernel for small messages: each rank sends its data to all as packets.
 
     It takes one trip.
     """
@@ -32,7 +32,7 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
         me = d.rank(team)
         begin, part = ex.part_of(args[ex.NBYTES])
         send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
-        if part == 0:  # then this block has none on any rank
+        if part == 0:  # this block has no part on any rank
             return
         arrived = cuda.shared.array(elements, element)
         turn = ex.next_turn(work, ex.last_turn(work))
@@ -47,10 +47,10 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
 
 def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Return a kernel for medium messages: a tile goes as packets, in one turn.
+    """Return a kernel for medium messages: a tile is sent as packets, in one turn.
 
     The first half of a slot is for contributions, the second for results. In a short tile some ranks have no shard, and
-    get no contributions. But a rank that gets a result from another has sent to it, and so has every rank.
+    receive no contributions. Every rank sends to each rank that has a shard, and receives the result from it.
     """
     half = packet_nbytes(size) // 32 * 16
     stride, fold = half // itemsize, _folding(combine, size)
@@ -60,7 +60,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
         me = d.rank(team)
         begin, part = ex.part_of(args[ex.NBYTES])
         send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
-        if part == 0:  # then this block has none on any rank
+        if part == 0:  # this block has no part on any rank
             return
         arrived = cuda.shared.array(elements, element)
         shard = shard_nbytes(part, half, size)
@@ -79,7 +79,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
             for i in range(cuda.threadIdx.x, length // itemsize, cuda.blockDim.x):
                 result[i] = fold(own, arrived, stride, me, i)
             cuda.syncthreads()
-            halves = work + 2 * half  # packets take twice the bytes that they carry
+            halves = work + 2 * half  # packets are twice as long as their payload
             if not cuda.syncthreads_and(
                 ex.swap_packets(team, halves, turn, me, size, recv + mine, length, recv + theirs, length_of_theirs)
             ):
@@ -90,11 +90,11 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
 
 
 def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Return a kernel for large messages: a tile goes as chunks, in two turns.
+    """Return a kernel for large messages: a tile is sent as chunks, in two turns.
 
     Each byte is sent twice.
     """
-    # Elements that a thread reduces before it stores one, so that their loads are in flight together.
+    # Number of elements that a thread reduces before it stores one, so that their loads overlap.
     at_once = max(1, 16 // size)
     fold = _folding(combine, size)
 
@@ -102,7 +102,7 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
         me = d.rank(team)
         begin, part = ex.part_of(args[ex.NBYTES])
         send, recv = args[ex.SEND] + begin, args[ex.RECV] + begin
-        if part == 0:  # then this block has none on any rank
+        if part == 0:  # this block has no part on any rank
             return
         shard = shard_nbytes(part, ex.longest_chunk(size), size)
         stride = ex.longest_chunk(size) // itemsize
@@ -141,8 +141,8 @@ def _folding(combine: Combine, size: int) -> Callable[..., Any]:
     def fold(own: Any, arrived: Any, stride: int, me: int, i: int) -> Any:
         """Reduce element `i` over all ranks, in rank order.
 
-        Peer r's element is ``arrived[r * stride + i]``. Indices are unsigned, because Numba compares signed ones with
-        0, and then the caller's loop is not unrolled.
+        Peer r's element is ``arrived[r * stride + i]``. Indices are unsigned, because Numba compares signed indices
+        with 0, which prevents unrolling of the caller's loop.
         """
         total = own[i] if me == 0 else arrived[np.uintp(i)]
         for rank in range(1, size):
@@ -169,7 +169,7 @@ def shard_of(rank: int, tile: int, shard: int, part: int) -> tuple[int, int]:
 def put_shards(
     team: int, work: int, turn: int, me: int, size: int, send: int, tile: int, shard: int, part: int
 ) -> None:
-    """Send every peer its shard of a tile as a chunk, beginning with the next rank."""
+    """Send each peer its shard of a tile as a chunk, beginning with the next rank."""
     for j in range(1, size):
         peer = ex.after(me, j, size)
         begin, length = shard_of(peer, tile, shard, part)

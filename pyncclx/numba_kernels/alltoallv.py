@@ -1,8 +1,9 @@
 """Alltoallv with counts on the device: twin of cuda/collectives/alltoallv.cu.
 
-In the first turn every rank sends every peer a *header*: how many rows follow, and how long its longest message is.
-Short messages follow at once, as packets in the same slot. Long ones are sent chunk by chunk in further turns. Every
-rank computes their number from the longest message of all, so all take equally many, whatever they send.
+In the first turn every rank sends every peer a *header*: the number of rows for it, and the length of the rank's
+longest message. Short messages follow in the same turn, as packets in the same slot. Long messages are sent chunk by
+chunk in further turns. Every rank computes the number of turns from the longest message of all ranks, so all ranks take
+equally many.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def alltoallv(size: int) -> Callable[..., None]:
             if thread < size:
                 received[thread, 0], received[thread, 1], received[thread, 2] = rows_from(args, headers, thread)
             cuda.syncthreads()
-            source = cuda.blockDim.x - 1 - thread  # the last warp, since the first ones have packets to receive
+            source = cuda.blockDim.x - 1 - thread  # the last warp, because the first warps receive packets
             if cuda.blockIdx.x == 0 and source < size:
                 write_outputs(args, received, source, size, call)
             receive_short(team, work, turn, args, received, size)
@@ -117,7 +118,7 @@ def stored(part: int, begin: int, kept: int) -> Any:
 
 @ex.inline
 def send_packets(team: int, work: int, turn: int, args: Any, sent: Any, headers_to: Any, size: int) -> None:
-    """Send each peer, by a warp of its own, its header, and its message if short."""
+    """Send each peer its header, and its message if short; a warp serves a peer."""
     me = d.rank(team)
     peer = ex.peer_of_warp(me, size)
     if peer != me:
@@ -131,7 +132,7 @@ def send_packets(team: int, work: int, turn: int, args: Any, sent: Any, headers_
 
 @ex.inline
 def receive_short(team: int, work: int, turn: int, args: Any, received: Any, size: int) -> None:
-    """Receive each peer's short message, by a warp of its own, as far as it fits."""
+    """Receive each peer's short message, as far as it fits; a warp serves a peer."""
     me = d.rank(team)
     source = ex.peer_of_warp(me, size)
     nbytes = received[source, 0] * args[ROW_NBYTES]

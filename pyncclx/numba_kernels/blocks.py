@@ -1,8 +1,8 @@
-"""Allgather and Alltoall in Python: twins of those in cuda/collectives/.
+"""Barrier, Allgather and Alltoall in Python: twins of cuda/collectives/.
 
-Both send blocks of one length. They differ in where the block for rank r begins in `send`: at 0 for all ranks, or after
-the blocks for lower ranks. Short blocks are sent as packets, long ones chunk by chunk. In place, `send` is this rank's
-block of `recv`, or all of `recv`: a block is sent before it is overwritten.
+Allgather and Alltoall send blocks of equal length. They differ in where the block for rank r begins in `send`: at 0
+for all ranks, or after the blocks for lower ranks. Short blocks are sent as packets, long blocks chunk by chunk. In
+place, `send` is this rank's block of `recv`, or all of `recv`; a block is sent before it is overwritten.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ from .. import device as d
 from . import exchange as ex
 
 
+def barrier(size: int) -> Callable[..., None]:
+    """Return a kernel that signals every peer and waits for a signal from each."""
+
+    def kernel(team: int, work: int, args: Any, call: int) -> None:
+        d.barrier(team)
+
+    return kernel
+
+
 def allgather(size: int) -> Callable[..., None]:
-    """Return a kernel in which every rank sends one block to all."""
+    """Return a kernel in which every rank sends one block to all ranks."""
     return _kernel(size, 0)
 
 
@@ -30,7 +39,7 @@ def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
     def kernel(team: int, work: int, args: Any, call: int) -> None:
         me, nbytes = d.rank(team), args[ex.NBYTES]
         begin, part = ex.part_of(nbytes)
-        if part == 0:  # then this block of the grid has none on any rank
+        if part == 0:  # this block of the grid has no part on any rank
             return
         send, recv, stride = args[ex.SEND], args[ex.RECV], own_blocks * nbytes
         turn, ok = ex.last_turn(work), True

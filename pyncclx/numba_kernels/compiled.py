@@ -1,4 +1,4 @@
-"""Compilation of the collectives written in Python, by Numba, with the device API."""
+"""Compile the collectives written in Python with Numba and the device API."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends import Function
-from ..backends.compilers import cache
-from ..backends.compilers.numba_targets import cuda as numba_cuda
-from ..backends.compilers.numba_targets.packages import chosen
+from ..backends.compilers import cache, numba_cuda
+from ..backends.compilers.numba_packages import chosen
 from ..launch import kernels
 from ..launch.sources import instantiation
 from ..system.paths import sources_digest
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
 FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
 
-#: The file of this package that makes each kernel, and its function.
+#: For each kernel, the file of this package and the function that make it.
 MAKERS = {
-    "numba_barrier": ("barrier", "barrier"),
+    "numba_barrier": ("blocks", "barrier"),
     "numba_allgather": ("blocks", "allgather"),
     "numba_alltoall": ("blocks", "alltoall"),
     "numba_alltoallv": ("alltoallv", "alltoallv"),
@@ -35,11 +34,12 @@ MAKERS = {
     "numba_allreduce_two_shot": ("allreduce", "two_shot"),
 }
 
-#: Functions that combine two elements, by operator; they give the same bits as cuda/elements/reduce_ops.cuh.
+#: Functions that combine two elements, by operator. Results have the same bits as those of
+#: cuda/elements/reduce_ops.cuh.
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "SUM": lambda a, b: a + b,
     "PROD": lambda a, b: a * b,
-    # The result is NaN if either element is: only NaN differs from itself.
+    # The result is NaN if either element is NaN. Only NaN is unequal to itself.
     "MIN": lambda a, b: b if b < a or b != b else a,  # noqa: PLR0124
     "MAX": lambda a, b: b if a < b or b != b else a,  # noqa: PLR0124
 }
@@ -47,12 +47,12 @@ ELEMENTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def function_of(comm: Intracomm, team: Team, kernel: str, template: tuple[str, ...]) -> Function:
-    """Return a kernel, ready to launch. Collective at the first use on a communicator.
+    """Return a loaded kernel. Collective at the first use on a communicator.
 
     Raises
     ------
     NotSupported, RuntimeError
-        On all ranks: rank 0 has no Numba, or the kernel does not compile.
+        On all ranks, if rank 0 has no Numba, or the kernel does not compile.
     """
     key = (kernel, *template)
     if key not in team.functions:

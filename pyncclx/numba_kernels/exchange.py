@@ -1,18 +1,18 @@
-"""Exchange of data in Python kernels: in turns, through slots of a workspace.
+"""Exchange data in Python kernels: in turns, through slots of a workspace.
 
-The workspace is memory of every rank that all have mapped, with the same layout on all:
+The workspace is memory of every rank that all ranks have mapped, with the same layout on all ranks:
 
     turns, one for each block | packet slots | chunk slots
 
 The block with index b exchanges data only with block b of the other ranks. It counts its *turns*. In a turn every rank
-sends something to every other, as packets or as a chunk and a signal. It also waits for something from every other. So
-a rank in turn t has received something of turn t - 1 from each peer. Hence each peer is done with turn t - 2. Slots
-alternate by the turn's parity: data of turn t replaces data that was read in turn t - 2. Nothing else keeps a slot from
-being overwritten while its owner reads it. The count stays in device memory from kernel to kernel. So no argument
-changes from call to call, and a captured launch can be replayed.
+sends to every other rank, packets or a chunk and a signal, and receives from every other rank. So a rank in turn t has
+received data of turn t - 1 from each peer, and each peer has completed turn t - 2. Slots alternate by the turn's
+parity: data of turn t replaces data that was read in turn t - 2. Only this order protects a slot while its owner reads
+it. The count stays in device memory between kernels. So no argument changes from call to call, and a captured launch
+can be replayed.
 
-A slot belongs to (block, parity, source). Packets have separate slots: they carry their own flag, so stale chunk data
-in a slot could be taken for packets.
+A slot belongs to (block, parity, source). Packets have separate slots. A packet is recognized by the flag in it, so
+stale data of a chunk could look like a packet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import device as d
-from ..backends.compilers.numba_targets import cuda as numba_cuda
+from ..backends.compilers import numba_cuda
 from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
 
 cuda = numba_cuda.target()  # `numba.cuda`, or its counterpart in numba-cuda-mlir
@@ -62,7 +62,7 @@ def peer_of_warp(me: int, size: int) -> Any:
 def share_of(nbytes: int) -> Any:
     """Return a block's share of a message, in bytes, as whole packs of 16 bytes."""
     packs, blocks = (nbytes + 15) // 16 + cuda.gridDim.x - 1, cuda.gridDim.x
-    if packs >> 32 != 0:  # only then by 64 bits, for such a division takes 100 ns
+    if packs >> 32 != 0:  # divide 64-bit numbers only if needed: it takes 100 ns
         return packs // blocks * 16
     return np.int64(np.uint32(packs) // np.uint32(blocks)) * 16
 
@@ -105,15 +105,15 @@ def last_turn(work: int) -> Any:
 def next_turn(work: int, turn: int) -> int:
     """Return the number of the turn after `turn`.
 
-    Packets carry its last 32 bits. These are never 0, the content of untouched slots, and their parity still
-    alternates. After 2^32 turns an old packet would look new. So when these bits start again, a block clears the slots
-    of the following turn; peers write those only after they have received something of this one.
+    Packets carry its last 32 bits. They are never 0, the content of unused slots, and their parity always alternates.
+    After 2^32 turns an old packet would look new. So when these bits wrap around, a block clears the slots of the
+    following turn. Peers write to those only after they have received data of this turn.
     """
     turn += 1
     if turn & 0xFFFFFFFF == 0:
         turn += 2
     if turn & 0xFFFFFFFF <= 3 or turn & 0xFFFFFFFF == 0xFFFFFFFF:
-        cuda.syncthreads()  # All threads have read the slots' old content.
+        cuda.syncthreads()  # now all threads have read the slots' old content
         words = d.pointer(packets(work, turn + 1, 0, 1), np.int64)
         for i in range(cuda.threadIdx.x, PACKETS_NBYTES // 8, cuda.blockDim.x):
             words[i] = 0
@@ -132,11 +132,11 @@ def leave(work: int, turn: int) -> None:
 
 @inline
 def meet(team: int, turn: int, size: int) -> Any:
-    """Signal all peers that this block's data is stored, and wait for their signals.
+    """Signal all peers that this block has stored its data; wait for their signals.
 
-    Returns False if a wait failed. Call it with all threads. The first barrier orders the block's stores, and its reads
-    of the last turn, before the signals, which one thread for each peer sets. After the last barrier all threads see
-    what those have acquired.
+    Call it with all threads. Returns False if a wait failed. The first barrier orders the block's stores, and its reads
+    of the last turn, before the signals, which one thread for each peer sets. The last barrier makes the peers' data,
+    which these threads have acquired, visible to all threads.
     """
     cuda.syncthreads()
     me, peer = d.rank(team), cuda.threadIdx.x
@@ -154,7 +154,7 @@ def meet(team: int, turn: int, size: int) -> Any:
 def swap_packets(
     team: int, work: int, turn: int, me: int, size: int, send: int, send_nbytes: int, recv: int, recv_nbytes: int
 ) -> Any:
-    """Exchange messages as packets, each warp with its peer; 0 if a wait failed."""
+    """Exchange packets, each warp with its peer; return 0 if a wait failed."""
     peer, ok = peer_of_warp(me, size), 1
     if peer != me:
         d.put_packets_warp(team, packets(work, turn, me, size), send, send_nbytes, peer, turn)

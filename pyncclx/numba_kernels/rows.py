@@ -1,4 +1,4 @@
-"""Rows of Alltoallv in Python: those to send, and where those received belong.
+"""Find the rows of Alltoallv to send, and where received rows are stored.
 
 A kernel has these arrays of 64-bit integers in shared memory:
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from .. import device as d
 from ..device.functions import declare
+from ..failures.kernel_errors import BAD_COUNTS
 from ..memory.parameters import PLACED, SENDER, SLOTS
-from ..team.kernel_errors import BAD_COUNTS
 from .exchange import cuda, inline
 
 # Indices into a kernel's arguments: AlltoallvArgs of cuda/collectives/alltoallv.cu up to its `drop`.
@@ -31,10 +31,10 @@ overflow = declare("pyncclx_numba_overflow", "int32(uint64, uint64, int32, int64
 
 @inline
 def rows_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
-    """Return the number of rows for a rank, 0 if not in sendbuf, and where they begin."""
+    """Return how many rows to send a rank (0 if outside sendbuf), and their begin."""
     counts, displs = d.pointer(args[SEND_COUNTS], np.int64), d.pointer(args[SEND_DISPLS], np.int64)
     count, displ, limit = counts[rank], 0, args[SEND_ROWS]
-    for other in range(size):  # all ranks, so that the loads are in flight together
+    for other in range(size):  # over all ranks, so that the loads overlap
         number = max(counts[other], 0)
         displ += number if other < rank else 0
     if count == 0:
@@ -50,7 +50,7 @@ def rows_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
 
 @inline
 def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
-    """Return the number of rows from a rank, where they belong, and how many fit."""
+    """Return the number of rows from a rank, where they are stored, and how many fit."""
     placement, capacity = args[PLACEMENT], args[CAPACITY]
     count = headers[rank, 0]
     if placement == SENDER:
@@ -70,7 +70,7 @@ def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
 
 @inline
 def write_outputs(args: Any, received: Any, source: int, size: int, call: int) -> None:
-    """Write the outputs for rows from a rank, each if the caller has passed its array."""
+    """Write those outputs for rows from a rank whose arrays the caller has passed."""
     count, displ, kept = received[source, 0], received[source, 1], received[source, 2]
     if args[RECV_COUNTS] != 0:
         d.pointer(args[RECV_COUNTS], np.int64)[source] = kept

@@ -1,55 +1,83 @@
 """Broadcast of objects with device arrays: a collective moves the arrays' data.
 
-mpi4py's method has moved the rest.
+mpi4py's method has moved the rest of the objects. Signal handlers are deferred until the collective has ended, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
+import mpi_bootstrap
+
 from ..arrays.buffers import Buffer
-from ..collectives.allgatherv import allgatherv
+from ..collectives.allgather import allgatherv
 from ..collectives.bcast import bcast
 from ..errors import NotSupported
+from ..failures.policy import explains_failures, raise_explained
 from ..launch.run import by_new_kernel
 from ..team.base import IntraBase
 from ..team.state import state_of
 from ..team.team import Team
 from .libraries import Form
-from .packed_arrays import PackedArrays, block, temporary
-from .pickled import Pickled, Short, put_together
+from .packed_arrays import MOVED, PackedArrays, block, temporary
+from .pickled import Pickled, Short, is_plain, put_together
 
 
-@dataclass
-class Share:
-    """Part of an object with device arrays that MPI transfers: all but their data."""
+class Share(tuple[bytes, list[Any], tuple[tuple[Any, ...], ...]]):
+    """The part of an object that MPI transfers: all but the data of its device arrays.
 
-    stream: bytes
-    buffers: list[Any]
-    forms: tuple[Form, ...]
+    After it has arrived, the ranks run a collective together. It is a tuple, which C code unpickles. In Python code a
+    signal handler could raise, and the share would be lost.
+    """
+
+    __slots__ = ()
 
     @classmethod
     def of(cls, comm: IntraBase, contents: Pickled, operation: str) -> tuple[Share | Short, PackedArrays]:
-        """Return an object's share, or a `Short` of a short one, and its packed arrays."""
+        """Return an object's share (`Short` for short arrays) and its packed arrays."""
         packed = PackedArrays.of(contents.arrays)
         if packed.is_short:
             return Short.of(comm, contents, packed, operation), packed
-        return cls(contents.stream, contents.buffers, packed.forms), packed
+        return cls((contents.stream, contents.buffers, tuple(map(tuple, packed.forms)))), packed
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The forms of the arrays."""
+        return tuple(map(Form._make, self[2]))
 
     def open(self, arrays: list[Any]) -> Any:
         """Return the object."""
-        return put_together(self.stream, self.buffers, arrays)
+        return put_together(self[0], self[1], arrays)
+
+
+def with_shares(
+    step: Callable[..., Any], arguments: Sequence[Any], has_shares: Callable[[Any], bool], opened: Callable[[Any], Any]
+) -> Any:
+    """Return the result of mpi4py's method; if it has shares, `opened` completes it.
+
+    `opened` is called even if a signal handler raises just after mpi4py's method.
+    """
+    results: list[Any] = []
+    try:
+        # The list holds the result before a signal handler can run.
+        results.extend(map(step, *[[argument] for argument in arguments]))
+    finally:
+        if results and has_shares(results[0]):
+            with mpi_bootstrap.interrupts_deferred(to_the_end=True):
+                results[0] = opened(results[0])
+    return results[0]
 
 
 def open_broadcast(comm: IntraBase, share: Share, own: PackedArrays | None, root: int) -> Any:
-    """Return the object that root broadcasts; its `share` has arrived (collective).
+    """Receive root's arrays, and return the object of an arrived `share` (collective).
 
-    `own` are root's packed arrays, None on other ranks. Before the kernel, the ranks agree that each could allocate
-    memory for the arrays: otherwise they would wait for a rank that failed.
+    `own` are root's packed arrays, None on other ranks. The ranks first agree that all have allocated memory for the
+    arrays; otherwise kernels would wait for a rank that failed.
     """
     if not has_kernels(comm):
         data = MPI.Comm.bcast(comm, None if own is None else own.download(), root)
@@ -106,7 +134,7 @@ def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> 
 
 
 def has_kernels(comm: IntraBase) -> bool:
-    """Return whether kernels work for these ranks, equal on all of them (collective).
+    """Return whether kernels support these ranks; equal on all of them (collective).
 
     The first call makes the team.
     """
@@ -119,8 +147,45 @@ def has_kernels(comm: IntraBase) -> bool:
 
 
 def finished(comm: IntraBase, packed: PackedArrays) -> list[Any]:
-    """Return arrays whose data is enqueued; wait for it if the communicator blocks."""
+    """Return arrays whose copies are enqueued; wait if the communicator blocks."""
     arrays = packed.finish()
     if comm.blocking == "host":
         packed.device.synchronize(packed.stream)
     return arrays
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def in_step(method: _Method) -> _Method:
+    """Decorate a collective of objects to end before signal handlers run.
+
+    After MPI's step, which is not interrupted either, the ranks may run another collective together. Failures are
+    explained as by `explains_failures`.
+    """
+
+    @functools.wraps(method)
+    def call(self: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
+        with mpi_bootstrap.interrupts_deferred(to_the_end=True):
+            try:
+                return method(self, *args, **kwargs)
+            except MPI.Exception as error:
+                raise_explained(self, error, method.__name__)
+
+    return cast(_Method, call)
+
+
+def in_step_with_arrays(method: _Method) -> _Method:
+    """Decorate a collective like `in_step`, for the case that objects may have arrays.
+
+    A process that has had no arrays in objects does not defer handlers, which would take 3.6 µs (2026-11-29, CPU). When
+    it receives the first arrays, it still takes the step after MPI's (`broadcast.with_shares`).
+    """
+    alone, in_steps = explains_failures(method), in_step(method)
+
+    @functools.wraps(method)
+    def call(self: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
+        is_alone = not MOVED and args and is_plain(args[0])
+        return (alone if is_alone else in_steps)(self, *args, **kwargs)
+
+    return cast(_Method, call)

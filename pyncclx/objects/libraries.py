@@ -1,4 +1,4 @@
-"""Array libraries: which arrays kernels can move, and how to make new ones."""
+"""Array libraries: find out which arrays kernels can move, and make new arrays."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from numpy import ndarray
 
 from .. import backends
 from ..arrays.places import host_arrays
-from ..backends.compilers.numba_targets import cuda as numba_cuda
-from ..system import own_gpu
+from ..backends.compilers import numba_cuda
+from ..system import driver
 from ..system.process import PerProcess
 
 _INTEGERS = frozenset("iu")  # kinds of NumPy's types
@@ -19,7 +19,7 @@ _NUMBERS = _INTEGERS | frozenset("fc")
 
 
 class Form(NamedTuple):
-    """Properties that a rank needs to make an array like one of another rank.
+    """Properties that a rank needs to make an array like another rank's.
 
     Attributes
     ----------
@@ -39,13 +39,13 @@ class Form(NamedTuple):
 
 
 class Library:
-    """NumPy, whose arrays are the host device's, or CuPy; base of the other libraries."""
+    """NumPy (on the host device) or CuPy; base class of the other libraries."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def moves(self, array: Any) -> bool:
-        """Return whether kernels can move an array; if not, its library pickles it."""
+        """Return whether kernels can move an array; otherwise its library pickles it."""
         if self.name == "cupy":
             return _is_own_gpu(array.data.device_id)
         return bool(array.ndim and array.flags.writeable and not array.dtype.hasobject)
@@ -60,7 +60,7 @@ class Library:
         return array.copy(order="C")
 
     def is_number(self, array: Any) -> tuple[bool, bool]:
-        """Return whether kernels can reduce the elements, and whether they are integers."""
+        """Return whether kernels can reduce the elements, and whether these are integers."""
         kind = array.dtype.kind if array.dtype.isnative else ""
         return kind in _NUMBERS, kind in _INTEGERS
 
@@ -102,7 +102,7 @@ class _PyTorch(Library):
 
 class _Numba(Library):
     def moves(self, array: Any) -> bool:
-        # Arrays with gaps are excluded, so none of Numba's is packed.
+        # Arrays with gaps are excluded, so arrays of Numba are never packed.
         return bool(not host_arrays() and (array.flags["C_CONTIGUOUS"] or array.flags["F_CONTIGUOUS"]))
 
     def order(self, array: Any) -> str | None:
@@ -117,8 +117,8 @@ class _Numba(Library):
 
 
 def _is_own_gpu(ordinal: int) -> bool:
-    if own_gpu.is_open():
-        own_gpu.choose(ordinal)
+    if driver.chosen_gpu() is None:
+        driver.choose_gpu(ordinal)
     return bool(ordinal == backends.select().ordinal)
 
 
@@ -161,7 +161,7 @@ def array_classes() -> dict[type, Library]:
         known.modules = len(sys.modules)
         for module, name, which in _CLASSES:
             kind = getattr(sys.modules.get(module), name, None)
-            # The class does not exist while its module is being imported.
+            # While its module is being imported, the class may not exist yet.
             if kind is not None:
                 known.classes[kind] = _LIBRARIES[which]
     return known.classes

@@ -1,17 +1,18 @@
 """Messages of objects with device arrays: sealed to send, opened when unpickled.
 
-The sender sends a copy, which the library keeps until the receiver has read it. So no send waits until the receiver
-unpickles the object. That may happen after all other calls of both ranks, as with `irecv`.
+The sender offers a copy, which the library keeps until the receiver has read it. So no send waits for the receiver to
+unpickle the object, which may happen after all other calls of both ranks, as with `irecv`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+
+from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from .. import backends, events
 from ..arrays.buffers import Buffer
@@ -29,16 +30,16 @@ from .opening import Opening, current, opener
 from .packed_arrays import PackedArrays, block
 from .pickled import Pickled, Short, put_together
 
-# Limit on copies that have not been read, in bytes; MPI transfers and bounds the rest. Not measured.
+# Most bytes of copies that no receiver has read; beyond that, MPI transfers the data. Not measured.
 MOST_KEPT_NBYTES = 4 << 30
 # Operation names in errors and events, for all methods.
 _SEND, _RECEIVE = "send", "recv"
-# Endpoint for objects that are unpickled outside of pyncclx's methods.
+# Endpoint for objects that are unpickled outside pyncclx's methods.
 _ALONE = PerProcess(lambda: Endpoint(MPI.COMM_SELF, backends.select()))
 
 
 class Sealed:
-    """Object for one rank; when that rank unpickles it, it is opened.
+    """An object for one rank, opened when that rank unpickles it.
 
     Attributes
     ----------
@@ -55,21 +56,21 @@ class Sealed:
         return open_sealed, self.fields
 
     def withdraw(self) -> None:
-        """Release the copy, unless the object has been pickled.
+        """Release the copy, unless the object has already been pickled.
 
-        After that, MPI may have sent it to the receiver.
+        A pickled object may have been sent to the receiver.
         """
         if not self._is_pickled:
             self._outgoing.withdraw()
 
 
 def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Sealed | Short:
-    """Offer a copy of the arrays' data to a rank; without room for it, use MPI.
+    """Offer a copy of the arrays' data to a rank, or use MPI if memory is short.
 
     Raises
     ------
     MPI.Exception, NotSupported, PeerTimeout, Aborted
-        Raised before anything is offered.
+        Raised before any copy is offered.
     """
     began = events.now() if events.listeners else None
     endpoint = comm.endpoint
@@ -81,7 +82,7 @@ def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Seale
     outgoing = Outgoing()
     try:
         outgoing.begin(None, endpoint, plan_of(endpoint, _SEND, data, dest, tag), None, packed.stream)
-        # mpi4py sends the envelope in the object.
+        # mpi4py sends the envelope inside the object.
         envelope = _without_gap(outgoing.message)
         sealed = Sealed(outgoing, (contents.stream, contents.buffers, packed.forms, envelope, endpoint.rank, tag))
         outgoing.signal_ready()
@@ -98,7 +99,7 @@ def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Seale
 
 
 def _copy(endpoint: Endpoint, packed: PackedArrays) -> Buffer | None:
-    """Return a copy of the data; None if unread copies leave no memory for it."""
+    """Return a copy of the data; None if unread copies have reached their limit."""
     if not endpoint.postbox.receives.unsent.has_room(packed.nbytes, MOST_KEPT_NBYTES):
         return None
     try:
@@ -119,7 +120,7 @@ def _without_gap(message: Any) -> bytes:
 class Exchange(Opening):
     """Context of a method that sends and receives objects.
 
-    On an exception, it withdraws objects that have not been pickled.
+    After an exception, it withdraws objects that have not been pickled.
     """
 
     __slots__ = ("_messages",)
@@ -128,7 +129,7 @@ class Exchange(Opening):
         self.comm, self._messages, self.defers = comm, messages, defers
 
     def __exit__(self, error: object = None, /, *_: object) -> None:
-        current.opening = self._outer
+        super().__exit__()
         if error is not None:
             withdraw(self._messages)
 
@@ -143,8 +144,8 @@ def withdraw(messages: Iterable[Any]) -> None:
 def _decline(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int) -> None:
     """Allow the sender to reuse its memory, without reading the data."""
     endpoint = _endpoint()
-    # Receiving into nothing raises, because the message is longer.
-    with suppress(Exception):
+    # Receiving into no memory raises, because the message is longer.
+    with own_errors_suppressed():
         _bring(endpoint, block(0, 0, None), endpoint.device.current_stream(), message, source, tag)
 
 

@@ -1,4 +1,4 @@
-"""Opening of received objects: when unpickled, or when a call has received all."""
+"""Open received objects when they are unpickled, or after a call has received all."""
 
 from __future__ import annotations
 
@@ -8,40 +8,63 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Any
+from weakref import ref
 
 from ..messages.base import MessageBase
 
 
 class Opening:
-    """Context in which objects that this thread unpickles belong to a communicator.
+    """Context that assigns objects unpickled by this thread to a communicator.
 
-    With `defers`, unpickling returns `Unopened` objects, which the caller opens. So all objects of a list have
-    arrived before the program's code, which may raise, sees the first one.
+    With `defers`, unpickling returns `Unopened` objects, which the caller opens later. So all objects of a list arrive
+    before the program's code, which may raise, runs for any of them.
     """
 
-    __slots__ = ("_outer", "comm", "defers")
+    __slots__ = ("__weakref__", "_depth", "comm", "defers")
 
     def __init__(self, comm: MessageBase | None, *, defers: bool = False) -> None:
         self.comm, self.defers = comm, defers
 
     def __enter__(self) -> None:
-        self._outer, current.opening = current.opening, self
+        self._depth = len(current.stack)
+        current.stack.append(ref(self))
 
     def __exit__(self, *_: object) -> None:
-        current.opening = self._outer
+        del current.stack[self._depth :]
+
+
+_ALONE = Opening(None)
 
 
 class _Thread(threading.local):
-    """A thread's context; outside of pyncclx's methods it has no communicator."""
+    """A thread's contexts.
 
-    opening: Opening = Opening(None)
+    Attributes
+    ----------
+    stack : list of weak references
+        The contexts that the thread is in, the innermost last. If an interrupt ends one before its `__exit__` runs, its
+        reference is dead.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[ref[Opening]] = []
+
+    @property
+    def opening(self) -> Opening:
+        """The innermost context; outside pyncclx's methods it has no communicator."""
+        while self.stack:
+            opening = self.stack[-1]()
+            if opening is not None:
+                return opening
+            self.stack.pop()
+        return _ALONE
 
 
 current = _Thread()
 
 
 class Unopened:
-    """Object that is unpickled but not opened; it can be pickled again.
+    """An object that is unpickled but not opened; it can be pickled again.
 
     Attributes
     ----------
@@ -74,7 +97,7 @@ class Unopened:
 def opener(decline: Callable[..., None] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function that pickle calls to open an object.
 
-    `decline` takes the same arguments, and gives up the object.
+    `decline` takes the same arguments, and releases the object's data unread.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,7 +112,7 @@ def opener(decline: Callable[..., None] | None = None) -> Callable[[Callable[...
 
 
 def opened(items: Iterable[Any]) -> Iterator[Any]:
-    """Yield opened objects one by one; decline the rest if closed or on an exception."""
+    """Yield opened objects; if closed early or after an exception, decline the rest."""
     left = deque(items)
     try:
         while left:

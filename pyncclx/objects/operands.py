@@ -1,7 +1,7 @@
-"""Reductions of device arrays by mpi4py's `allreduce` and `reduce` of objects.
+"""Reduce device arrays in mpi4py's `allreduce` and `reduce` of objects.
 
-mpi4py applies an operator to Python objects. One rank may have an array and another a number. So each rank with an
-array passes an `Operands` to mpi4py instead, and the operator only lists them. The result has the operands of all
+mpi4py applies an operator to Python objects. One rank may pass an array and another a number. So each rank with an
+array passes an `Operands` to mpi4py instead, and the operator only lists them. The result contains the operands of all
 ranks.
 """
 
@@ -11,11 +11,13 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from mpi4py import MPI
 
-from mpi_bootstrap.duplicating import await_duplication
+from mpi_bootstrap.packed_errors import pack_error, unpack_error
+from mpi_bootstrap.plain import await_duplication
 from mpi_bootstrap.waiting import begin, complete
 
 from ..collectives.allreduce import allreduce
@@ -37,7 +39,7 @@ _ELEMENTWISE = (MPI.SUM, MPI.PROD, *_INTEGERS_ONLY)
 
 
 class Operands:
-    """Operands of an operator in order: forms or sealed arrays, and other objects."""
+    """An operator's operands in order: arrays' forms, sealed arrays, or other objects."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -46,7 +48,7 @@ class Operands:
 def listing(op: Any) -> Any:
     """Return an operator that lists `Operands`, and applies `op` to other objects.
 
-    So the operators of the program's classes never see an `Operands`.
+    So the program's own operators are never called with an `Operands`.
     """
     return functools.partial(_combined, op) if isinstance(op, MPI.Op) and op in _ELEMENTWISE else op
 
@@ -61,6 +63,70 @@ def _items(operand: Any) -> list[Any]:
     return operand.items if type(operand) is Operands else [operand]
 
 
+@dataclass
+class Failure:
+    """Result of an operator that has raised on some rank."""
+
+    packed: bytes
+    rank: int
+
+    def exception(self, comm: MPI.Comm) -> Exception:
+        """Return the operator's exception, whose text names the rank."""
+        return unpack_error(self.packed, [self.rank], comm.size)
+
+
+class Careful:
+    """Operator for reductions of objects that returns a `Failure` instead of raising.
+
+    If mpi4py's method raised on one rank, that rank would not send its result, and others would wait for it.
+    """
+
+    _error: BaseException | None = None
+
+    def __init__(self, comm: MPI.Comm, op: Any) -> None:
+        self._comm, self._op = comm, MPI.SUM if op is None else op
+
+    def __call__(self, first: Any, second: Any) -> Any:
+        kinds = type(first), type(second)
+        if Failure in kinds and Operands not in kinds:
+            return first if kinds[0] is Failure else second
+        try:
+            return self._op(first, second)
+        except BaseException as error:
+            self._error = error
+            return Failure(pack_error(error), self._comm.rank)
+
+    def checked(self, result: Any) -> Any:
+        """Return the result of the reduction, or raise the operator's exception.
+
+        The caller checks the items of `Operands`.
+        """
+        if type(result) is Operands:
+            return result
+        if self._error is not None:
+            raise self._error
+        return _checked(self._comm, result)
+
+
+def carefully(comm: MessageBase, reduction: Callable[[Careful], Any], op: Any) -> Any:
+    """Return the result of mpi4py's reduction, whose operator may raise."""
+    _meet_before_duplicate(comm)
+    careful = Careful(comm, op)
+    return careful.checked(reduction(careful))
+
+
+def _checked(comm: MPI.Comm, operand: Any) -> Any:
+    """Return an operand, or raise its exception if it is a `Failure`."""
+    if type(operand) is Failure:
+        raise operand.exception(comm)
+    return operand
+
+
+def are_sound(comm: MPI.Comm, result: Any) -> bool:
+    """Return whether a result is `Operands`; raise the first `Failure` in it."""
+    return type(result) is Operands and all(_checked(comm, item) is item for item in result.items)
+
+
 def is_reduced(obj: Any, op: Any) -> bool:
     """Return whether an object is a device array that the operator reduces by element."""
     own = array_classes().get(type(obj))
@@ -73,7 +139,7 @@ def is_reduced(obj: Any, op: Any) -> bool:
 
 
 def form_operand(array: Any) -> tuple[Operands, PackedArrays]:
-    """Return the operand for an array in `allreduce`, and the array, packed."""
+    """Return the operand for an array in `allreduce`, and the packed array."""
     packed = PackedArrays.of([array])
     return Operands([packed.forms[0]]), packed
 
@@ -81,10 +147,12 @@ def form_operand(array: Any) -> tuple[Operands, PackedArrays]:
 def reduce_on_all(comm: IntraBase, operands: Operands, own: PackedArrays | None, op: Any) -> Any:
     """Return all ranks' operands reduced by a kernel; None if unequal (collective).
 
-    The result is a new array. The operands are equal on all ranks, so all ranks return alike.
+    The result is a new array. All ranks have the same operands, so all of them return None or none does.
     """
     forms = operands.items
-    if len(forms) != comm.size or any(type(form) is not Form or form != forms[0] for form in forms):
+    if not are_sound(comm, operands) or len(forms) != comm.size:
+        return None
+    if any(type(form) is not Form or form != forms[0] for form in forms):
         return None
     assert own is not None
     if not has_kernels(comm):
@@ -108,18 +176,18 @@ def sealed_operand(comm: MessageBase, array: Any, root: int) -> tuple[Operands, 
     return Operands([sealed]), sealed
 
 
-def reduce_here(operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
-    """Return the operands reduced by this process; each is opened when it is needed."""
+def reduce_here(comm: MPI.Comm, operands: Operands, op: Callable[[Any, Any], Any]) -> Any:
+    """Reduce the operands in this process, and open each when it is needed."""
     with closing(opened(operands.items)) as each:  # type: ignore[type-var]
-        return functools.reduce(op, each)
+        return functools.reduce(op, (_checked(comm, operand) for operand in each))
 
 
-def meet_before_duplicate(comm: MessageBase) -> None:
+def _meet_before_duplicate(comm: MessageBase) -> None:
     """Wait for all ranks before mpi4py's first reduction of objects. Collective.
 
-    mpi4py then duplicates the communicator, and holds the interpreter while it waits for the other ranks. They may be
-    waiting for messages between nodes, which threads of this process send. As mpi4py's, this wait has no time limit; it
-    ends when a rank fails.
+    In it, mpi4py duplicates the communicator and holds the interpreter while it waits for the other ranks. They may
+    wait for messages between nodes, which threads of this process send. Like mpi4py's wait, this one has no time limit,
+    but it ends when a rank fails.
     """
     state = state_of(comm)
     if not state.has_duplicate:

@@ -23,15 +23,17 @@ from ..requests.open_receives import let_receives_leave
 from ..team.streams import LEGACY_DEFAULT_STREAM
 from .libraries import Form, array_classes, library
 
-# Kernels became faster than pickles of CuPy's arrays between 4 KB and 1 MB, by interpolation at about 200 KB
-# (H100 shared by two ranks, 2026-11-24; no file was kept).
+# Kernels were faster than pickles of CuPy arrays from about 200 KB, interpolated between 4 KB and 1 MB (H100 shared by
+# two ranks, 2026-11-24; no file was stored).
 SHORT_NBYTES = 128 << 10
+#: Not empty after this process has sent or received device arrays in objects.
+MOVED: list[bool] = []
 
 
 class PackedArrays(NamedTuple):
     """Arrays without gaps, and the stream that moves their data.
 
-    It is the current stream, ordered after the arrays' producers.
+    The stream is the current one, ordered after the arrays' producers.
 
     Attributes
     ----------
@@ -50,7 +52,7 @@ class PackedArrays(NamedTuple):
 
     @classmethod
     def of(cls, arrays: Sequence[Any]) -> PackedArrays:
-        """Return existing arrays as packed ones; those with gaps are copied."""
+        """Make packed arrays of existing arrays; copy those with gaps."""
         whole, forms = [], []
         for array in arrays:
             own = array_classes()[type(array)]
@@ -68,6 +70,8 @@ class PackedArrays(NamedTuple):
 
     @classmethod
     def _of(cls, arrays: list[Any], forms: tuple[Form, ...]) -> PackedArrays:
+        if not MOVED:
+            MOVED.append(True)
         device = backends.select()
         stream = device.current_stream()
         if device.is_capturing(stream):
@@ -75,7 +79,7 @@ class PackedArrays(NamedTuple):
                 "objects with device arrays are pickled on the host, so a graph cannot hold them; pass them outside of "
                 "the capture, or the arrays alone to the methods with an upper-case name"
             )
-        # The arrays' classes are in `array_classes`, so each has a reader.
+        # Each array has a reader, because its class is in `array_classes`.
         memories = [cast(Any, reader_of(array))(array, "array of an object", device) for array in arrays]
         for producer in {producer for *_, producer, _ in memories}:
             if producer is not None and stream is not None and producer != (stream.ptr or LEGACY_DEFAULT_STREAM):
@@ -91,11 +95,11 @@ class PackedArrays(NamedTuple):
 
     @property
     def is_short(self) -> bool:
-        """Whether a copy through the host is faster than kernels and their preparation."""
+        """Whether a copy through the host is faster than preparing and running kernels."""
         return self.nbytes <= SHORT_NBYTES
 
     def block(self) -> Buffer:
-        """Return the block: the memory of the only array, or temporary memory."""
+        """Return the block: the memory of a single array, or temporary memory."""
         if len(self.arrays) == 1:
             return block(self.memories[0][0], self.nbytes, self.arrays[0])
         return self.new_block()
@@ -125,14 +129,14 @@ class PackedArrays(NamedTuple):
             device.launch(*launch, self.stream)
 
     def _places(self) -> Iterator[tuple[int, int, int]]:
-        """Yield address, length, and offset in the block of each array that is not empty."""
+        """Yield each nonempty array's address, length, and offset in the block."""
         start = 0
         for own, nbytes, *_ in self.memories:
             if nbytes:
                 yield own, nbytes, start
             start += aligned(nbytes)
 
-    # Methods that use host memory, where kernels cannot move the data.
+    # Methods that use host memory, for data that kernels cannot move.
 
     def download(self) -> np.ndarray[Any, Any]:
         """Return the data in host memory."""
@@ -162,7 +166,7 @@ class PackedArrays(NamedTuple):
         for array, (*_, user, _) in zip(self.arrays, self.memories, strict=True):
             if user is not None and reader_of(array) is read_torch:
                 self.device.order(self.stream, self.device.external_stream(user))
-                # PyTorch has one current stream.
+                # One call is enough: PyTorch has one current stream.
                 break
         for array, form in zip(self.arrays, self.forms, strict=True):
             if form.differentiated:

@@ -1,4 +1,4 @@
-"""Pickled objects: device arrays and a pickle of the rest, and their restoration."""
+"""Split objects into device arrays and a pickle of the rest, and restore them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy import ndarray, object_, sctypeDict, void
 
+from mpi_bootstrap.own_errors import own_error
+
 from .. import events
 from ..arrays.places import host_arrays
 from .libraries import Form, Library, array_classes
@@ -25,14 +27,14 @@ _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes, bytearr
     void,
 }
 _CONTAINERS = frozenset((list, tuple, set, frozenset))
-# Most items to check one by one; a larger object is pickled to find its arrays.
+# Most items to check one by one; in a larger object the pickler finds arrays.
 _MOST_ITEMS = 48
 _PROTOCOL = 5
 _DEFAULTS = {id(pickle.dumps), id(pickle.loads)}
 
 
 class Pickled:
-    """Pickled object.
+    """An object, split into device arrays and a pickle of the rest.
 
     Attributes
     ----------
@@ -49,7 +51,7 @@ class Pickled:
 
 
 class Packed:
-    """Object without device arrays, unpickled apart from its message, as it may raise."""
+    """An object without device arrays; unpickled after its message, as it may raise."""
 
     def __init__(self, contents: Pickled) -> None:
         self._fields = contents.stream, contents.buffers
@@ -96,7 +98,7 @@ def is_plain(obj: Any) -> bool:
 
 
 def take_apart(obj: Any) -> Pickled | None:
-    """Return the pickled object; None without device arrays or default pickling.
+    """Split an object; return None without device arrays or with another pickle.
 
     A program may have set `MPI.pickle` to another pickle.
     """
@@ -105,7 +107,7 @@ def take_apart(obj: Any) -> Pickled | None:
 
 
 def pickled(obj: Any) -> Pickled | None:
-    """Return the pickled object; None if it is plain, or not pickled by default.
+    """Pickle an object; return None if it is plain or another pickle is set.
 
     Raises
     ------
@@ -120,24 +122,24 @@ def pickled(obj: Any) -> Pickled | None:
     taker = _Taker(classes)
     try:
         stream = taker.dump(obj)
-    except Exception:
-        if pickles_by_default():
+    except Exception as error:
+        if pickles_by_default() or own_error(error) is None:
             raise
         return None
     return Pickled(stream, taker.buffers, taker.arrays) if pickles_by_default() else None
 
 
 def put_together(stream: bytes, buffers: list[Any], arrays: Sequence[Any]) -> Any:
-    """Return the object, with other arrays instead of its own."""
+    """Unpickle an object, with `arrays` in place of its original device arrays."""
     others = iter(arrays)
     return pickle.loads(stream, buffers=[next(others) if each is None else each for each in buffers])
 
 
 class _Taker:
-    """Pickler of an object without its device arrays' data.
+    """Pickler that takes the device arrays out of an object.
 
     The C pickler looks up the class of each object in a table, and calls a function for device arrays only. So other
-    objects take no longer. A marker among the out-of-band buffers stands for each array.
+    objects take no extra time. Among the out-of-band buffers, a marker represents each array.
     """
 
     def __init__(self, classes: dict[type, Library]) -> None:
@@ -180,7 +182,7 @@ def pickles_by_default() -> bool:
 
 @dataclass(slots=True)
 class Short:
-    """Object with short arrays; any rank that unpickles it opens it."""
+    """An object with short arrays, opened by any rank that unpickles it."""
 
     stream: bytes
     buffers: list[Any]

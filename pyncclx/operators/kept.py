@@ -1,4 +1,4 @@
-"""Copies of functions that keep the captured values of their first use."""
+"""Copy functions so that they keep the captured values of their first use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Function = Callable[..., Any]
 
 
 def kept(fn: Function, what: str) -> Function:
-    """Return a copy of a function that keeps the present values of captured variables.
+    """Return a copy of a function with the present values of captured variables.
 
-    Numba reads globals and closure whenever it compiles: once for each kernel and each type of elements. With the copy
+    Numba reads globals and closure whenever it compiles: once for each kernel and each type of elements. From the copy
     it always reads the same values.
 
     Parameters
@@ -28,7 +28,7 @@ def kept(fn: Function, what: str) -> Function:
     Raises
     ------
     TypeError
-        The function, or one compiled by Numba that it calls, has a ``raise`` or an ``assert``.
+        If the function, or one compiled by Numba that it calls, has a ``raise`` or an ``assert``.
     """
     _check_raises_nothing(fn, what)
     names = set(_names(fn.__code__))
@@ -50,7 +50,7 @@ def is_as_kept(fn: Function, copy: Function) -> bool:
 def fingerprint(copy: Function) -> bytes:
     """Return a hash of a function's code and captured values: a key for its kernels.
 
-    `copy` comes from `kept`. Numbers, strings and NumPy arrays count by value, other captured objects by type.
+    `copy` is a result of `kept`. Captured numbers, strings and NumPy arrays count by value, other objects by type.
     """
     cells = map(_contents, copy.__closure__ or ())
     captured = [each for name, each in sorted(copy.__globals__.items()) if name != "__builtins__"]

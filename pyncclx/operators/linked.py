@@ -22,7 +22,7 @@ _Function = TypeVar("_Function", bound="LinkedFunction")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LinkedFunction:
-    """A function of the program, with the types of elements that it is compiled for.
+    """A function of the program, and the element types that it is compiled for.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ def unnumbered(name: str) -> str:
 
 
 # Functions by template parameter. Kernels are cached by template arguments, so the functions of one parameter need
-# different names: the parameter and an index here. A program's operators keep these names.
+# different names: the parameter and an index in this list. A program's operators keep their names.
 _FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list), lasting=True)
 
 
 def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
-    """Return a function that `make` makes for a new name, and register it for `named`."""
+    """Make a function under a new name, and register it for `named`."""
     functions = _FUNCTIONS.get()[parameter]
     made = make(f"{parameter}#{len(functions)}")
     functions.append(made)
@@ -72,7 +72,7 @@ def named(template: tuple[str, ...]) -> LinkedFunction | None:
     Raises
     ------
     NotSupported
-        The elements are not those of the function: the operation has no kernels for users' operators.
+        If the elements are not those of the function: the operation has no kernels for users' operators.
     """
     parameter, _, index = template[-1].partition("#") if template else ("", "", "")
     if not index:
@@ -84,5 +84,5 @@ def named(template: tuple[str, ...]) -> LinkedFunction | None:
 
 
 def computed(datatype: Datatype) -> np.dtype[Any]:
-    """Return the dtype in which functions of the program compute a datatype."""
+    """Return the dtype in which the program's functions compute a datatype."""
     return np.dtype("f4" if datatype.name in HALVES else datatype.name)

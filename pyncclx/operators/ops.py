@@ -27,7 +27,7 @@ class BuiltinOp:
     cxx : str
         The kernels' functor.
     mpi : MPI.Op or None
-        None where MPI has no such operator.
+        None if MPI has no such operator.
     kinds : frozenset of str
         The kinds of datatypes that it is defined on.
     """
@@ -46,7 +46,7 @@ AnyOp = MPI.Op | BuiltinOp | UserOp  # `op` argument of reductions
 
 
 def of(op: AnyOp, operation: str = "reduction") -> BuiltinOp | UserOp:
-    """Return the operator that `op` names. `operation` is for messages.
+    """Return the operator for an `op` argument; `operation` is for error messages.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def of(op: AnyOp, operation: str = "reduction") -> BuiltinOp | UserOp:
 def predefined(op: MPI.Op) -> BuiltinOp | None:
     """Return the built-in operator for one of MPI's.
 
-    Return None for an operator that does not reduce, or that a program has made.
+    Return None for an operator that does not reduce, or that the program has created.
     """
     return _by_handle.get(op.handle)
 
@@ -119,9 +119,9 @@ def check(operation: str, op: BuiltinOp, datatype: Datatype) -> None:
     MPI.Exception
         The operator is not defined on it (class ERR_OP).
     TypeError
-        The library only moves such elements: text, dates, records and the like.
+        The library only moves such elements: text, dates, records and so on.
     NotSupported
-        MPI would reduce it, but no GPU can (long double).
+        MPI can reduce the datatype, but no GPU can (long double).
     """
     if datatype.kind in op.kinds:
         return

@@ -9,7 +9,7 @@ from .. import backends
 from ..arrays.buffers import Buffer, resolve
 from ..arrays.datatypes import Datatype
 from ..arrays.readers import check_c_order
-from ..backends.compilers.numba_targets.functions import MOST_ARRAYS, RowTypes
+from ..backends.compilers.numba_functions import MOST_ARRAYS, RowTypes
 from ..errors import NotSupported
 from ..system.process import held
 from . import linked
@@ -22,9 +22,9 @@ _FIRST = ("x", "row", "column")  # arguments of every transform
 class Transform:
     """A Python function that an operation applies to each element that it sends.
 
-    Decorate a function with it, and pass the result as ``transform=``, called with its arrays if it has any. The
-    operation's kernel then does what a kernel before the operation would do. Numba compiles the function at its first
-    use, and it is inlined into the kernel.
+    Decorate a function with it, and pass the result as ``transform=``; if the function takes arrays, call the result
+    with them. The operation's kernel applies the function, which saves a kernel before the operation. Numba compiles
+    the function at its first use, and it is inlined into the kernel.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ class Transform:
         ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type, but
         float32 for float16 and bfloat16. `row` is its index in the first dimension of the array that is sent, and
         `column` its place in that row, over all other dimensions. A vector is one row. The result is converted to the
-        type of the receiving array: rounded to a float, or to an integer by the rules of C. `fn` must not raise: a
-        kernel cannot pass an exception on.
+        type of the receiving array: rounded to a float, or to an integer by the rules of C. `fn` must not raise,
+        because a kernel cannot pass on an exception.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Transform:
     def __call__(self, *arrays: Any) -> WithArrays:
         """Return the transform with its device arrays, to pass as ``transform=``.
 
-        There is one array for each argument of the function after `column`.
+        Pass one array for each parameter of the function after `column`.
         """
         if len(arrays) != self.count:
             raise TypeError(f"{self!r} takes {self.count} arrays, not {len(arrays)}")
@@ -111,7 +111,7 @@ class Applied(NamedTuple):
 
 
 def apply(transform: Any, operation: str, types: tuple[str, str], element: Datatype, result: Datatype) -> Applied:
-    """Check a call's `transform` argument, and return what the kernel needs of it.
+    """Check a call's `transform` argument, and return it in the form for kernels.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ NONE = Applied("", (), (0,) * MOST_ARRAYS, ())
 
 
 def template_for(applied: Applied, types: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the template arguments of another kernel with the same transform, if any."""
+    """Return another kernel's template arguments for the same transform, if any."""
     function = linked.named(applied.template)
     return types if function is None else _linked_for(function.fn, function.types, types).template
 

@@ -11,17 +11,16 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
-from .bound_op import BoundOp, bound_op
+from .bound_op import BoundOp, bound_op, common_type
 from .kept import kept
-from .records import common_type
 
 
 class Op:
     """A reduction operator from a Python function, for device arrays.
 
-    Numba compiles the function at the operator's first use, and it is linked into the kernel: a sum written in Python
+    Numba compiles the function at the operator's first use, and it is linked into the kernel. A sum written in Python
     runs as fast as `MPI.SUM`. Make an operator once, not at every call. Captured variables keep the values of the first
-    use: for other values, make another operator.
+    use; for other values, make another operator.
 
     Parameters
     ----------
@@ -30,12 +29,12 @@ class Op:
         sets fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
         ``cuda.jit(device=True)``. It must be associative, and is applied in the order of the ranks:
         ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is ignored. It must not
-        raise: a kernel cannot pass an exception on.
-    dtype : NumPy dtype, str, or what `numpy.dtype` takes, optional
+        raise, because a kernel cannot pass on an exception.
+    dtype : NumPy dtype, str, or another argument of `numpy.dtype`, optional
         Type of an element. float16 and bfloat16 are computed in float32, and rounded once. Default: the datatype of
         each call's arrays, if it is not structured.
     identity : scalar, tuple or record, optional
-        The value that changes no other, for programs that need it; no operation here does.
+        The neutral value. No operation of pyncclx uses it.
     commute : bool, default True
         Whether ``fn(a, b)`` equals ``fn(b, a)``, as for `MPI.Op.Is_commutative`. The ranks' order is kept in any case.
 
@@ -49,7 +48,7 @@ class Op:
     Raises
     ------
     TypeError
-        `fn` is no Python function; later, at the first use and on all ranks: it has a ``raise`` or an ``assert``, or
+        If `fn` is no Python function. At the first use, on all ranks: if it has a ``raise`` or an ``assert``, or if
         Numba cannot compile it. The text has Numba's message and the line.
     KeyError, NotSupported
         From `dtype`: there is no such datatype, or a GPU cannot compute with it.
@@ -121,7 +120,7 @@ class Op:
 
 
 def no_arithmetic(operation: str) -> TypeError:
-    """Return the exception for elements that kernels move but cannot compute with."""
+    """Return the error for elements that kernels move but cannot compute with."""
     return TypeError(
         f"{operation}: the arrays hold text, dates, records or other elements without arithmetic here; "
         "pass .view('i8') or the like to reduce them as numbers, or give a pyncclx.Op the dtype of records"

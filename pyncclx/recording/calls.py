@@ -1,4 +1,4 @@
-"""Entries of one communicator or window, numbered alike on all ranks."""
+"""Write the entries of a communicator or window, numbered equally on all ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..system.bounded import BoundedCache
+from ..system.process import BoundedCache
 from . import layout
 from .facts import calling_site
 from .identity import Identity
@@ -32,7 +32,7 @@ class Calls:
     numbers : iterator
         Iterator over the numbers of collective calls.
     skipped : int
-        Number of collective calls that launched no kernel on the communicator's channels. Each other call advances its
+        Number of collective calls that launched no kernel on the communicator's channels. Each other call advances the
         epoch.
     """
 
@@ -48,14 +48,14 @@ class Calls:
     def last(self) -> int:
         """Number of the last collective call.
 
-        The iterator shows its next number only in its `repr`.
+        Only the iterator's `repr` shows its next number.
         """
         return int(repr(self.numbers).removeprefix("count(").removesuffix(")")) - 1
 
     def close(self) -> None:
         """Note that the communicator has ended.
 
-        Its text's place is reused once its entries are overwritten.
+        The memory of its text is reused after its entries are overwritten.
         """
         CALLS.discard(self)
         self.ring.release(self.reference)
@@ -63,7 +63,7 @@ class Calls:
     # Methods for collective calls.
 
     def begin(self, operation: str, kind: int = layout.COLLECTIVE, flags: int = 0) -> Begun:
-        """Write the entry of a call that begins; its number follows after the checks."""
+        """Write the entry of a call that begins; it gets its number after the checks."""
         text = self.ring.text
         facts = Facts(text(operation), self.reference, site=text(calling_site()), kind=kind, flags=flags)
         return Begun(self, self.ring, self.ring.add(0, facts), facts)
@@ -71,7 +71,7 @@ class Calls:
     def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
         """Return a function that writes the entry of a cached call.
 
-        `beside` is as in `Begun.launched`.
+        For `beside` see `Begun.launched`.
         """
         write = self.ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
 
@@ -82,7 +82,7 @@ class Calls:
         return write_beside if beside else write
 
     def again(self, facts: bytes) -> int:
-        """Write the entry of a cached call by steps; return its sequence number.
+        """Write the entry of a cached call that runs by steps; return its sequence number.
 
         `Begun.by_steps` returns the facts.
         """
@@ -106,7 +106,7 @@ class Calls:
     ) -> int:
         """Write the entry of a message or one-sided operation; return its sequence number.
 
-        The arguments may be wrong; then the call raises next.
+        The arguments are not checked yet, so they may be invalid.
         """
         facts = self.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
         return self.ring.add_packed(0, facts)
@@ -116,7 +116,7 @@ class Calls:
     ) -> bytes:
         """Return the packed facts of a message or one-sided operation.
 
-        Equal operations share the program line of the first.
+        Equal operations share the program line of the first one.
         """
         if type(peer) is not int or type(tag) is not int:
             peer, tag = _whole(peer), _whole(tag)
@@ -138,11 +138,11 @@ class Calls:
         self.ring.match(sequence, self.world_rank(peer), tag)
 
     def world_rank(self, peer: int) -> int:
-        """Return the rank in MPI.COMM_WORLD of a peer, which may be any."""
+        """Return a peer's rank in MPI.COMM_WORLD; the peer may be a wildcard."""
         ranks = self.identity.remote or self.identity.world
         return ranks[peer] if 0 <= peer < len(ranks) else layout.ANY
 
-    # What the process waits for.
+    # Methods that record what the process waits for.
 
     @contextmanager
     def waiting(self, what: str, detail: str = "") -> Iterator[None]:
@@ -197,7 +197,7 @@ class Begun:
         )
 
     def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
-        """Write kernel and stream; return a function that writes an equal call's entry.
+        """Write kernel and stream; return a function that writes equal calls' entries.
 
         `beside`: the kernel uses none of the communicator's channels.
         """
@@ -207,7 +207,7 @@ class Begun:
         return calls.repeated(self._facts, beside=beside)
 
     def not_launched(self, kind: int = layout.HOST) -> None:
-        """Record that no kernel is launched: MPI does the call, or there is nothing to do."""
+        """Record that no kernel is launched, because MPI runs the call or it is empty."""
         self._calls.skipped += 1
         self._change(kind=kind)
 
@@ -223,19 +223,19 @@ class Begun:
         return self._calls.repeated(started, beside=beside)
 
     def refused(self) -> None:
-        """Record that the call raises an exception, and has ended."""
-        # A described call has a number.
+        """Record that the call has ended by raising an exception."""
+        # Only a described call has a number.
         if self.operation:
             self.not_launched()
         self.end()
 
     def of_host_arrays(self, operation: str) -> None:
-        """Record that MPI does the call."""
+        """Record that MPI runs the call."""
         self.describe(operation=operation, signature=("host arrays",))
         self.not_launched()
 
     def by_steps(self) -> bytes:
-        """Record that the call went by steps in and between nodes, and has ended.
+        """Record that the call ran as steps in and between nodes, and has ended.
 
         Return the facts of an equal call.
         """

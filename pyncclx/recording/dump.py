@@ -1,4 +1,4 @@
-"""Dump of a rank after a failure: its record, its stacks, its kernels' progress."""
+"""Dump a rank's record, stacks and kernels' progress after a failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FAILURES_KEPT = 20
 
 
 class Progressing(Protocol):
-    """Device side of a communicator, which has the progress of its kernels."""
+    """The device side of a communicator, which reports the progress of its kernels."""
 
     def progress(self) -> dict[str, Any]:
         """Return the progress, without waiting for the device."""
@@ -53,14 +53,14 @@ def _of_all_jobs() -> Path:
 def dump(reason: str = "asked for", *, to: str | os.PathLike[str] | None = None) -> Path | None:
     """Write this rank's last calls and present stacks to a file.
 
-    Any rank may call it at any time; it is not collective. ``python -m pyncclx analyze`` reads the files of all ranks.
-    pyncclx calls it after a timeout, a failed rank, a mismatch or an uncaught exception, and on SIGUSR1.
+    Any rank may call this function at any time; it is not collective. ``python -m pyncclx analyze`` reads the files of
+    all ranks. pyncclx calls it after a timeout, a failed rank, a mismatch or an uncaught exception, and on SIGUSR1.
 
     Parameters
     ----------
     reason : str
     to : path, optional
-        The folder; default: PYNCCLX_DUMP, or one in the folder for temporary files.
+        The folder; default: PYNCCLX_DUMP, or a temporary folder.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def dump(reason: str = "asked for", *, to: str | os.PathLike[str] | None = None)
 
 
 def write(ring: Ring | None, reason: str, to: Path) -> Path | None:
-    """Write the dump in one step: completely or not at all."""
+    """Write the dump atomically."""
     if ring is None:
         return None
     record = _record(ring, reason)
@@ -116,10 +116,10 @@ def _record(ring: Ring, reason: str) -> dict[str, Any]:
 
 
 def _progress() -> dict[int, dict[str, Any]]:
-    """Return the progress of kernels, by the references of communicators in entries."""
+    """Return each communicator's kernel progress; the key is its number in entries."""
     found = {}
     for each, calls in list(PROGRESSING.items()):
-        # The device may be lost.
+        # The device may no longer answer.
         with suppress(Exception):
             found[calls.reference] = each.progress() | {"skipped": calls.skipped}
     return found
@@ -137,7 +137,7 @@ def stacks() -> list[dict[str, Any]]:
                 "thread": names.get(number, str(number)),
                 "main": number == threading.main_thread().ident,
                 "site": site,
-                # The thread is in the library, or in a function that the library has called.
+                # True if the thread is in the library, or in a function that the library called.
                 "inside": bool(lines) and lines[-1] != site,
                 "frames": lines,
             }

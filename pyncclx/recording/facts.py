@@ -1,4 +1,4 @@
-"""Facts of a process, such as its rank and settings, and the program's lines."""
+"""Facts of a process, such as its rank and settings, and lines of the program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODULES = ("pyncclx", "mpi4py", "numpy", "cupy", "torch", "jax")
 _OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)
 
 _PACKAGES = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("pyncclx", "mpi_bootstrap"))
-# Whether code is the library's, or called by it.
+# Whether code belongs to the library or is called by it.
 _inside: dict[CodeType, bool] = held({})
 
 
@@ -34,19 +34,20 @@ def is_on() -> bool:
 def records_calls() -> bool:
     """Return whether calls are recorded now.
 
-    Processes are named by their ranks in MPI.COMM_WORLD, which programs with sessions do not have.
+    They are recorded only if MPI.COMM_WORLD exists, whose ranks name the processes. Programs with MPI sessions have
+    none.
     """
     return is_on() and MPI.Is_initialized() and not MPI.Is_finalized()
 
 
 @cached
 def records_all() -> bool:
-    """Return whether calls with host arrays are recorded, too."""
+    """Return whether calls with host arrays are recorded too."""
     return settings.RECORD.get() > 1
 
 
 def place() -> tuple[int, int]:
-    """Return rank and size of MPI.COMM_WORLD; 0 and 1 where a program uses sessions."""
+    """Return rank and size of MPI.COMM_WORLD; 0 and 1 in a program with MPI sessions."""
     return (MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size) if MPI.Is_initialized() else (0, 1)
 
 
@@ -73,9 +74,9 @@ def facts_of_process() -> dict[str, Any]:
 
 
 def site(frame: FrameType | None) -> str:
-    """Return the line of the first caller outside of the library, or "".
+    """Return the line of the first caller outside the library, or "".
 
-    Begin at `frame`. The line has the form ``file:line in function``.
+    The search begins at `frame`. The line has the form ``file:line in function``.
     """
     while frame is not None:
         code = frame.f_code
@@ -89,20 +90,20 @@ def site(frame: FrameType | None) -> str:
 
 
 def calling_site() -> str:
-    """Return the line of the program from which the library is being called."""
+    """Return the program's line that is calling the library."""
     return site(sys._getframe(1))
 
 
 def is_inside(name: str) -> bool:
     """Return whether `site` skips the code of a file with this name.
 
-    It skips the library, and files of Python between two frames of the library, such as contextlib.
+    It skips the library, and modules of Python that the library calls through, such as contextlib.
     """
     return name.startswith((*_PACKAGES, "<frozen ")) or name.endswith("/contextlib.py")
 
 
 def innermost(frames: Sequence[FrameSummary]) -> str:
-    """Return the last line outside of the library among the frames of a stack, or ""."""
+    """Return the innermost line outside the library in a stack, or ""."""
     outside = [line(frame) for frame in frames if not is_inside(frame.filename)]
     return outside[-1] if outside else ""
 

@@ -1,4 +1,4 @@
-"""Failures: each is recorded, passed to hooks and the log, and dumped."""
+"""Report failures: record them, pass them to hooks and the log, and dump."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
+
+from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from .. import events
 from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked
@@ -30,7 +32,7 @@ _FIELDS = (
     *("source", "wanted", "capacity", "detail"),
 )
 _PLAIN = (int, str, tuple)
-# Seconds between two automatic dumps, because failures lead to others.
+# Least seconds between two automatic dumps, because one failure causes others.
 _PAUSE_S = 10.0
 _LONGEST_REASON = 100  # characters in the log
 
@@ -45,7 +47,7 @@ class _Reporter:
     def report(self, error: BaseException) -> None:
         text = f"{type(error).__name__}: {error}"
         own = RING.get()
-        # A program revokes on purpose.
+        # A program revokes a communicator on purpose, so that is no failure to report.
         if text in self._texts or own is None or isinstance(error, Revoked):
             return
         self._texts.add(text)
@@ -56,7 +58,7 @@ class _Reporter:
 
 
     def has_just_dumped_for(self, error: BaseException) -> bool:
-        """Return whether a recent dump covers a failure that ranks raise for each other."""
+        """Return whether a recent dump covers a failure that other ranks raise too."""
         of_others = isinstance(error, (PeerTimeout, RankFailed, Aborted, CollectiveMismatch))
         return of_others and time.monotonic() - self._dumped < _PAUSE_S
 
@@ -65,11 +67,11 @@ _REPORTER = PerProcess(_Reporter)
 
 
 def noted(error: E) -> E:
-    """Report a failure that is about to be raised, once, and return it.
+    """Report a failure that is about to be raised, at most once, and return it.
 
     This function never raises anything itself.
     """
-    with suppress(Exception):
+    with own_errors_suppressed():
         kind = events.MISMATCH if isinstance(error, CollectiveMismatch) else events.FAILURE
         events.failed(kind, error)
         _REPORTER.get().report(error)
@@ -95,7 +97,7 @@ def write(own: Ring, reason: str) -> None:
 
 
 def watch(own: Ring) -> None:
-    """Dump on uncaught exceptions, and on SIGUSR1 if it would end the process."""
+    """Dump on uncaught exceptions, and on SIGUSR1 unless the program handles it."""
     sys.excepthook = _followed(sys.excepthook, own)
     if threading.current_thread() is threading.main_thread() and has_default_action(signal.SIGUSR1):
         signal.signal(signal.SIGUSR1, _ignore)

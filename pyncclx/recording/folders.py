@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mpi_bootstrap.processes import Process, process
+
 from ..system import settings
 from . import layout
 from .layout import Reading, header_of
@@ -30,7 +32,7 @@ MOST_KEPT = 32
 
 
 def base() -> Path:
-    """Return the folder that holds this user's job folders; create it if missing.
+    """Return the folder of this user's job folders; create it if missing.
 
     Raises
     ------
@@ -63,7 +65,8 @@ def job() -> str:
     slurm = settings.foreign("SLURM_JOB_ID"), settings.foreign("SLURM_STEP_ID")
     # All ranks that a launcher starts on a node have the same parent.
     parent = os.getppid()
-    name = namespace or (f"slurm-{slurm[0]}.{slurm[1]}" if all(slurm) else f"{parent}-{started(parent)}")
+    started = (process(parent) or Process()).started
+    name = namespace or (f"slurm-{slurm[0]}.{slurm[1]}" if all(slurm) else f"{parent}-{started}")
     return re.sub(r"[^\w.@-]", "_", name)
 
 
@@ -85,31 +88,13 @@ def files(folder: Path) -> Iterator[Path]:
     return folder.glob(f"*{SUFFIX}")
 
 
-def started(pid: int) -> int:
-    """Return the start time of a process in clock ticks; 0 if there is no process.
-
-    Process number and start time identify a process, since Linux uses numbers again.
-    """
-    return int(_stat(pid)[19])
-
-
 def condition(pid: int, since: int) -> str:
-    """Return the state letter in /proc of a process, such as R, S or T (stopped).
+    """Return a process's state letter in /proc, such as R, S or T (stopped).
 
-    It is "" if the process has ended, even if another process has its number.
+    It is "" if the process has ended, even if another process has its id now.
     """
-    fields = _stat(pid)
-    return fields[0] if int(fields[19]) == since and fields[0] not in "ZX" else ""
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on.
-
-    They are "X" and zeros if there is no process.
-    """
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return ["X", *"0" * 19]
+    found = process(pid)
+    return "" if found is None or found.has_ended or found.started != since else found.state
 
 
 def leave(path: Path) -> None:
@@ -129,7 +114,7 @@ def clean(own: Path) -> None:
 
 
 def _may_run(folder: Path) -> bool:
-    """Return whether a process of a job is running, or may just have begun.
+    """Return whether a process of a job is running, or may just have started.
 
     A process without a header counts while its folder is young.
     """
@@ -147,12 +132,12 @@ def is_running(folder: Path) -> bool:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the record in a file, and the condition of its process.
+    """Return the record in a file and the state of its process.
 
     Raises
     ------
     ValueError
-        If the file is no flight recorder's, or another version's.
+        If it is no flight recorder file, or one of another version.
     """
     if header_of(path) is None:
         raise ValueError(f"{path} is no file of pyncclx's flight recorder, version {layout.VERSION}")

@@ -1,6 +1,6 @@
 """Identity of a communicator on all ranks, without communication.
 
-It has the ranks of the processes, and a number among communicators of equal processes.
+It consists of the ranks of the processes, and a number that distinguishes communicators of the same processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpi_bootstrap.groups import ranks_in_world
 
 from ..system.process import held
 
-# Of a larger communicator, entries list only some ranks.
+# Entries list only some ranks of a larger communicator.
 MOST_LISTED = 1024
 
 _made: Counter[tuple[str, Sequence[int], Sequence[int]]] = held(Counter())
@@ -36,7 +36,8 @@ class Identity(NamedTuple):
     remote : range, or tuple of int
         Ranks of an intercommunicator's other group.
     number : int
-        Number of earlier ones of its kind with the same processes; equal on all ranks, since making one is collective.
+        Number of earlier communicators, or windows, with the same processes. It is equal on all ranks, because creating
+        one is collective.
     """
 
     kind: str
@@ -45,7 +46,7 @@ class Identity(NamedTuple):
     number: int
 
     def another(self) -> Identity:
-        """Return the identity of another one that the same processes make now."""
+        """Return the identity of the next object that the same processes create."""
         return _numbered(self.kind, self.world, self.remote)
 
     def text(self, name: str, rank: int) -> str:
@@ -57,7 +58,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(comm: MPI.Comm) -> Identity:
-    """Return the identity of a communicator that is made or first used now."""
+    """Return the identity of a communicator that is created or first used now."""
     remote = compact(ranks_in_world(comm.Get_remote_group())) if isinstance(comm, MPI.Intercomm) else ()
     return _numbered("comm", compact(ranks_in_world(comm.Get_group())), remote)
 
@@ -65,13 +66,13 @@ def identity_of(comm: MPI.Comm) -> Identity:
 def own_identity(copied: Identity | None, comm: MPI.Comm) -> Identity | None:
     """Return an identity that MPI copied to a communicator, or a new one.
 
-    Open MPI's `Shrink` copies attributes to a communicator of fewer processes, which needs a new one.
+    Open MPI's `Shrink` copies attributes to a communicator of fewer processes, which needs a new identity.
     """
     return identity_of(comm) if copied is not None and len(copied.world) != comm.size else copied
 
 
 def identity_of_window(win: MPI.Win) -> Identity:
-    """Return the identity of a window that is made or first used now."""
+    """Return the identity of a window that is created or first used now."""
     return _numbered("win", compact(ranks_in_world(win.Get_group())), ())
 
 
@@ -83,7 +84,7 @@ def _numbered(kind: str, world: Sequence[int], remote: Sequence[int]) -> Identit
 
 
 def compact(ranks: Sequence[int]) -> Sequence[int]:
-    """Return ranks as a range, if they are equally far apart."""
+    """Return ranks as a range if they are equally far apart."""
     if not ranks or isinstance(ranks, range):
         return ranks
     first, step = ranks[0], ranks[1] - ranks[0] if len(ranks) > 1 else 1

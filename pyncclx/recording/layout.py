@@ -1,7 +1,7 @@
-"""Layout of a flight recorder's file: header, ring of entries, texts; its reader.
+"""Layout of a flight recorder's file (header, ring of entries, texts), and reader.
 
-All numbers are little endian. The sequence number of an entry is written last, and makes it valid. Entry `n` is at
-place ``n % CAPACITY``. Entries refer to a text by its offset; 0 is no text.
+All numbers are little endian. The sequence number of an entry is written last, and makes the entry valid. Entry `n` is
+at place ``n % CAPACITY``. Entries refer to a text by its offset; 0 means no text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ HEADER_NBYTES = 4096
 CAPACITY = 2048  # entries
 TEXTS_NBYTES = 256 << 10
 
-# States of a process. ENDED_LATER is a clean end after a failure that the program has caught.
+# States of a process. ENDED_LATER is a clean end after a failure that the program caught.
 RUNNING, ENDED, FAILED, ENDED_LATER = range(4)
 STATES = ("running", "ended", "failed", "ended")
 
-# Kinds of entries. The collective ones of a communicator, COLLECTIVE to MEETING, are numbered alike on all ranks.
+# Kinds of entries. A communicator's collective entries, COLLECTIVE to MEETING, have equal numbers on all ranks.
 COLLECTIVE, HOST, SHUFFLE, MEETING, MESSAGE, ACCESS = range(6)
 KINDS = ("collective", "host", "shuffle", "meeting", "message", "access")
 COUNTED = (COLLECTIVE, HOST, SHUFFLE, MEETING)
@@ -66,7 +66,7 @@ class Live(NamedTuple):
 class Facts(NamedTuple):
     """Part of an entry that equal calls have in common."""
 
-    operation: int = 0  # a text, as the next five
+    operation: int = 0  # reference of a text, like the next five fields
     comm: int = 0  # JSON of the communicator's identity
     algorithm: int = 0
     datatype: int = 0
@@ -77,10 +77,10 @@ class Facts(NamedTuple):
     stream: int = 0  # handle of the stream
     peer: int = ANY  # root, or the other rank, in MPI.COMM_WORLD
     tag: int = ANY
-    signature: int = 0  # checksum of what must be equal on all ranks
+    signature: int = 0  # checksum of the values that must be equal on all ranks
     kind: int = COLLECTIVE
     flags: int = 0
-    ended_ns: int = 0  # 0 if not ended, or unknown
+    ended_ns: int = 0  # 0 if the operation has not ended, or if the end is unknown
 
 
 HEADER = struct.Struct("<8sIIIIIIIIqQI")
@@ -165,7 +165,7 @@ class Reading:
     def record(self, *others: int) -> dict[str, Any]:
         """Return the whole record in the form of a dump.
 
-        `others` are references of communicators that no entry may have.
+        `others` are references of further communicators to include.
         """
         entries, live = self.entries(), self.live()
         return {
@@ -178,7 +178,7 @@ class Reading:
 
 
 def header_of(path: Path) -> Header | None:
-    """Return the header of a flight recorder file; None if the file is none."""
+    """Return the header of a flight recorder file; None for any other file."""
     try:
         with path.open("rb") as file:
             header = Header(*HEADER.unpack(file.read(HEADER.size)))

@@ -1,6 +1,6 @@
-"""NVTX ranges for NVIDIA's profilers: one for each operation, as long as its call.
+"""NVTX ranges for NVIDIA's profilers, one for the duration of each call.
 
-They are recorded while a profiler listens.
+They are recorded only if a profiler listens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DOMAIN = "pyncclx"
 
 
 class Ranges:
-    """Listener that begins and ends a range at start and end of each operation.
+    """Listener that marks each operation, from start to end, as a range.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Ring into which a process writes its calls."""
+"""The ring buffer to which a process writes its calls."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
+
+from mpi_bootstrap.processes import Process, process
 
 from ..system.process import PerProcess, in_children
 from . import folders, layout, nvtx_ranges
@@ -37,7 +39,7 @@ when_made: list[Callable[[Ring], object]] = []
 
 
 class _Released(NamedTuple):
-    """Place of a released text, to which entries up to a sequence number refer."""
+    """Place of a released text that entries up to a sequence number refer to."""
 
     place: int
     length: int
@@ -52,7 +54,7 @@ class Ring:
     memory : mmap
         Memory of `layout.NBYTES` zeroed bytes.
     path : Path or None
-        Path of the mapped file; None if the memory is this process's alone.
+        Path of the mapped file; None if the memory is private to this process.
 
     Attributes
     ----------
@@ -64,7 +66,7 @@ class Ring:
 
     def __init__(self, memory: mmap.mmap, path: Path | None = None) -> None:
         self.memory, self.path = memory, path
-        # One call of C advances both, so two threads never get the same number.
+        # A single C call advances both, so two threads never get the same number.
         self._offsets, self._sequences = itertools.cycle(_OFFSETS), itertools.count(1)
         self._next = zip(self._offsets, self._sequences, strict=False).__next__
         self._texts: dict[str, int] = {"": 0}
@@ -76,7 +78,7 @@ class Ring:
             texts_offset=layout.TEXTS_OFFSET,
             pid=pid,
             realtime_ns=time.time_ns() - now(),
-            started=folders.started(pid),
+            started=(process(pid) or Process()).started,
         )
         self.facts, self.failures = facts_of_process(), list[dict[str, Any]]()
         self._change(facts=self.text(json.dumps(self.facts)))
@@ -116,15 +118,15 @@ class Ring:
     def passing_text(self, text: str) -> int:
         """Return the reference of a text whose place can be released.
 
-        It is for objects that may end before the process, such as communicators.
+        Use it for objects that may end before the process, such as communicators.
         """
         data = text.encode(errors="replace")
-        # Rounded up, so that the text fits the place of another.
+        # Round the length up, so that the place fits other texts too.
         data = data.ljust(-(-len(data) // _ROUND) * _ROUND)
         with self._lock:
             # No entry has this sequence number.
             _, sequence = self._next()
-            # They are in the order of their release.
+            # Texts are in the order of their release.
             for released in self._released:
                 if sequence - released.sequence <= CAPACITY:
                     break
@@ -185,7 +187,7 @@ class Ring:
         """Record the end of the entries' calls, unless later entries have their places."""
         at, memory = now().to_bytes(_ENDED_NBYTES, "little"), self.memory
         for sequence in sequences:
-            # Inlined from `_offset_of`, because each message comes here.
+            # `_offset_of` is inlined, because this runs for each message.
             offset = _OFFSETS[(sequence - 1) % CAPACITY]
             place, ended = offset + layout.SEQUENCE_OFFSET, offset + layout.ENDED_OFFSET
             if sequence and memory[place : place + 8] == sequence.to_bytes(8, "little"):
@@ -206,7 +208,7 @@ class Ring:
     def writer(self, facts: bytes, numbers: Iterator[int]) -> Callable[[], None]:
         """Return a function that writes an entry with these facts and the next number.
 
-        It is for cached calls. It runs no Python code: `map` takes the arguments from iterators, and calls with them.
+        The function is for cached calls. It runs no Python code, because `map` takes the arguments from iterators.
         """
         return self._written_by(ENTRY, _TIMES, numbers, _same(facts))
 
@@ -241,7 +243,7 @@ def _mapped() -> tuple[mmap.mmap, Path | None]:
         path = folder / f"{place()[0]}-{os.getpid()}{folders.SUFFIX}"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            # Without the allocation, a full file system would end the process at a later call.
+            # Without the allocation, a full file system would kill the process in a later call.
             os.posix_fallocate(file, 0, layout.NBYTES)
             return mmap.mmap(file, layout.NBYTES), path
         finally:

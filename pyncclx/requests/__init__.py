@@ -1,6 +1,6 @@
-"""Requests: what a program waits for.
+"""Requests of operations on device arrays.
 
-`request.py` defines requests of one operation on device arrays, `persistent.py` persistent requests, and
-`host_receive.py` requests of receives into host arrays. `open_receives.py` lists the receives whose kernels have not
-been launched yet. `status.py` sets statuses, and `queries.py` returns those of several requests.
+`request.py` defines requests of one operation, `persistent.py` persistent requests, and `host_receive.py` requests of
+receives into host arrays. `open_receives.py` lists the receives whose kernels have not been launched yet. `status.py`
+sets statuses, and `queries.py` returns those of several requests.
 """

@@ -10,14 +10,14 @@ from mpi4py import MPI
 from .failures import Failures
 from .host_receive import HostReceive, HostReceiveRequest, SentToItself
 from .shown import hide
-from .status import copy_status, has_ended
+from .status import check_statuses, copy_status, has_ended
 from .work import NOTHING, Finisher, Wait, Work, finish, wait_for
 
-Statuses = list[MPI.Status] | None
+Statuses = Sequence[MPI.Status] | None
 
 
 class OwnRequest(MPI.Request):
-    """Base of all requests of operations on device arrays."""
+    """Base class of all requests of operations on device arrays."""
 
     _work: Work = NOTHING
 
@@ -35,27 +35,31 @@ class OwnRequest(MPI.Request):
 _OF_HOST_ARRAYS = {MPI.Request, HostReceiveRequest}
 
 
-def as_many(statuses: list[MPI.Status], requests: Sequence[object]) -> list[MPI.Status]:
-    """Append empty statuses, as mpi4py does, until there is one for each request."""
-    statuses += [MPI.Status() for _ in range(len(statuses), len(requests))]
+def as_many(statuses: Sequence[MPI.Status], requests: Sequence[object]) -> list[MPI.Status]:
+    """Return a status for each request; extend a short list, as mpi4py does."""
+    check_statuses(statuses)
+    missing = [MPI.Status() for _ in range(len(statuses), len(requests))]
+    if not isinstance(statuses, list):
+        return [*statuses, *missing]
+    statuses += missing
     return statuses
 
 
 def has_come(request: MPI.Request) -> bool:
-    """Return whether a request has ended. Exclude mpi4py's persistent ones before."""
+    """Return whether a request has ended; not for persistent requests of mpi4py."""
     if isinstance(request, OwnRequest):
         return request._is_over()
     return request.Get_status() if isinstance(request, HostReceive) else has_ended(request)
 
 
 def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[int, MPI.Status] | None:
-    """If all requests have ended, complete mpi4py's persistent ones.
+    """Complete mpi4py's persistent requests if all requests have ended.
 
-    Return their statuses by index, or None if a request is not over. They are tested last, in one call, because MPICH
-    completes them even when only their status is queried.
+    Return the statuses of persistent requests by index, or None if a request has not ended. Persistent requests are
+    tested last, in one call, because MPICH completes them even if only their status is queried.
     """
     ended = {index: MPI.Status() for index, each in enumerate(requests) if is_persistent(each)}
-    # `has_come` also makes progress, so it is called for every request.
+    # Call `has_come` for every request, because it also makes progress.
     over = [has_come(each) for index, each in enumerate(requests) if index not in ended]
     try:
         if not (all(over) and MPI.Request.Testall([requests[index] for index in ended], list(ended.values()))):
@@ -69,7 +73,7 @@ def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[
 
 
 def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
-    """Call `Wait` of persistent requests that MPI has completed.
+    """Call `Wait` of persistent requests that MPI has completed already.
 
     Staged requests then copy their data to the device.
     """
@@ -80,7 +84,7 @@ def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
 
 
 def is_persistent(request: MPI.Request) -> bool:
-    """Return whether a request is a persistent one of mpi4py's, staged or not."""
+    """Return whether a request is a persistent request of mpi4py's, staged or not."""
     return isinstance(request, MPI.Prequest) and not isinstance(request, (OwnRequest, HostReceive))
 
 
@@ -89,7 +93,9 @@ def complete_if_over(
     statuses: Statuses,
     complete: Callable[[Sequence[MPI.Request], list[MPI.Status]], Failures],
 ) -> Failures | None:
-    """Complete all requests by `complete` if all have ended; return None if not."""
+    """Complete all requests with `complete` if all have ended; otherwise return None."""
+    if statuses is not None:
+        check_statuses(statuses)
     failures = Failures()
     ended = end_persistent(requests, failures)
     if ended is None:
@@ -112,14 +118,14 @@ def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Fail
             if isinstance(each, OwnRequest):
                 ours[index] = each
         if len(ours) < len(requests):
-            # MPI reports in the statuses which requests have failed.
+            # In the statuses, MPI reports which requests have failed.
             statuses = as_many([] if statuses is None else statuses, requests)
             failures = _complete_mixed(requests, ours, statuses)
         else:
-            failures = Failures()
+            failures, every = Failures(), None if statuses is None else as_many(statuses, requests)
             finished = _finish(ours, failures)
-            if statuses is not None:
-                for index, status in zip(ours, as_many(statuses, requests), strict=False):
+            if every is not None:
+                for index, status in zip(ours, every, strict=False):
                     finished.get(index, NOTHING).fill(status)
     if failures.of_requests and statuses is not None:
         failures.set_errors(zip(range(len(requests)), statuses, strict=False))
@@ -131,8 +137,8 @@ def _complete_mixed(
 ) -> Failures:
     """Complete this library's requests, then call MPI's `Waitall` for the others.
 
-    MPI then sees null requests in place of `ours`, which are given by index. If there are receives into host arrays or
-    probed objects, they are polled first instead (see `complete_asking`).
+    `ours` are this library's requests, by index; MPI gets null requests in their place. If there are receives into host
+    arrays or probed objects, they are polled first (see `complete_asking`).
     """
     own_ways = HostReceive, SentToItself
     to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, own_ways)}
@@ -151,10 +157,10 @@ def _complete_mixed(
 
 
 def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Work]:
-    """Finish the active requests, even if some raise; return the works by index.
+    """Finish the active requests, even if some raise; return each one's work by index.
 
-    Works with the same finisher are finished together. The host waits at the end, once for all works that share a wait:
-    each wait takes some 12 µs even if nothing is left to wait for (PyFR with 4 ranks on an H200, November 2026).
+    Works with the same finisher are finished together. The host waits at the end, once for all works that share a wait,
+    because each wait takes about 12 µs even if the work has ended (PyFR with 4 ranks on an H200, November 2026).
     """
     finished: dict[int, Work] = {}
     kinds: dict[Finisher, dict[int, Work]] = {}
@@ -168,6 +174,10 @@ def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Wo
             finished[index] = work
             with failures.keeping(index):
                 finish(work)
+    # Peers may have to receive the messages of the others first.
+    in_mpi = kinds.pop(finish_in_mpi, None)
+    if in_mpi is not None:
+        kinds[finish_in_mpi] = in_mpi
     try:
         for finisher, works in kinds.items():
             finisher(works, failures, waits)
@@ -184,8 +194,13 @@ def _finish_each(works: dict[int, Work], failures: Failures, waits: dict[Wait, N
             wait = work.finish()
             if wait is not None:
                 waits[wait] = None
-        except Exception as error:
-            failures.add(error, index)
+        except BaseException as error:
+            failures.add_own(error, index)
+
+
+def finish_in_mpi(works: dict[int, Work], failures: Failures, waits: dict[Wait, None]) -> None:
+    """Finish works that wait in MPI: the finisher that comes last."""
+    _finish_each(works, failures, waits)
 
 
 def _wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status]) -> Failures:
@@ -195,16 +210,22 @@ def _wait_and_check(requests: Sequence[MPI.Request], statuses: list[MPI.Status])
         receive.landing.is_claimed = True
     failures = Failures()
     try:
-        MPI.Request.Waitall(requests, statuses)
-    except MPI.Exception as error:
-        failures.add_of_mpi(error, zip(range(len(requests)), statuses, strict=False))
-    for index, receive in receives:
-        # When one request has failed, MPI may return before the others are complete.
-        if receive:
-            receive.landing.is_claimed = False
-        elif index not in failures.of_requests:
-            with failures.keeping(index):
-                receive.landing.complete(statuses[index])
+        try:
+            MPI.Request.Waitall(requests, statuses)
+        except MPI.Exception as error:
+            failures.add_of_mpi(error, zip(range(len(requests)), statuses, strict=False))
+        for index, receive in receives:
+            # After one request has failed, MPI may return before the others are complete.
+            if receive:
+                receive.landing.is_claimed = False
+            elif index not in failures.of_requests:
+                with failures.keeping(index):
+                    receive.landing.complete(statuses[index])
+    except BaseException:
+        for _, receive in receives:
+            if not receive:
+                receive.landing.abandon()
+        raise
     return failures
 
 
@@ -225,15 +246,15 @@ def complete_asking(
 ) -> Failures:
     """Poll the requests with indices in `asked` until they end; wait for the others.
 
-    While it polls, this library's other requests make progress. Host arrays are received first because a peer's long
-    message to one ends only when its receive has been checked. If all peers waited for their own long messages first,
-    they would deadlock.
+    Meanwhile this library's other requests make progress. Receives into host arrays are polled first because a peer's
+    long message to one completes only when this receive has been checked. If all peers waited for their own long
+    messages first, they would deadlock.
     """
     failures, left = Failures(), list(asked)
     rest = [index for index in range(len(requests)) if index not in asked]
     while left:
         for index in list(left):
-            # A request that raises has ended.
+            # A request that has raised has ended.
             over = True
             with failures.keeping(index):
                 over = is_over(index)

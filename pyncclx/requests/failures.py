@@ -1,4 +1,4 @@
-"""Exceptions of the requests that one call completes, kept until all are complete."""
+"""Keep the exceptions of requests until all requests of a call are complete."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from types import MappingProxyType
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..errors import MPIError, RankFailed, Revoked
 
 
 def of_request(error: Exception, index: int) -> Exception:
-    """Return an exception, with the index of its request for `team.handlers`."""
+    """Record the index of an exception's request, for `team.handlers`; return it."""
     vars(error)["of_request"] = index
     return error
 
@@ -36,10 +38,17 @@ class Failures:
     def add(self, error: Exception, index: int) -> None:
         """Record an error that the request with this index has raised."""
         if isinstance(error, MPI.Exception) and not isinstance(error, (RankFailed, Revoked)):
-            # The first error of a request is kept.
+            # Keep a request's first error.
             self.of_requests = {index: error, **self.of_requests}
         else:
             self.add_of_call(error, index)
+
+    def add_own(self, error: BaseException, index: int) -> None:
+        """Record an error of a request's own; raise what a signal's handler has raised."""
+        own = own_error(error)
+        if own is None:
+            raise error
+        self.add(own, index)
 
     def add_of_call(self, error: Exception, index: int = 0) -> None:
         """Record an error that concerns all requests."""
@@ -47,28 +56,28 @@ class Failures:
             self.of_call, self._index = error, index
 
     def update(self, other: Failures, indices: Sequence[int]) -> None:
-        """Add the failures of some requests; `indices` are their indices among all."""
+        """Add failures of some requests, whose indices in this call are `indices`."""
         self.of_requests = {**self.of_requests, **{indices[index]: each for index, each in other.of_requests.items()}}
         self._pending |= {indices[index] for index in other._pending}
         if other.of_call is not None:
             self.add_of_call(other.of_call, indices[other._index])
 
     def is_pending(self, index: int) -> bool:
-        """Return whether MPI has left a request active because another one has failed."""
+        """Return whether MPI left a request active because another one failed."""
         return index in self._pending
 
     @contextmanager
     def keeping(self, index: int) -> Iterator[None]:
-        """Record what the block raises as an error of the request with this index."""
+        """Record exceptions of the block as errors of the request with this index."""
         try:
             yield
-        except Exception as error:
-            self.add(error, index)
+        except BaseException as error:
+            self.add_own(error, index)
 
     def add_of_mpi(self, error: MPI.Exception, statuses: Iterable[tuple[int, MPI.Status]]) -> None:
         """Record the error of an MPI call for several requests.
 
-        `statuses` has the index and the status of each request.
+        `statuses` are pairs of a request's index and status.
         """
         codes = [(index, status.Get_error()) for index, status in statuses]
         failed = {index: MPI.Exception(code) for index, code in codes if code not in (MPI.SUCCESS, MPI.ERR_PENDING)}
@@ -79,9 +88,9 @@ class Failures:
         self._pending |= {index for index, code in codes if code == MPI.ERR_PENDING}
 
     def set_errors(self, statuses: Iterable[tuple[int, MPI.Status]]) -> None:
-        """Set the error of each status, given with the index of its request.
+        """Set the errors of statuses, which are pairs of a request's index and status.
 
-        If no request has failed, the statuses stay as MPI has set them.
+        If no request has failed, the statuses keep what MPI has set.
         """
         for index, status in statuses if self.of_requests else ():
             error = self.of_requests.get(index)
@@ -94,7 +103,7 @@ class Failures:
         Raises
         ------
         MPI.Exception
-            Class ERR_IN_STATUS: requests have failed. The text lists all errors; `__cause__` is the first.
+            Class ERR_IN_STATUS, if requests have failed. The text lists all errors; `__cause__` is the first.
         Exception
             `of_call`, if it is set.
         """

@@ -1,6 +1,7 @@
-"""Requests of receives that MPI alone does not complete.
+"""Requests of receives whose completion needs more than MPI.
 
-A peer may send a device array to a receive into a host array. An object that a probe has found has been sent again.
+A peer may send a device array to a receive into a host array. An object that a probe has found was sent again, by this
+process to itself.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
+from mpi_bootstrap import interrupts_deferred
+
 from .shown import handle_of, set_handle
-from .status import fill_empty, has_ended
+from .status import check_status, fill_empty, has_ended
 
 _wait = MPI.Request.Wait
 #: The first bytes of every envelope. Other data begins with them with probability 2**-128.
 ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
-class HostReceive(MPI.Request):
+class Undivided(MPI.Request):
+    """A request that MPI alone cannot complete.
+
+    Constructors of this library's classes return the request itself as its copy.
+    """
+
+
+class HostReceive(Undivided):
     """A receive into a host array. Its completion replaces an envelope by the data.
 
     Attributes
@@ -33,7 +43,11 @@ class HostReceive(MPI.Request):
         """Wait for the message and its data. As mpi4py's `Wait`."""
         if not self:
             return _wait(self, status)
-        self.finish(MPI.Status() if status is None else status)
+        if status is None:
+            status = MPI.Status()
+        else:
+            check_status(status)
+        self.finish(status)
         return True
 
     def finish(self, status: MPI.Status) -> None:
@@ -44,6 +58,7 @@ class HostReceive(MPI.Request):
             _wait(self, status)
             landing.complete(status)
         except BaseException:
+            landing.set_origin(status)
             landing.abandon()
             raise
 
@@ -61,9 +76,16 @@ class HostReceive(MPI.Request):
         """
         if status is None:
             status = MPI.Status()
+        else:
+            check_status(status)
         has_come = self.has_come(status)
         if has_come and self.landing.is_complete(status):
-            self.finish_received(status)
+            if self.landing.fetch is None:
+                self.finish_received(status)
+            else:
+                # The data is here, so this takes no time. An interrupt of a `Wait` loses the data.
+                with interrupts_deferred():
+                    self.finish_received(status)
             return True
         return None if has_come is None else False
 
@@ -88,6 +110,8 @@ class HostReceive(MPI.Request):
         """
         if status is None:
             status = MPI.Status()
+        else:
+            check_status(status)
         has_come = self.has_come(status)
         return has_come is None or (has_come and bool(self.landing.is_complete(status)))
 
@@ -106,7 +130,7 @@ class HostReceiveRequest(HostReceive):
     """The request of one receive."""
 
     def Free(self) -> None:
-        """Free the request. As mpi4py's `Free`. A message that is under way completes."""
+        """Free the request; its message still completes. As mpi4py's `Free`."""
         if not (self and self.landing.may_have_envelope):
             super().Free()
             return
@@ -115,10 +139,11 @@ class HostReceiveRequest(HostReceive):
         left.landing.keep(left)
         set_handle(self, handle_of(MPI.REQUEST_NULL))
 
-class SentToItself(MPI.Request):
-    """Request of an object that a probe has found and this process sends to itself.
 
-    Completing it sets the source and tag of the message that the probe has found.
+class SentToItself(Undivided):
+    """Request of an object that a probe found and that this process sends to itself.
+
+    When it completes, its status has source and tag of the message that the probe found.
     """
 
     def __new__(cls, request: MPI.Request, *_: Any) -> SentToItself:
@@ -133,7 +158,7 @@ class SentToItself(MPI.Request):
         return self._completed(super().wait, status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """Return whether the object is there, and the object. As mpi4py's `test`."""
+        """Return whether the object has arrived, and the object. As mpi4py's `test`."""
         result: tuple[bool, Any] = self._completed(super().test, status)
         return result
 

@@ -1,8 +1,8 @@
-"""Work that MPI's callbacks defer until MPI's call has returned.
+"""Defer work in MPI's callbacks until MPI's call has returned.
 
 Neither MPI nor mpi4py passes on exceptions of signal handlers, so they are raised afterwards. Python raises an
-exception that is set for a thread as soon as the thread runs Python code. So C code sets it, after the last callback
-of the MPI call. Where the last callback cannot be determined, a later call raises the exception.
+exception that is set for a thread as soon as the thread runs Python code. So C code sets it, after the last callback of
+the MPI call. If the last callback cannot be determined, a later call raises the exception.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _set.argtypes = [ctypes.c_ulong, ctypes.py_object]
 Last = Callable[[], object]
 NOTHING: Last = int
 
-#: By thread: the exception still to be raised, and the place where the program has called MPI.
+#: For each thread: an exception still to be raised, and the place where the program called MPI.
 INTERRUPTED: dict[int, tuple[BaseException, tuple[int, int]]] = {}
 
 
 def callback(step: Iterator[Last]) -> Callable[..., Any]:
-    """Return a callback that runs `step` up to a yield and calls the yielded function.
+    """Return a callback that runs `step` to a yield, then calls the yielded function.
 
     No Python code runs after that function until the callback has returned.
     """
@@ -50,7 +50,7 @@ def taken() -> Last:
     """Return a C function that makes this thread raise its recorded exception."""
     error, _ = INTERRUPTED.pop(threading.get_ident())
     kind = type(error)
-    # Python sets a class and instantiates it later: this class returns the recorded instance.
+    # Python sets a class and instantiates it later, so this class returns the recorded instance.
     again = type(kind.__name__, (kind,), {"__new__": lambda *_: error, "__init__": _nothing})
     return partial(_set, threading.get_ident(), again)
 

@@ -1,4 +1,4 @@
-"""Calls that complete several requests of any kind and return their objects."""
+"""Complete several requests of any kind, and return their objects."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .completing import OwnRequest, Statuses, as_many, complete_asking, complete
 from .failures import Failures
 from .host_receive import HostReceive
 from .several import Requests, fill_first, first, test, test_any, test_each
+from .status import check_status, check_statuses
 
 
 class ObjectRequests(Requests):
-    """mpi4py's lower-case calls. The object of a request that receives none is None."""
+    """mpi4py's lower-case calls; a request that receives no object returns None."""
 
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[Any]:
@@ -48,7 +49,10 @@ class ObjectRequests(Requests):
 
         Return its index, whether there is one, and its object. As mpi4py's `testany`.
         """
-        return test_any(requests, status, lambda request: _test_object(request, status or MPI.Status()))
+        if status is None:
+            status = MPI.Status()
+        check_status(status)
+        return test_any(requests, status, lambda request: _test_object(request, status))
 
     @classmethod
     def waitsome(
@@ -68,6 +72,8 @@ class ObjectRequests(Requests):
 
         As mpi4py's `testsome`.
         """
+        if statuses is not None:
+            check_statuses(statuses)
         found, failures = [MPI.Status() for _ in requests], Failures()
         objects: list[Any] = [None] * len(requests)
 

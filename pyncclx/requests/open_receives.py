@@ -1,7 +1,7 @@
-"""The open receives of this process: posted, but their kernels not yet launched.
+"""The open receives of this process: they are posted, but not yet launched.
 
-Call `let_receives_leave` before you enqueue work that waits for a peer: it moves these receives to other streams.
-Behind that work a receive's kernel could not run, and if the peer waits for the receive, both ranks would deadlock.
+Before you enqueue work that waits for a peer, call `let_receives_leave`, which moves these receives to other streams. A
+receive's kernel could not run behind that work. If the peer waited for the receive, both ranks would deadlock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..system.process import held, lock
 
 
 class OpenReceive:
-    """A receive that is open.
+    """A posted receive whose kernel has not been launched.
 
     Attributes
     ----------
@@ -26,9 +26,9 @@ class OpenReceive:
     is_posted : bool
         Whether it is, or was, in `OPEN_RECEIVES`.
     is_awaited : bool
-        Whether a call waits for it. Such a call makes the program's stream wait, too.
+        Whether a call waits for it. Such a call makes the program's stream wait too.
     start_event : object
-        None while its kernel belongs on its own stream.
+        None while its kernel is to run on the receive's own stream.
     """
 
     clock = 0
@@ -37,7 +37,7 @@ class OpenReceive:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether its kernel must not be launched yet, though its message has arrived."""
+        """Whether its kernel must not be launched yet even if its message has arrived."""
         return False
 
     def poll(self) -> bool:
@@ -45,12 +45,12 @@ class OpenReceive:
         raise NotImplementedError
 
     def leave_stream(self) -> None:
-        """Launch its kernel on another stream later, after the work its stream has now."""
+        """Move its later launch to another stream, after the present work of its own."""
 
     def is_due(self) -> bool:
-        """Return whether the sender may be waiting for this receive's kernel alone.
+        """Return whether the sender may wait for this receive's kernel only.
 
-        If so, the receive has left its stream.
+        This is possible once the receive has left its stream.
         """
         return True
 
@@ -61,7 +61,7 @@ class OpenReceive:
     def launch_first(self, _: Sequence[Any], first: int) -> int:
         """Launch this receive, at index `first`, and those after it that fit one launch.
 
-        Return the index of the first receive that has still to be launched.
+        Return the index of the first receive that still has to be launched.
         """
         self.launch()
         return first + 1

@@ -12,8 +12,8 @@ class PartitionedRequest(Prequest):
     """Persistent request of a partitioned message, from `Psend_init` or `Precv_init`.
 
     It is an `mpi4py.MPI.Prequest` on device arrays. `Start` begins a round after the work on the current stream, and
-    returns at once. Each partition is sent once in a round, by `Pready` or by your own kernel, which takes `pointer`.
-    `Wait` makes the stream that is then current wait until all partitions are sent or received.
+    returns at once. Each partition is sent once in a round, by `Pready` or by your own kernel with `pointer`. `Wait`
+    makes the stream that is current at that time wait until all partitions are sent or received.
 
     Examples
     --------
@@ -26,23 +26,23 @@ class PartitionedRequest(Prequest):
     True
     """
 
-    #: It has `pointer`, `ready` and `arrived`, too.
+    #: The work also has `pointer`, `ready` and `arrived`.
     _work: Any
 
     @property
     def pointer(self) -> int:
-        """64-bit integer that stands for this end of the message in your own kernels.
+        """64-bit integer that identifies this end of the message in your own kernels.
 
-        Pass it to ``pyncclx_pready_block`` and the like. It is valid as long as the request, and 0 if the other end is
-        MPI.PROC_NULL. At the first use the host waits until the other end reads its pointer, too, or is started.
+        Pass it to functions such as ``pyncclx_pready_block``. It is valid as long as the request, and 0 if the other
+        end is MPI.PROC_NULL. At the first use the host waits until the other end reads its own pointer or is started.
 
         Raises
         ------
         NotSupported
-            The sender cannot map the receiver's array: on the host device it must be from `comm.Alloc`. Or the ranks
-            are on different nodes.
+            If the sender cannot map the receiver's array, which must be from `comm.Alloc` on the host device; or if the
+            ranks are on different nodes.
         PeerTimeout, RankFailed
-            The other end neither read its pointer nor was started.
+            If the other end neither read its pointer nor was started in time.
         """
         return int(self._work.pointer)
 

@@ -25,15 +25,15 @@ class EmitsStarts:
     _event: tuple[str, str, int] | None = None
 
     def emits(self, operation: str, how: str, nbytes: int) -> None:
-        """Set what the events report: operation, kind of execution, longest array."""
+        """Set what its events report: operation, kind of execution, longest array."""
         self._event = operation, how, nbytes
 
     def prepare(self) -> None:
-        """Prepare a start by MPI, such as by copying arrays to host memory."""
+        """Prepare a start by MPI, for example copy arrays to host memory."""
 
 
 def begin_starts(requests: Sequence[MPI.Prequest]) -> float:
-    """Tell event hooks that one call is about to start requests; return the time."""
+    """Emit events before one call starts requests; return the time."""
     began = events.now()
     for request in requests:
         if isinstance(request, EmitsStarts) and request._event is not None:
@@ -53,11 +53,11 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     """Persistent request of a collective or message on device arrays.
 
     It is an `mpi4py.MPI.Prequest`, and keeps the arrays alive. `Start` launches a kernel after the work on the current
-    stream. Collectives, and all starts in a graph, run on a stream of the communicator's own. `Wait` makes the stream
-    that is then current wait for the kernel; `Test` returns whether it has ended. Class methods of `pyncclx.Request`
-    and `pyncclx.MPI.Request`, and mpi4py's `Waitall`, do the same for many requests. mpi4py's `Testall`, `Waitany` and
-    the like may choose this request first and wait for it. mpi4py's `Startall` raises: call `pyncclx.Prequest.Startall`
-    or `pyncclx.MPI.Prequest.Startall`.
+    stream. Collectives, and all starts in a graph, run on the communicator's own stream. `Wait` makes the stream that
+    is current at that time wait for the kernel; `Test` returns whether it has ended. For many requests, use the class
+    methods of `pyncclx.Request` or `pyncclx.MPI.Request`, or mpi4py's `Waitall`. mpi4py's `Testall`, `Waitany` and
+    similar calls may choose this request first and wait for it. mpi4py's `Startall` raises; call
+    `pyncclx.Prequest.Startall` or `pyncclx.MPI.Prequest.Startall`.
 
     Examples
     --------
@@ -70,13 +70,13 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     _work: Startable
     _own_handle: int
-    _made_of: bytes  # the memory of its original handle
+    _made_of: bytes  # memory of the original handle
     _is_freed = False
 
     def __new__(cls, work: Startable) -> Prequest:
         """Return the request of a persistent operation."""
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
-        # `handle` and `BY_HANDLE` need the original handle. MPI sees the handle of a null request.
+        # `handle` and `BY_HANDLE` need the original handle. For MPI, the handle is that of a null request.
         request._own_handle, request._made_of = vars(MPI.Request)["handle"].__get__(request), handle_of(request)
         set_handle(request, handle_of(MPI.REQUEST_NULL))
         request._work = work
@@ -91,7 +91,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         """Return whether both are the same request, or both are null."""
         return self is other if self else MPI.Prequest.__eq__(self, other)
 
-    # mpi4py defines its own `__ne__`, too.
+    # mpi4py defines its own `__ne__`, so this class must override it too.
     def __ne__(self, other: object) -> bool:
         """Return whether the requests differ."""
         return not self == other
@@ -102,7 +102,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     def handle(self) -> int:  # type: ignore[override]
         """Handle for `fromhandle` of `pyncclx.MPI.Request`.
 
-        While the request is active, mpi4py's own `fromhandle` takes it, too.
+        While the request is active, mpi4py's own `fromhandle` accepts it too.
         """
         if not self:
             return MPI.REQUEST_NULL.handle
@@ -122,8 +122,9 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the request is active, or it or its communicator has been freed; ERR_BUFFER, if a
-            PyTorch array, or on the host device a NumPy array, has other memory than when the request was made.
+            Class ERR_REQUEST, if the request is active, or if it or its communicator has been freed. Class ERR_BUFFER,
+            if the memory of a PyTorch array, or of a NumPy array on the host device, has moved since the request was
+            made.
         """
         began = begin_starts([self]) if events.listeners else None
         if self._is_freed:
@@ -132,7 +133,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         check((work,))
         try:
             work.start()
-        # An interrupt may come after the start.
+        # An interrupt may follow the start.
         finally:
             show((self,))
         if began is not None:
@@ -142,13 +143,13 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
         """Start all requests. As mpi4py's `Startall`.
 
-        Those of one communicator start in the order of the list. One launch starts consecutive messages on device
-        arrays. It also starts a communicator's consecutive collectives if `ordered_starts` is true.
+        Requests of one communicator start in list order. One launch starts consecutive messages on device arrays. If
+        `ordered_starts` is true, one launch also starts a communicator's consecutive collectives.
 
         Raises
         ------
         MPI.Exception
-            What `Start` raises. Class ERR_REQUEST also if a request is in the list twice.
+            The errors of `Start`; also class ERR_REQUEST, if a request is in the list twice.
         """
         began = begin_starts(requests) if events.listeners else None
         start_all(requests)
@@ -156,7 +157,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             emit_starts(requests, began)
 
     def Free(self) -> None:
-        """Free the request and its memory. A message that is under way completes.
+        """Free the request and its memory; its message still completes.
 
         Raises
         ------
@@ -202,12 +203,12 @@ def start_all(requests: Sequence[Any]) -> None:
         for starter, together in groups:
             starter(together)
     finally:
-        # Some may have been started before another one raised.
+        # Some requests may have been started before one raised.
         show(requests)
 
 
 def _start_mixed(requests: Sequence[Any]) -> None:
-    """Start each run of this library's requests, and each run of MPI's, together."""
+    """Start consecutive requests of the same kind, this library's or MPI's, together."""
     for is_own, together in itertools.groupby(requests, lambda request: isinstance(request, Prequest)):
         some = list(together)
         if is_own:

@@ -1,4 +1,4 @@
-"""Calls that return the state of several requests and complete none of them."""
+"""Return the state of several requests without completing any."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mpi4py import MPI
 
 from .completing import OwnRequest, Statuses, as_many
 from .host_receive import HostReceive
-from .status import copy_status, fill_empty, has_ended
+from .status import check_status, check_statuses, copy_status, fill_empty, has_ended
 
 
 class Queries(OwnRequest):
-    """Class methods for the statuses of many requests, which MPI 4.1 has added."""
+    """Class methods for the statuses of many requests, added in MPI 4.1."""
 
     @classmethod
     def Get_status_all(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
@@ -20,6 +20,8 @@ class Queries(OwnRequest):
 
         Like mpi4py's `Get_status_all`. If they have, set `statuses`.
         """
+        if statuses is not None:
+            check_statuses(statuses)
         found, over = _look(requests)
         if False in over:
             return False
@@ -33,6 +35,8 @@ class Queries(OwnRequest):
         Like mpi4py's `Get_status_any`. Return MPI.UNDEFINED and False if no request has ended, and MPI.UNDEFINED and
         True if no request is active.
         """
+        if status is not None:
+            check_status(status)
         found, over = _look(requests)
         index = over.index(True) if True in over else MPI.UNDEFINED
         is_any_active = any(each is not None for each in over)
@@ -48,6 +52,8 @@ class Queries(OwnRequest):
 
         Like mpi4py's `Get_status_some`. Return None if no request is active.
         """
+        if statuses is not None:
+            check_statuses(statuses)
         found, over = _look(requests)
         if all(each is None for each in over):
             return None
@@ -59,12 +65,12 @@ class Queries(OwnRequest):
 
 
 def _look(requests: Sequence[MPI.Request]) -> tuple[list[MPI.Status], list[bool | None]]:
-    """Return the requests' statuses, and whether each has ended, None if inactive.
+    """Return the requests' statuses, and whether each has ended (None if inactive).
 
     Raises
     ------
     NotImplementedError
-        The MPI library lacks these calls.
+        If the MPI library lacks these calls.
     """
     MPI.Request.Get_status_any([])
     found = [MPI.Status() for _ in requests]
@@ -87,7 +93,7 @@ def _is_over(request: MPI.Request, status: MPI.Status) -> bool | None:
 
 
 def _set_first(statuses: Statuses, found: Sequence[MPI.Status]) -> None:
-    """Set the first statuses of a list. Statuses that the list lacks are appended."""
+    """Set the first statuses of a list, and append the rest if the list is too short."""
     if statuses is not None:
         for status, other in zip(as_many(statuses, found), found, strict=False):
             copy_status(status, other)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from mpi4py import MPI
 
 from ..errors import MPIError
 from ..system.mpi_library import is_child
+from .host_receive import Undivided
 from .objects import ObjectRequests
 from .shown import hide, show
+from .status import check_status
 from .work import NOTHING, Work, finish
+
+_new = MPI.Request.__new__
 
 
 class Request(ObjectRequests):
@@ -18,8 +24,8 @@ class Request(ObjectRequests):
 
     `Wait` makes the current stream wait. The host waits only until a message is matched.
 
-    mpi4py's own `MPI.Request.Waitall` also takes it, in lists with requests of host arrays, too. mpi4py's `Testall`,
-    `Waitany` and the like may choose it first and wait for it; the class methods here do not.
+    mpi4py's own `MPI.Request.Waitall` accepts this request too, also in a list with requests of host arrays. mpi4py's
+    `Testall`, `Waitany` and similar calls may choose it first and wait for it; the methods of this class do not.
 
     Examples
     --------
@@ -28,6 +34,10 @@ class Request(ObjectRequests):
     >>> pyncclx.Request.Waitall([comm.Irecv(y, 0), comm.Isend(x, 0)])
     True
     """
+
+    def __new__(cls, request: MPI.Request | None = None) -> MPI.Request:  # type: ignore[misc]
+        """Return a copy of a request, as mpi4py's constructor does."""
+        return request if cls is Request and isinstance(request, Undivided) else _new(cls, request)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Make the current stream wait for the operation, and return True.
@@ -39,6 +49,8 @@ class Request(ObjectRequests):
         MPI.Exception, PeerTimeout, Aborted
             Errors of the operation. The request is then complete.
         """
+        if status is not None:
+            check_status(status)
         work = self._work
         if not (work.active or work.is_asked):
             hide((self,))
@@ -56,7 +68,7 @@ class Request(ObjectRequests):
         return True
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the operation has ended; if so, do what `Wait` does.
+        """Return whether the operation has ended; if it has, complete it as `Wait` does.
 
         As mpi4py's `Test`.
 
@@ -65,6 +77,8 @@ class Request(ObjectRequests):
         MPI.Exception, PeerTimeout, Aborted
             Errors of the operation. The request is then complete.
         """
+        if status is not None:
+            check_status(status)
         return self._is_over() and self.Wait(status)
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
@@ -72,6 +86,8 @@ class Request(ObjectRequests):
 
         As mpi4py's `Get_status`.
         """
+        if status is not None:
+            check_status(status)
         if not self.is_active:
             hide((self,))
             return super().Get_status(status)
@@ -87,13 +103,14 @@ class Request(ObjectRequests):
         self.Wait(status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """Return what `Test` returns, and None, because there is no object."""
+        """Test the request; return whether it has ended, and None as its object."""
         return self.Test(status), None
 
     def Cancel(self) -> None:
         """Cancel a receive that no message has matched. As mpi4py's `Cancel`.
 
-        Complete the request afterwards: `Is_cancelled` of its status returns whether it was cancelled. Sends never are.
+        Complete the request afterwards: its status' `Is_cancelled` says whether it was cancelled. Sends are never
+        cancelled.
 
         Raises
         ------
@@ -110,7 +127,8 @@ class Request(ObjectRequests):
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the operation is under way and not a message, or the request has been completed.
+            Class ERR_REQUEST, if the operation has not ended and is not a message, or if the request has been
+            completed.
         """
         work = self._work
         if not (self.is_active or work.is_persistent):
@@ -123,14 +141,18 @@ class Request(ObjectRequests):
         hide((self,))
 
     def __del__(self) -> None:
-        """Let the message complete without its request. Return at once."""
+        """Let the message complete without its request, and return immediately."""
         if self._work.active and not is_child():
             self._work.drop()
 
 
+#: Returns a new request without work. Every nonblocking call makes one, so this is a C function.
+empty: Callable[[], Request] = partial(_new, Request)
+
+
 def request_of(work: Work) -> Request:
-    """Return a request of some work."""
-    request = Request()
+    """Return a new request for a work."""
+    request = empty()
     request._work = work
     show((request,))
     return request

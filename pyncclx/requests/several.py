@@ -8,19 +8,21 @@ from typing import Any, Literal, TypeVar
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from .completing import OwnRequest, Statuses, as_many, complete, complete_if_over, complete_some
 from .failures import Failures, of_request
 from .host_receive import HostReceive
 from .queries import Queries
-from .status import copy_status, fill_empty
+from .status import check_status, check_statuses, copy_status, fill_empty
 
 _T = TypeVar("_T")
 
 
 class Requests(Queries):
-    """mpi4py's calls for many requests, on device arrays and others together.
+    """mpi4py's calls for many requests, of device arrays and others in one list.
 
-    `Waitsome`, `Testall`, `Testsome` and the lower-case calls raise what `Waitall` raises.
+    `Waitsome`, `Testall`, `Testsome` and the lower-case calls raise the exceptions of `Waitall`.
     """
 
     @classmethod
@@ -66,6 +68,8 @@ class Requests(Queries):
 
         As mpi4py's `Testany`. If no request is active, return MPI.UNDEFINED and True.
         """
+        if status is not None:
+            check_status(status)
         return test_any(requests, status, lambda request: (test(request, status), None))[:2]
 
     @classmethod
@@ -82,6 +86,8 @@ class Requests(Queries):
 
         Return None if no request is active. As mpi4py's `Testsome`. It raises what `Waitall` raises.
         """
+        if statuses is not None:
+            check_statuses(statuses)
         found, failures = [MPI.Status() for _ in requests], Failures()
         over = test_each(requests, lambda index: _test_or_look(requests[index], found[index]), failures)
         if over is None:
@@ -103,17 +109,19 @@ def first(test: Callable[[], _T], is_enough: Callable[[_T], bool]) -> _T:
 def test_any(
     requests: Sequence[MPI.Request], status: MPI.Status | None, test: Callable[[MPI.Request], tuple[bool | None, Any]]
 ) -> tuple[int, bool, Any]:
-    """Return the index of the first request that is over, True, and its object.
+    """Return the index of the first request that has ended, True, and its object.
 
-    `test` completes a request if it is over; it returns whether it was, None if inactive, and its object. If no
-    request is over, return MPI.UNDEFINED, and whether none is active.
+    `test` completes a request if it has ended; it returns whether it had (None if inactive), and its object. If no
+    request has ended, return MPI.UNDEFINED and whether no request is active.
     """
     is_any_active = False
     for index, request in enumerate(requests):
         try:
             over, message = test(request)
-        except Exception as error:
-            of_request(error, index)
+        except BaseException as error:
+            own = own_error(error)
+            if own is not None:
+                of_request(own, index)
             raise
         if over:
             return index, True, message
@@ -124,9 +132,9 @@ def test_any(
 
 
 def fill_first(statuses: Statuses, found: Sequence[MPI.Status], indices: Sequence[int], failures: Failures) -> None:
-    """Set the first statuses of a list to those of the requests with some indices.
+    """Set the first statuses of a list to those of the requests with these indices.
 
-    Statuses that the list lacks are appended.
+    If the list is too short, the other statuses are appended.
     """
     if statuses is not None:
         first = list(zip(indices, as_many(statuses, indices), strict=False))
@@ -136,7 +144,7 @@ def fill_first(statuses: Statuses, found: Sequence[MPI.Status], indices: Sequenc
 
 
 def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
-    """Complete a request if it has ended, and return whether it had; None if inactive."""
+    """Complete a request if it has ended; return whether it had, None if inactive."""
     over = _test_or_look(request, status)
     if over and isinstance(request, OwnRequest):
         request.Wait(status)
@@ -146,8 +154,8 @@ def test(request: MPI.Request, status: MPI.Status | None) -> bool | None:
 def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | None:
     """Return whether a request has ended, None if it is inactive.
 
-    Requests of mpi4py's and of host arrays are completed if over. This library's other requests are not: the caller
-    completes them together.
+    Requests of mpi4py's and of host arrays are completed if they have ended. The caller completes this library's other
+    requests together.
     """
     if isinstance(request, OwnRequest):
         return request._is_over() if request.is_active else None
@@ -161,13 +169,13 @@ def _test_or_look(request: MPI.Request, status: MPI.Status | None) -> bool | Non
 def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bool | None:
     """Complete a persistent mpi4py request if it has ended; return whether it had.
 
-    Return None if it is inactive. Only MPI's calls that take lists tell inactive requests from completed ones.
+    Return None if it is inactive. Only MPI's calls for lists distinguish inactive requests from completed ones.
     """
     status = MPI.Status() if status is None else status
     index, over = MPI.Request.Testany([request], status)
     if index == MPI.UNDEFINED:
         return None if over else False
-    # `Wait` of a staged request copies its data.
+    # `Wait` of a staged request copies its data to the device.
     request.Wait()
     return True
 
@@ -175,7 +183,7 @@ def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bo
 def test_each(
     requests: Sequence[MPI.Request], test: Callable[[int], bool | None], failures: Failures
 ) -> list[int] | None:
-    """Call `test` with each index; return those of requests that have ended.
+    """Call `test` with each index; return the indices of requests that have ended.
 
     Return None if no request is active. A request that raises has ended.
     """
@@ -184,7 +192,7 @@ def test_each(
         over: bool | None = True
         with failures.keeping(index):
             over = test(index)
-        # The requests that have not been tested stay active.
+        # Requests that have not been tested stay active.
         if failures.of_call is not None:
             raise failures.of_call
         outcomes.append(over)

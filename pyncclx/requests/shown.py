@@ -11,6 +11,8 @@ from weakref import WeakSet, ref
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..system.process import held
 from . import late
 from .status import fill_empty
@@ -21,20 +23,20 @@ _NULL = MPI._addressof(MPI.REQUEST_NULL)
 
 
 class Shown:
-    """An MPI generalized request that stands for a request of this library.
+    """An MPI generalized request that represents a request of this library.
 
-    It is complete from the beginning: MPI's query of its status finishes the work. This library completes requests
-    without MPI, so it outlives them and is used again. A persistent request keeps its own, because programs may keep
-    copies of the handle from one start to the next.
+    To MPI it is complete from the beginning, and MPI's query of its status finishes the work. This library completes
+    requests without MPI, so a generalized request is reused. A persistent request keeps its own, because programs may
+    keep copies of the handle from one start to the next.
 
     Attributes
     ----------
     work : Work or None
-        The work of the request that shows it, while that is active.
+        The work of the request that uses it, while that request is active.
     is_freed : bool
         Whether MPI has freed it.
     request : weak reference or None
-        The persistent request that shows it.
+        The persistent request that uses it.
     """
 
     __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "request", "work")
@@ -50,7 +52,7 @@ class Shown:
 
 _ALL = WeakSet[Shown]()
 _HIDDEN: list[Shown] = held([])
-#: Called with `Work.caller` and the error that the work has raised in a call of mpi4py's own.
+#: Called with `Work.caller` and the error that the work raised in one of mpi4py's own calls.
 ON_ERROR: list[Callable[[Any, Exception], None]] = held([])
 
 
@@ -73,8 +75,8 @@ def show(requests: Iterable[Any]) -> None:
 def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
     """Give requests whose work has ended a null handle.
 
-    To MPI, null requests and inactive ones are the same. With `for_good`, other requests may use the generalized
-    requests of persistent ones.
+    For MPI, null requests are the same as inactive requests. With `for_good`, a persistent request releases its
+    generalized request for reuse.
     """
     for request in requests:
         work = request._work
@@ -107,25 +109,26 @@ def _query(status: MPI.Status, shown: Shown) -> None:
         fill_empty(status)
     else:
         work.is_asked = True
-        # Work forgets its communicator when it ends.
+        # Read the caller first, because work drops its communicator when it ends.
         caller = work.caller if ON_ERROR else None
         try:
             finish(work)
-        except Exception as error:
-            work.asked_error = error
-            for call in ON_ERROR:
-                call(caller, error)
-            raise
         except BaseException as error:
-            # A signal handler has raised it.
-            late.keep(error, sys._getframe(1))
+            own = own_error(error)
+            if own is None:
+                late.keep(error, sys._getframe(1))
+            else:
+                work.asked_error = own
+                for call in ON_ERROR:
+                    call(caller, own)
+                raise
         work.fill(status)
 
 
 def _free(shown: Shown) -> Iterator[late.Last]:
     """Clean up when MPI frees the generalized request: the steps of its free callback.
 
-    If MPI has completed it by a copy of its handle, the request of this library still has the freed handle.
+    If MPI has completed it through a copy of its handle, this library's request still has the freed handle.
     """
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:

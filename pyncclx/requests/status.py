@@ -1,8 +1,34 @@
-"""Statuses of operations that MPI itself has not filled in."""
+"""Check statuses, and fill in those of operations that MPI has not filled in."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mpi4py import MPI
+
+from ..system.mpi_library import goes_on_after_failures
+from ..system.process import PerProcess
+
+_KINDS = {MPI.Status}
+# A request that never ends.
+_NEVER = PerProcess(lambda: MPI.Grequest.Start(None, None, None))
+
+
+def check_status(status: object) -> None:
+    """Raise TypeError for an argument that is no status, as mpi4py does.
+
+    Call this before an operation completes: its message would be lost.
+    """
+    if not isinstance(status, MPI.Status):
+        kind = type(status).__name__
+        raise TypeError(f"Argument 'status' has incorrect type (expected mpi4py.MPI.Status, got {kind})")
+
+
+def check_statuses(statuses: Iterable[object]) -> None:
+    """Raise TypeError for a sequence of statuses in which something else is."""
+    if not _KINDS.issuperset(map(type, statuses)):
+        for status in statuses:
+            check_status(status)
 
 
 def fill_empty(status: MPI.Status) -> None:
@@ -15,12 +41,18 @@ def fill_empty(status: MPI.Status) -> None:
 
 
 def has_ended(request: MPI.Request, status: MPI.Status | None = None) -> bool:
-    """Return whether MPI has ended its operation, without completing the request.
+    """Return whether a request's operation has ended, without completing the request.
 
-    Do not call it for persistent requests: MPICH completes them here. MPICH raises the operation's error
-    here, too: it is set in the status, and the call that completes the request raises it.
+    Do not call it for persistent requests, because MPICH completes them here. MPICH also raises the operation's error
+    here; it is set in the status, and the call that completes the request raises it.
     """
     try:
+        if MPI.Request.Get_status(request, status):
+            return True
+        if not goes_on_after_failures():
+            return False
+        # Open MPI's Get_status finds no failures. Its Testall does, and here completes nothing.
+        MPI.Request.Testall([request, _NEVER.get()])
         return MPI.Request.Get_status(request, status)
     except MPI.Exception as error:
         if status is not None:
@@ -33,7 +65,7 @@ def copy_status(status: MPI.Status, other: MPI.Status) -> None:
     status.Set_source(other.source)
     status.Set_tag(other.tag)
     status.Set_error(MPI.SUCCESS)
-    # Open MPI leaves the length as it was in memory where the operation was a collective: it may be negative.
+    # For a collective, Open MPI leaves the length uninitialized, so it may be negative.
     status.Set_elements(MPI.BYTE, max(other.Get_elements(MPI.BYTE), 0))
     status.Set_cancelled(other.Is_cancelled())
 

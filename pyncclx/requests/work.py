@@ -1,4 +1,4 @@
-"""Work of requests: the message, collective or copy that a request stands for."""
+"""Work of requests: the message, collective or copy behind a request."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..errors import MPIError
 from . import late
 from .failures import Failures
 from .status import fill_empty
 
-#: Function that lets the host wait at the end of a call. Equal for requests that share the wait.
+#: Function that makes the host wait at the end of a call. Requests that share a wait have equal functions.
 Wait = Callable[[], None]
 Starter = Callable[[Sequence[Any]], None]
 Finisher = Callable[[dict[int, Any], Failures, dict[Wait, None]], None]
@@ -26,16 +28,16 @@ class Work:
     active : bool
         Whether it has begun and `finish` has not been called.
     is_asked : bool
-        Whether MPI's query of the status has finished it. The request has still to be completed.
+        Whether MPI's query of the status has finished it. The request still has to be completed.
     asked_error : BaseException or None
-        The error raised in that query: Open MPI does not pass it on.
+        The error raised in that query, because Open MPI does not pass it on.
     is_persistent : bool
         Whether its request can be started again.
     shown : Shown or None
-        The generalized request that mpi4py's own calls see.
+        The generalized request for mpi4py's own calls.
     finisher : callable or None
-        Finishes several works that have the same finisher, given by the index of their requests. It adds their errors
-        to `Failures`, and the waits of the host to the last argument.
+        Finishes several works with the same finisher, passed by the index of their requests. It adds their errors to
+        `Failures`, and the host's waits to the last argument.
     """
 
     active = True
@@ -46,25 +48,25 @@ class Work:
 
     @property
     def caller(self) -> Any:
-        """The state of the communicator that the operation is of; None if unknown."""
+        """The state of the operation's communicator; None if unknown."""
         return getattr(self, "_state", None)
 
     def finish(self) -> Wait | None:
-        """Make subsequent work on the current stream wait for it; raise its errors, once.
+        """Make subsequent work on the current stream wait for it; raise its errors once.
 
-        If the communicator's calls block, return the wait of the host.
+        If the communicator's calls block, return a function with which the host waits.
         """
         raise NotImplementedError
 
     def is_over(self) -> bool:
         """Return whether `finish` would return at once.
 
-        The wait that `finish` returns may still make the host wait for the stream.
+        The function that `finish` returns may still make the host wait for the stream.
         """
         raise NotImplementedError
 
     def fill(self, status: MPI.Status) -> None:
-        """Set the whole status: to MPI's empty status, unless the work is a message."""
+        """Set all fields of a status: of a message its own, otherwise MPI's empty status."""
         fill_empty(status)
 
     def cancel(self) -> None:
@@ -72,23 +74,23 @@ class Work:
         raise MPIError(MPI.ERR_REQUEST, "Cancel: only a send or a receive that is under way can be cancelled")
 
     def abandon(self) -> None:
-        """Let it complete without its request.
+        """Let the operation complete without its request.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST: it cannot, because it is no message.
+            Class ERR_REQUEST, if the operation is no message.
         """
         raise MPIError(MPI.ERR_REQUEST, "Free: the operation is under way, and is no message; Wait for it first")
 
     def drop(self) -> None:
-        """Abandon it soon, if it can be. A destructor may call this at any time."""
+        """Abandon the operation soon, if possible. A destructor may call this at any time."""
 
 
 def finish(work: Work) -> None:
     """Finish an operation, and wait on the host if its calls block.
 
-    If MPI has finished it already, raise the error that it had then.
+    If MPI's query has already finished it, raise the error recorded then.
     """
     if late.INTERRUPTED:
         late.raise_kept()
@@ -102,16 +104,19 @@ def finish(work: Work) -> None:
 
 
 def wait_for(waits: Iterable[Wait], failures: Failures) -> None:
-    """Wait on the host for all, even if some raise; record their errors."""
+    """Call all waits of the host, even if some raise; record their errors."""
     for wait in waits:
         try:
             wait()
-        except Exception as error:
-            failures.add_of_call(error)
+        except BaseException as error:
+            own = own_error(error)
+            if own is None:
+                raise
+            failures.add_of_call(own)
 
 
 def together(waits: Iterable[Wait]) -> Wait | None:
-    """Return one wait for several, which raises the first error at its end.
+    """Combine several waits into one that raises the first error at its end.
 
     Return None if there is nothing to wait for.
     """
@@ -129,7 +134,7 @@ def together(waits: Iterable[Wait]) -> Wait | None:
 
 
 class Over(Work):
-    """Work that has ended from the beginning, for requests without an operation."""
+    """Work that is always complete, for requests without an operation."""
 
     active = False
 
@@ -141,16 +146,16 @@ NOTHING = Over()
 
 
 class Startable(Work):
-    """Work of a persistent request: it can be started many times, on the same arrays.
+    """Work of a persistent request, which can be started repeatedly on its arrays.
 
     Attributes
     ----------
     name : str
         The method that has made its request.
     starter : callable
-        Starts several works that have the same starter, in their order. All have been checked.
+        Starts several works with the same starter, in order. All have been checked.
     places : sequence of (callable, int)
-        For each array whose memory may change: a function that reads its address, and the address at first.
+        For each array whose memory may move: a function that reads its address, and the original address.
     owner : object or None
         The object that `check_owner` checks. Of consecutive works with the same owner only the first is checked.
     """
@@ -162,21 +167,21 @@ class Startable(Work):
     owner: object = None
 
     def start(self) -> None:
-        """Start it after the work on the current stream. It has been checked.
+        """Start the operation after the current stream's work; it has been checked.
 
-        Works that start alone in fewer steps than by `starter` override this.
+        Override this if a single work can start in fewer steps than with `starter`.
         """
         self.starter((self,))
 
     def close(self) -> None:
-        """Free the resources of its request, which is being freed."""
+        """Free the resources of its request when the request is freed."""
 
     def check_owner(self) -> None:
         """Raise if its communicator has been freed, or kernels or ranks have failed."""
         raise NotImplementedError
 
     def freed(self) -> MPIError:
-        """Return the error of a start after its communicator has been freed."""
+        """Return the error for a start after the communicator has been freed."""
         return MPIError(MPI.ERR_REQUEST, f"{self.name}: the request's communicator has been freed")
 
 

@@ -1,1 +1,1 @@
-"""Operations without a kernel, which MPI does on copies in pinned host memory."""
+"""Run operations that have no kernel through MPI, on copies in pinned host memory."""

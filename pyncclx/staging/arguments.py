@@ -1,4 +1,4 @@
-"""Buffer arguments of MPI's methods, and which of them MPI may write."""
+"""Buffer arguments of MPI's methods, and which of them MPI may write to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _forms(*names: str) -> Iterator[str]:
     return chain.from_iterable(map(forms, names))
 
 
-#: By the name of the method. MPI's barriers and the lower-case methods, which take Python objects, are not in it.
+#: Arguments by the method's name, without barriers and the lower-case methods for Python objects.
 OPERATIONS: dict[str, tuple[Argument, ...]] = {
     **{form: _BUFFERS[row.buffers] for row in COLLECTIVES.values() if row.buffers for form in row.forms},
     **dict.fromkeys(_forms("Send", "Bsend", "Ssend", "Rsend"), _SEND),
@@ -53,7 +53,7 @@ OPERATIONS: dict[str, tuple[Argument, ...]] = {
     "Precv_init": _RECV,
 }
 
-#: The position of `op` in the methods that compute with elements, including one-sided ones.
+#: The position of `op` in methods that compute with elements, including one-sided ones.
 OP_POSITIONS: dict[str, int] = {
     **{form: row.op for row in COLLECTIVES.values() if row.op is not None for form in row.forms},
     **dict.fromkeys(("Win.Accumulate", "Win.Raccumulate"), 3),
@@ -69,7 +69,7 @@ def device_buffers(
     Raises
     ------
     NotSupported
-        An argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
+        If an argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
     """
     found = [a for a in buffers if where(argument(a, args, kwargs)) == "device"]
     absolute = [a for a in found if _is_bottom(argument(a, args, kwargs))]
@@ -84,7 +84,7 @@ def _is_bottom(spec: Any) -> bool:
 
 
 def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an argument of a call; None if it was left out."""
+    """Return an argument of a call; None if it was omitted."""
     return args[which.position] if which.position < len(args) else kwargs.get(which.name)
 
 
@@ -110,13 +110,13 @@ def is_persistent(operation: str) -> bool:
 
 
 def is_message(operation: str) -> bool:
-    """Return whether a method sends or receives, and is no collective."""
+    """Return whether a method sends or receives a message."""
     return "send" in operation.lower() or "recv" in operation.lower()
 
 
 @contextmanager
 def recorded_by_mpi(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """Record a call that MPI does in the block, and the end of a blocking one."""
+    """Record a call that MPI runs in the block, and its end if it is blocking."""
     calls = state_of(comm).calls(comm)
     if calls is None:
         yield
@@ -135,7 +135,7 @@ def recorded_by_mpi(comm: Base, operation: str, args: tuple[Any, ...], kwargs: d
 def _peer_or_tag(operation: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the argument with one of these names, or else MPI's default.
 
-    The default is tag 0 for sends, and any peer or tag otherwise.
+    The default is tag 0 for sends, otherwise a wildcard.
     """
     for name in names:
         position = _positions(operation).get(name)

@@ -1,20 +1,20 @@
-"""Requests of operations on host copies, which live until MPI has completed them."""
+"""Requests of operations on host copies, which they keep until MPI completes them."""
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ..errors import NotSupported
+from ..requests.completing import finish_in_mpi
 from ..requests.host_receive import ENVELOPE_MAGIC
+from ..requests.request import request_of
 from ..requests.status import copy_status
-from ..requests.work import Startable
-from ..system.mpi_library import is_child, mpi_is_gone
+from ..requests.work import Startable, Work
 from ..system.process import held
 from .copies import Copy, copy_back
 
@@ -22,68 +22,24 @@ from .copies import Copy, copy_back
 def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
     """Return a request that copies results to the device when it completes.
 
-    Any of MPI's calls may complete it. An mpi4py request keeps its buffers alive until it has completed, but not all of
-    mpi4py's methods set them. So this request is made to hold a buffer whose finalizer copies the results.
+    Any MPI call may complete it, also by a copy of its handle: MPI's own request is not the program's.
     """
     look_after_abandoned()
-    held = np.empty(0, np.uint8)
-    weakref.finalize(held, _copy_back, copies).atexit = False
-    holder = MPI.COMM_SELF.Send_init([held, 0, MPI.BYTE], 0)  # never started
-    holder.Free()
-    holding = StagedRequest(holder)
-    ctypes.memmove(MPI._addressof(holding), MPI._addressof(request), MPI._sizeof(request))
-    return holding
+    return request_of(StagedCall(request, copies))
 
 
-def _copy_back(copies: Sequence[Copy]) -> None:
-    if not is_child():
-        copy_back(copies)
+# No call waits for these operations, but MPI may still access their copies.
+_abandoned: list[StagedCall] = held([])
 
 
-class StagedRequest(MPI.Request):
-    """A request on host copies, which live until MPI has completed the operation."""
-
-    def Free(self) -> None:
-        """Free the request; the operation goes on."""
-        if not self:
-            super().Free()  # MPI raises its error
-        abandon(MPI.Request(self), ())
-        forget(self)
-
-    def __del__(self) -> None:
-        if not mpi_is_gone() and self:
-            abandon(MPI.Request(self), ())
-
-
-# No call waits for these requests any more, but MPI may still access their copies.
-_abandoned: list[tuple[MPI.Request, Sequence[Copy]]] = held([])
-
-
-def abandon(request: MPI.Request, copies: Sequence[Copy]) -> None:
-    """Keep the copies of an operation whose request goes away before it completes."""
-    _abandoned.append((request, copies))
-
-
-def forget(request: MPI.Request) -> None:
-    """Make a request null that another request stands for."""
-    ctypes.memmove(MPI._addressof(request), MPI._addressof(MPI.REQUEST_NULL), MPI._sizeof(request))
+def abandon(call: StagedCall) -> None:
+    """Keep the copies of an operation whose request is dropped before it completes."""
+    _abandoned.append(call)
 
 
 def look_after_abandoned() -> None:
     """Drop the copies of abandoned operations that have completed."""
-    _abandoned[:] = [(request, copies) for request, copies in _abandoned if not _is_over(request, copies)]
-
-
-def _is_over(request: MPI.Request, copies: Sequence[Copy]) -> bool:
-    try:
-        if not request.Test():
-            return False
-    except MPI.Exception:  # no call could raise it
-        return True
-    copy_back(copies)
-    if request:  # it was persistent
-        request.Free()
-    return True
+    _abandoned[:] = [call for call in _abandoned if not call.end_abandoned()]
 
 
 def start_several(works: Sequence[StagedWork]) -> None:
@@ -95,13 +51,97 @@ def start_several(works: Sequence[StagedWork]) -> None:
         work.active = True
 
 
-class StagedWork(Startable):
+class StagedCall(Work):
+    """An operation of mpi4py's on host copies, copied back at its end.
+
+    Parameters
+    ----------
+    request : MPI.Request
+        mpi4py's request on the host copies. The program has no handle of it.
+    copies : sequence of Copy
+    """
+
+    finisher = staticmethod(finish_in_mpi)
+    _has_come = False  # MPI has completed the request
+    _error: MPI.Exception | None = None  # raised by MPI at the end
+
+    def __init__(self, request: MPI.Request, copies: Sequence[Copy]) -> None:
+        self.request, self._copies, self._status = request, copies, MPI.Status()
+
+    def is_over(self) -> bool:
+        """Whether MPI has completed the operation.
+
+        MPICH completes the operation even if only its status is queried.
+        """
+        if not self._has_come:
+            try:
+                # With `map`, Python runs no signal handler between MPI's return and the assignment.
+                (self._has_come,) = map(self.request.Test, (self._status,))
+            except MPI.Exception as error:
+                self._has_come, self._error = True, error
+        return self._has_come
+
+    def finish(self) -> None:
+        """Wait for MPI, and copy the result to the device."""
+        if not self._has_come:
+            try:
+                # See `is_over`.
+                (self._has_come,) = map(self.request.Wait, (self._status,))
+            except MPI.Exception as error:
+                self._has_come, self._error = True, error
+        failure = self._error
+        try:
+            if failure is None:
+                self.copy_back()
+        except BaseException as error:
+            # After an interrupt, the operation can be finished again.
+            self.active = own_error(error) is None
+            raise
+        self.active, self._error = False, None
+        if failure is not None:
+            raise failure
+
+    def copy_back(self) -> None:
+        """Copy the result to the device."""
+        copy_back(self._copies)
+
+    def fill(self, status: MPI.Status) -> None:
+        """Set a status to MPI's status."""
+        copy_status(status, self._status)
+
+    def cancel(self) -> None:
+        """Let MPI cancel the operation."""
+        self.request.Cancel()
+
+    def abandon(self) -> None:
+        """Let the operation continue without its request."""
+        abandon(self)
+
+    drop = abandon
+
+    def end_abandoned(self) -> bool:
+        """Copy back and return True if MPI has completed an abandoned operation."""
+        if not self.request and not self._has_come:
+            # Another object has the same request, and has ended it.
+            return True
+        if not self.is_over():
+            return False
+        # No call is left to raise the error.
+        if self._error is None:
+            copy_back(self._copies)
+        self._copies = ()
+        if self.request:  # it was persistent
+            self.request.Free()
+        return True
+
+
+class StagedWork(StagedCall, Startable):
     """A persistent operation of mpi4py's on host copies, copied at start and end.
 
     Parameters
     ----------
     name : str
-        Of the method that has made the request.
+        Name of the method that made the request.
     request : MPI.Prequest
         mpi4py's request on the host copies.
     copies : sequence of Copy
@@ -110,75 +150,49 @@ class StagedWork(Startable):
     """
 
     starter = staticmethod(start_several)
-    _has_come = False  # MPI has completed the request
-    _is_left = False  # it goes on without its request
-    _error: MPI.Exception | None = None  # raised by MPI at the end
+    request: MPI.Prequest
+    active, is_persistent = False, True
+    _is_left = False  # the operation continues without its request
 
     def __init__(self, name: str, request: MPI.Prequest, copies: Sequence[Copy], partitions: int) -> None:
         look_after_abandoned()
-        self.name, self.request = name, request
-        self._copies, self._partitions, self._status = copies, partitions, MPI.Status()
+        super().__init__(request, copies)
+        self.name, self._partitions = name, partitions
 
     def check_owner(self) -> None:
-        """Raise nothing: MPI completes operations of communicators that have been freed."""
+        """Do nothing, because MPI completes operations even of freed communicators."""
 
     def prepare(self) -> None:
-        """Copy the device arrays to the host, but not partitions that are not ready."""
+        """Copy the device arrays to the host, except partitions that are not ready."""
         self._has_come = False
         for copy in self._copies:
             if not self._partitions or copy.written:
                 copy.download()
 
-    def is_over(self) -> bool:
-        """Whether MPI has completed the operation.
-
-        MPICH completes it when it is asked for the status only.
-        """
-        if not self._has_come:
-            try:
-                self._has_come = self.request.Test(self._status)
-            except MPI.Exception as error:
-                self._has_come, self._error = True, error
-        return self._has_come
-
-    def finish(self) -> None:
-        """Wait for MPI, and copy the result to the device.
+    def copy_back(self) -> None:
+        """Copy the result to the device.
 
         Raises
         ------
         NotSupported
-            A device array's envelope was received, whose data kernels were to receive.
+            If the message is the envelope of a device array, whose data only kernels can receive.
         """
-        self.active = False
-        if not self._has_come:
-            self.request.Wait(self._status)
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
         if any(copy.written and bytes(copy.host[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC for copy in self._copies):
             raise NotSupported(
                 "Recv_init: the message is a device array's, from Send or Isend, whose data kernels move; receive "
                 "it by Recv or Irecv, or send it by Send_init"
             )
-        copy_back(self._copies)
-
-    def fill(self, status: MPI.Status) -> None:
-        """Set a status to the one of MPI."""
-        copy_status(status, self._status)
-
-    def cancel(self) -> None:
-        """Let MPI cancel the operation."""
-        self.request.Cancel()
+        super().copy_back()
 
     def abandon(self) -> None:
-        """Let the operation go on without its request."""
+        """Let the operation continue without its request."""
         self._is_left = True
-        abandon(self.request, self._copies)
+        super().abandon()
 
     drop = abandon
 
     def close(self) -> None:
-        """Free mpi4py's request, unless the operation goes on."""
+        """Free mpi4py's request, unless the operation continues."""
         if self.request and not self._is_left:
             self.request.Free()
 
@@ -186,7 +200,7 @@ class StagedWork(Startable):
 
     @property
     def pointer(self) -> int:
-        """Raise NotSupported: MPI sends and receives the partitions."""
+        """Raise NotSupported, because MPI sends and receives the partitions."""
         raise NotSupported(f"{self.name}: MPI moves host copies, which no kernel can send; call Pready")
 
     def ready(self, method: str, partitions: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""Copies of device arrays in host memory for mpi4py, and copies of results back."""
+"""Copy device arrays to host memory for mpi4py, and results back."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class HostArray:
 class Copy:
     """A copy of a device array in host memory.
 
-    Only bytes that MPI has changed are copied back. Other operations may meanwhile write to the bytes between them, in
+    Only bytes that MPI has changed are copied back, because other operations may write to the bytes between them: in
     the gaps of a derived datatype or between blocks.
 
     Parameters
     ----------
     array : device array
     name : str
-        Operation and argument for messages, such as ``"Gatherv: recvbuf"``.
+        Operation and argument for error messages, such as ``"Gatherv: recvbuf"``.
     written : bool
         Whether MPI may write to it.
     whole : bool
@@ -78,7 +78,7 @@ class Copy:
         self._source = Buffer(self.address, self.nbytes, datatypes.TABLE["uint8"], shape, readonly, stream, owner)
         self.written = written and not readonly
         self._begin = min(span[0], 0)  # where `host` begins, relative to the array
-        # It may reach beyond the array into other allocations.
+        # The span may reach beyond the array into other allocations.
         self._reaches = self._begin < 0 or span[1] > self.nbytes
         if self._reaches:
             self._reach(array, name, span[1])
@@ -91,7 +91,7 @@ class Copy:
     def _reach(self, array: Any, name: str, end: int) -> None:
         """Make room for all bytes that MPI may access.
 
-        The array's copy is as long as the array's allocation allows.
+        The copy extends beyond the array as far as the array's allocation does.
         """
         if self._begin and not precedes(array, self._device, self.address, -self._begin):
             raise ValueError(f"{name}: the datatype reaches {-self._begin} bytes before the array's memory")
@@ -114,7 +114,7 @@ class Copy:
         self._before = self.host.copy() if self.written and not self._whole else None
 
     def upload(self) -> None:
-        """Copy to the device what MPI wrote on the host; return after the copy."""
+        """Copy the bytes that MPI wrote to the device, and wait for the copy."""
         if not self.written or not self.host.nbytes:
             return
         stream = self._stream_now()
@@ -134,7 +134,8 @@ class Copy:
     def _stream_now(self) -> Any:
         """Return the program's stream, or one that waits for its work on the array.
 
-        During a capture it is one of pyncclx's own: the copy ends before the call returns, and is no part of the graph.
+        During a capture it is one of pyncclx's streams, because the copy must complete before the call returns, outside
+        the graph.
         """
         if self._caller.stream is None and self._caller.blocking != "host":
             stream = self._device.current_stream()
@@ -148,7 +149,7 @@ class Copy:
         return self._typestr[1] in "biufc"
 
     def partition(self, index: int, partitions: int) -> slice:
-        """Return the bytes of a partition; the whole array if a datatype places them."""
+        """Return the bytes of a partition; the whole array for a derived datatype."""
         nbytes, rest = divmod(self.host.nbytes, partitions)
         if rest or not self._whole:
             return slice(None)
@@ -162,7 +163,7 @@ class Copy:
 class PublicCopy(Copy):
     """The public copy of a window's device array, for MPI's separate memory model.
 
-    MPI exposes the public copy, in pinned host memory; the device array is the private one. In that model a rank must
+    MPI exposes the public copy, in pinned host memory; the device array is the private copy. In that model a rank must
     not store to its window between two synchronizations while other ranks update it. So a byte that differs from its
     value at the last synchronization has changed on one side only. Each direction copies only the bytes that its side
     has changed, because other ranks may be updating the public copy. `host` is a snapshot of one side.
@@ -183,7 +184,7 @@ class PublicCopy(Copy):
     Raises
     ------
     BufferError
-        The array is read-only.
+        If the array is read-only.
     """
 
     def __init__(self, array: Any, name: str, caller: Caller) -> None:
@@ -197,12 +198,12 @@ class PublicCopy(Copy):
     def give(self) -> None:
         """Make the device's stores visible to other ranks."""
         before = self._before
-        wait_for_program(self._device, self._caller)  # it may have stored on any of its streams
+        wait_for_program(self._device, self._caller)  # the program may have stored on any of its streams
         self.download()  # sets `_before` to the device's bytes
         np.copyto(self.public, self.host, where=self.host != before)
 
     def take(self) -> None:
-        """Copy to the device what other ranks have changed; return after the copy."""
+        """Copy other ranks' changes to the device, and wait for the copy."""
         self.host[...] = self.public
         self.upload()
         self._before = self.host.copy()
@@ -219,13 +220,13 @@ def copy_in(copies: Iterable[Copy]) -> None:
 
 
 def copy_back(copies: Iterable[Copy]) -> None:
-    """Copy to the device what MPI wrote on the host; return after the copies."""
+    """Copy the bytes that MPI wrote to the device, and wait for the copies."""
     for copy in copies:
         copy.upload()
 
 
 def _element(key: Any) -> tuple[str, int]:
-    """Return an element's type for the array interface (or void), and its size."""
+    """Return an element's type in the array interface (or void), and its size."""
     if isinstance(key, np.dtype):
         return f"|V{key.itemsize}" if key.kind in "VMm" else key.str, key.itemsize
     datatype = datatypes.of(key)

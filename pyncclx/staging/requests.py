@@ -1,7 +1,7 @@
-"""Request classes of `pyncclx.MPI`, whose calls on many requests take staged ones.
+"""Request classes of `pyncclx.MPI` with calls for lists that include staged ones.
 
-Staged nonblocking calls need no class of their own, see `completion.copy_back_on_completion`. Persistent ones are
-requests of `persistent.StagedWork`.
+Staged nonblocking calls need no class of their own; see `completion.copy_back_on_completion`. Staged persistent
+requests have a `StagedWork`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
-from ..requests.host_receive import HostReceive, SentToItself
+from ..requests.host_receive import HostReceive, SentToItself, Undivided
 from ..requests.objects import ObjectRequests
 from .stand_ins import StandIn
 
 
 def _of_many(name: str) -> Any:
-    """mpi4py's class method, for requests of device arrays and staged ones too."""
+    """Return mpi4py's class method for lists with requests of device arrays."""
     original: Callable[..., Any] = getattr(MPI.Request, name)
-    with_ours = getattr(ObjectRequests, name)  # takes requests of messages with device arrays among others
+    with_ours = getattr(ObjectRequests, name)  # accepts requests of messages with device arrays too
 
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
         if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
@@ -33,14 +33,27 @@ def _of_many(name: str) -> Any:
     return classmethod(method)
 
 
+def _copying(new: Callable[..., MPI.Request]) -> Any:
+    """Return a constructor that copies a request, or returns an `Undivided` itself."""
+
+    def copy(cls: type, request: MPI.Request | None = None) -> MPI.Request:
+        """Return a copy of a request."""
+        is_undivided = isinstance(request, Undivided) and isinstance(request, vars(cls).get("like", ()))
+        return request if is_undivided else new(cls, request)  # type: ignore[return-value]
+
+    return copy
+
+
 class Request(StandIn, MPI.Request):
-    """An `mpi4py.MPI.Request` whose calls on many requests take staged ones."""
+    """An `mpi4py.MPI.Request` whose calls for many requests accept staged ones."""
 
     like = MPI.Request
 
+    __new__ = _copying(MPI.Request.__new__)
+
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
-        """Return the request of a handle; a persistent one on device arrays is itself."""
+        """Return the request of a handle: a persistent one on device arrays itself."""
         known = persistent.BY_HANDLE.get(handle)
         if known and (known.is_known_by(handle) if isinstance(known, persistent.Prequest) else known.handle == handle):
             return known
@@ -58,9 +71,10 @@ Request.constants = {"REQUEST_NULL": REQUEST_NULL}
 
 
 class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
-    """An `mpi4py.MPI.Prequest`; `Startall` takes staged ones among others."""
+    """An `mpi4py.MPI.Prequest` whose `Startall` accepts staged requests too."""
 
     like = MPI.Prequest
+    __new__ = _copying(MPI.Prequest.__new__)
 
     def Start(self) -> None:
         """Copy device arrays to the host if staged, and start the operation."""
@@ -72,7 +86,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:
-        """Start several requests, staged ones among others."""
+        """Start several requests, which may include staged ones."""
         began = persistent.begin_starts(requests) if events.listeners else None
         persistent.start_all(requests)
         if began is not None:

@@ -1,16 +1,17 @@
-"""Calls of mpi4py's methods with host copies in place of device arrays."""
+"""Call mpi4py's methods with host copies in place of device arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import starmap
 from typing import Any, cast
 
 from mpi4py import MPI
 
 from .. import events
 from ..arrays import places
-from ..arrays.spans import span_of
-from ..arrays.specs import spec_parts
+from ..arrays.specs import span_of, spec_parts
 from ..errors import NotSupported
 from ..operations import blocking_form
 from ..operators.user_op import no_arithmetic
@@ -29,7 +30,7 @@ from .arguments import (
     is_persistent,
     recorded_by_mpi,
 )
-from .completion import StagedWork, copy_back_on_completion
+from .completion import StagedCall, StagedWork, abandon, copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
 from .stand_ins import StandIn, constants_of
 
@@ -55,7 +56,7 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         Return value of mpi4py's method. If it is a request, it copies the result to the device when it completes.
     """
     began = events.now() if events.listeners else None
-    wait_for_calls(comm)  # its kernels may still write what MPI will read
+    wait_for_calls(comm)  # its kernels may still be writing the data for MPI
     found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
     reads = is_bcast_root(comm, operation, args, kwargs)
     computing = computes(operation, args, kwargs)
@@ -70,15 +71,34 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
         return request
     copy_in(copies)
-    with recorded_by_mpi(comm, operation, args, kwargs):
-        result = call(*args, **kwargs)
     if is_nonblocking(operation):
-        result = copy_back_on_completion(result, copies)
+        result = _begun(comm, operation, call, copies, args, kwargs)
     else:
+        with recorded_by_mpi(comm, operation, args, kwargs):
+            result = call(*args, **kwargs)
         copy_back(copies)
     if began is not None:
         events.emit(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0), began, comm=comm)
     return result
+
+
+def _begun(
+    comm: Base, operation: str, call: _Method, copies: list[Copy], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> MPI.Request:
+    """Begin an operation on host copies; its request copies the results back.
+
+    If an interrupt loses mpi4py's request, the request and its copies are kept until MPI has completed the operation.
+    """
+    begun: list[MPI.Request] = []
+    try:
+        with recorded_by_mpi(comm, operation, args, kwargs):
+            # The list holds the request before Python runs signal handlers.
+            begun.extend(starmap(partial(call, **kwargs), (args,)))
+        return copy_back_on_completion(begun[0], copies)
+    except BaseException:
+        for request in filter(None, begun):
+            abandon(StagedCall(request, copies))
+        raise
 
 
 def replace(
@@ -98,11 +118,11 @@ def replace(
     ----------
     operation, found, args, kwargs
     reads : bool
-        Whether the call writes to none of them.
+        Whether the call only reads the arrays.
     computing : bool
         Whether MPI computes with the elements.
     blocks : int
-        The most blocks of an argument.
+        Largest number of blocks of an argument.
     caller : Caller
         Chooses streams.
 
@@ -115,7 +135,7 @@ def replace(
     Raises
     ------
     TypeError
-        MPI would compute with elements that are not numbers, as if they were bytes.
+        If MPI would compute with elements that are not numbers, as if they were bytes.
     """
     copies, placed, named = [], list(args), dict(kwargs)
     for which in found:
@@ -146,7 +166,7 @@ def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dic
 
 
 def blocks_of(comm: Base, operation: str) -> int:
-    """Return the most blocks of an argument, one for each rank or neighbour."""
+    """Return the largest number of blocks: one for each rank or neighbour."""
     if "eighbor" in operation:
         topology: Any = comm
         return int(max(topology.indegree, topology.outdegree))
@@ -172,7 +192,7 @@ class Op(StandIn, MPI.Op):
         return cls(super().Create(function, commute))
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
-        """Reduce two arrays of this rank, device arrays on host copies.
+        """Reduce two arrays of this rank; device arrays through host copies.
 
         See mpi4py's `Reduce_local`.
 
@@ -180,14 +200,14 @@ class Op(StandIn, MPI.Op):
         ----------
         inbuf : array or buffer specification
         inoutbuf : array or buffer specification
-            Of the same elements; contains the result when the method returns.
+            Has the same type of elements; contains the result when the method returns.
 
         Raises
         ------
         TypeError
-            Device arrays whose elements have no arithmetic.
+            If the elements of device arrays have no arithmetic.
         NotSupported
-            One of the arrays is on the device, the other on the host.
+            If one of the arrays is on the device and the other on the host.
         """
         sides = places.where(inbuf), places.where(inoutbuf)
         if places.host_arrays() or "device" not in sides:

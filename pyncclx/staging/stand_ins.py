@@ -1,4 +1,4 @@
-"""Base classes for the classes of `pyncclx.MPI` that stand for mpi4py's."""
+"""Base classes for the classes of `pyncclx.MPI` that replace mpi4py's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 
 class StandInType(type):
-    """Metaclass: instances of mpi4py's class count as instances of the stand-in, too."""
+    """Metaclass; instances of mpi4py's class are instances of the stand-in too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, vars(cls).get("like", ())) or super().__instancecheck__(instance)
@@ -18,7 +18,7 @@ class StandInType(type):
 
 
 class StandIn(metaclass=StandInType):
-    """Base of a class that stands for mpi4py's; list it before mpi4py's class.
+    """Base of a class that replaces mpi4py's; list it before mpi4py's class.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class StandIn(metaclass=StandInType):
         return copy_of_constant, (type(self), equal[0])
 
     def free(self) -> None:
-        """Free the object; constants are left alone, as in mpi4py."""
+        """Free the object; do nothing for constants, as in mpi4py."""
         if not any(constant is self for constant in self.constants.values()):
             super().free()  # type: ignore[misc]
 

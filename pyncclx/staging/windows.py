@@ -1,4 +1,4 @@
-"""One-sided operations on host targets, with host copies of device arrays here."""
+"""One-sided operations on host targets, with host copies of device arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACCESSES: dict[str, tuple[tuple[Argument, ...], int]] = {
 
 
 class Origins:
-    """Host copies of a window's operations, kept until MPI has completed these."""
+    """Host copies of a window's operations, kept until MPI completes the operations."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller  # chooses streams

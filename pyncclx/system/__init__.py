@@ -1,4 +1,4 @@
 """Facts of machine and process: CUDA driver, MPI library, folders, settings.
 
-Makes no CUDA context.
+It creates no CUDA context.
 """

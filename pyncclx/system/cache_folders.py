@@ -1,4 +1,4 @@
-"""Folders of compiled kernels: some only read, and one that only this user writes."""
+"""Folders of compiled kernels: some are only read, one is written by this user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _output: list[Path] = held([])  # empty, or the one folder that `use` has set
 
 
 def use(folder: Path) -> None:
-    """Make a folder the only one of this process; other users may read its kernels."""
+    """Use only this folder in this process; other users may read its kernels."""
     folder.mkdir(parents=True, exist_ok=True)
     _output[:] = [folder]
 
@@ -43,13 +43,13 @@ def cache_folders() -> list[Path]:
 
 
 def cache_directory() -> Path:
-    """Return the folder to keep compiled kernels in; create it if necessary.
+    """Return the folder for compiled kernels; create it if necessary.
 
     Returns
     -------
     pathlib.Path
         The last folder of ``$PYNCCLX_CACHE`` if set, else ``pyncclx`` in ``$XDG_CACHE_HOME`` or ``~/.cache``. If this
-        user cannot write it, or another user can, a private temporary folder, with a warning.
+        user cannot write to it, or another user can, it is a private temporary folder, with a warning.
     """
     if _output:
         return _output[0]
@@ -63,9 +63,9 @@ def cache_directory() -> Path:
 
 
 def private_directory() -> Path:
-    """Return a temporary folder that no other user can write.
+    """Return a temporary folder that no other user can write to.
 
-    Its name is new if another user already has a folder of the usual name.
+    If another user already has a folder with the usual name, the name is new.
     """
     folder = Path(tempfile.gettempdir()) / f"pyncclx-{os.geteuid()}"
     return folder if not folder.is_symlink() and _problem(folder) is None else _UNNAMED.get()
@@ -104,7 +104,8 @@ def _problem(folder: Path) -> str | None:
 def _is_trusted(folder: Path, *, shared: bool) -> bool:
     """Return whether kernels of a folder may run.
 
-    The user has named the folder as shared, and not all users can write it; or only its owner, this user, can write it.
+    They may if the user has named the folder as shared and not all users can write to it, or if this user owns the
+    folder and no one else can write to it.
     """
     try:
         status = folder.stat()
@@ -117,7 +118,7 @@ def _is_trusted(folder: Path, *, shared: bool) -> bool:
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """Return whether other users can write a folder.
+    """Return whether other users can write to a folder.
 
     Many systems give each user a group of the same name; that group does not count as others.
     """

@@ -1,4 +1,8 @@
-"""Queries of the CUDA driver by ctypes, which need no package and make no context."""
+"""Query the CUDA driver by ctypes, without other packages and without a context.
+
+It also holds the GPU of this process: the one that the program chose, or that of its first device array, or else the
+current GPU.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ import functools
 import threading
 from typing import Any
 
+from .process import held
+
 _NAME_NBYTES = 256
 _MEMORY_TYPE, _DEVICE = 2, 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_MEMORYTYPE_DEVICE
 _IS_MANAGED, _ORDINAL = 8, 9  # CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+
+_chosen: list[int] = held([])
 
 
 def version() -> str | None:
@@ -24,7 +32,7 @@ def version() -> str | None:
 
 
 def is_there() -> bool:
-    """Return whether there is a driver with a GPU, and so perhaps device memory."""
+    """Return whether there is a driver with a GPU, so that device memory may exist."""
     return _initialised() is not None
 
 
@@ -44,7 +52,7 @@ def name(ordinal: int) -> str:
 
 
 def pci_address(ordinal: int) -> str:
-    """Return the PCI address of a GPU, as /sys/bus/pci/devices names it."""
+    """Return the PCI address of a GPU, in the form of /sys/bus/pci/devices."""
     text = ctypes.create_string_buffer(_NAME_NBYTES)
     _initialised().cuDeviceGetPCIBusId(text, _NAME_NBYTES, ordinal)
     return text.value.decode().lower()
@@ -72,15 +80,15 @@ def is_device_pointer(address: int) -> bool:
 def gpu_of_memory(address: int) -> int | None:
     """Return the number of the GPU whose memory is at an address.
 
-    None for memory that the host can use, including managed memory; also without a driver, or before a program has
-    initialised it.
+    Return None for memory that the host can use, including managed memory, and without a driver or before the program
+    has initialised it.
     """
     library = _library()
     return None if library is None else _attributes.gpu(library, address)
 
 
 class _Attributes(threading.local):
-    """The driver's attributes of an address, in variables made once for each thread."""
+    """The driver's attributes of an address, in ctypes variables made once per thread."""
 
     def __init__(self) -> None:
         self._memory_type, self._is_managed, self._ordinal = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_int()
@@ -111,3 +119,13 @@ def _library() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
+
+
+def choose_gpu(ordinal: int) -> None:
+    """Set the GPU of this process; a later choice replaces it."""
+    _chosen[:] = [ordinal]
+
+
+def chosen_gpu() -> int | None:
+    """Return the chosen GPU; None if there is none yet."""
+    return _chosen[0] if _chosen else None

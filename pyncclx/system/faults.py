@@ -29,9 +29,9 @@ class Fault:
     do : str
         One of `ACTIONS`.
     seconds : float
-        Length of a delay, or of a stop; inf: the process stays stopped.
+        Length of a delay or stop; inf for a process that stays stopped.
     after_s : float
-        Seconds from the beginning of the call to the fault; 0: the fault comes before the call.
+        Seconds from the beginning of the call to the fault; 0 for a fault before the call.
     """
 
     rank: int | None
@@ -48,7 +48,7 @@ def parse(text: str) -> tuple[Fault, ...]:
     Raises
     ------
     ValueError
-        The text is malformed.
+        If the text is malformed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The MPI library of this process: its file, and whether it takes device arrays."""
+"""The MPI library of this process: its file, and what it can do."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from mpi4py import MPI
 
-from .process import in_children
+from . import settings
+from .process import PerProcess, in_children
 
+T = TypeVar("T")
 MEMORY_KINDS = "mpi_memory_alloc_kinds"  # the info key of MPI 4.1
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
+_ULFM_ENABLED = "OMPI_MCA_mpi_ft_enable"  # Open MPI's parameter, set by its mpirun for the ranks
 
 
 def path() -> str | None:
@@ -31,9 +35,9 @@ def path() -> str | None:
 
 @functools.cache
 def is_cuda_aware() -> bool | None:
-    """Return whether the MPI library takes device arrays; None if unknown.
+    """Return whether the MPI library accepts device arrays; None if unknown.
 
-    The answer comes from MPI 4.1's info key, or else from MPICH's or Open MPI's query function.
+    MPI 4.1's info key says so, or else a query function of MPICH or Open MPI.
     """
     kinds = MPI.COMM_WORLD.Get_info().get(MEMORY_KINDS)
     if kinds is not None:
@@ -49,15 +53,43 @@ def is_cuda_aware() -> bool | None:
     return None
 
 
-def before_finalize(function: Callable[[], None]) -> None:
-    """Call a function before MPI is finalized, perhaps twice.
+@functools.cache
+def has_ulfm() -> bool:
+    """Return whether MPI has ULFM's calls and they work; MPICH 5.0's end the program."""
+    return MPI.get_vendor()[0] == "Open MPI" and MPI.get_vendor()[1] >= (5,)
 
-    It is called when the program ends, and when the program calls MPI.Finalize.
+
+@functools.cache
+def goes_on_after_failures() -> bool:
+    """Return whether MPI continues when ranks fail."""
+    return has_ulfm() and settings.foreign(_ULFM_ENABLED) in ("1", "true", "yes")
+
+
+def before_finalize(function: Callable[[], None]) -> None:
+    """Register a function to be called before MPI is finalized, possibly twice.
+
+    It is called at exit, and when the program calls MPI.Finalize.
     """
     _before_finalize.append(function)
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda *_: function())
     # MPI.Finalize first deletes the attributes of COMM_SELF.
     MPI.COMM_SELF.Set_attr(keyval, None)
+
+
+def ended_before_finalize(end: Callable[[T], object]) -> PerProcess[WeakSet[T]]:
+    """Return a weak set of objects, each of which `end` ends before MPI is finalized."""
+
+    def make() -> WeakSet[T]:
+        objects = WeakSet[T]()
+
+        def end_all() -> None:
+            for each in list(objects):
+                end(each)
+
+        before_finalize(end_all)
+        return objects
+
+    return PerProcess(make)
 
 
 _before_finalize: list[Callable[[], None]] = []
@@ -68,7 +100,7 @@ def _at_exit() -> None:
         function()
 
 
-# atexit runs functions in the reverse order of registration. So those of the program run first, and may communicate.
+# atexit runs functions in the reverse order of registration. So the program's functions run first, and may communicate.
 atexit.register(_at_exit)
 
 
@@ -85,15 +117,15 @@ in_children(_begin_child)
 
 
 def is_child() -> bool:
-    """Return whether a rank has forked this process, which is no rank itself.
+    """Return whether this process is a fork of a rank, and no rank itself.
 
-    Destructors ask this before they use MPI, a device or shared memory, which belong to the parent.
+    Destructors must check this before they use MPI, a device or shared memory, which belong to the parent.
     """
     return bool(_children)
 
 
 def mpi_is_gone() -> bool:
-    """Return whether destructors must not call MPI: once finalized, and in a child."""
+    """Return whether MPI must not be called: it is finalized, or this is a fork."""
     return is_child() or MPI.Is_finalized()
 
 

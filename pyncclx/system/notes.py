@@ -1,4 +1,4 @@
-"""Log messages of the library: to the logger "pyncclx", or to stderr."""
+"""Log messages of the library to the logger "pyncclx", or to stderr."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _warned: set[str] = held(set())
 
 
 def note(level: int, text: str) -> None:
-    """Log a sentence to the program's handlers.
+    """Log a sentence to the program's logging handlers.
 
-    Without handlers it goes to stderr, if PYNCCLX_VERBOSE allows it.
+    Without handlers it is written to stderr, if PYNCCLX_VERBOSE allows it.
     """
     if LOGGER.hasHandlers():
         LOGGER.log(level, text)
@@ -37,7 +37,7 @@ def warn_once(text: str) -> None:
 
 @contextmanager
 def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -> Iterator[None]:
-    """Log what a block compiles if it takes long, and the time that it took."""
+    """If a block takes long, log what it compiles and how long it took."""
     if not reports:
         yield
         return

@@ -1,6 +1,7 @@
-"""Values that a process holds once, for all communicators; made at the first use.
+"""Values that exist once in a process, and caches of a bounded size.
 
-`reset` drops all of them, for tests. A forked child starts without its parent's values.
+The values are for all communicators, and made at first use. `reset` drops all of them, for tests. A forked child starts
+without its parent's values.
 """
 
 from __future__ import annotations
@@ -8,33 +9,37 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 T = TypeVar("T")
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
 C = TypeVar("C", bound="list[Any] | dict[Any, Any] | set[Any] | WeakValueDictionary[Any, Any]")
+MOST_ITEMS = 1024  # default size of a cache; with more different calls, a program prepares calls again
 _resets: list[Callable[[], object]] = []
 _values: WeakSet[PerProcess[Any]] = WeakSet()
 _locks: WeakSet[Any] = WeakSet()
 _in_children: list[Callable[[], object]] = []
-_of_parent: list[Any] = []  # the parent's values, kept in a forked child so that none of their destructors runs
+_of_parent: list[Any] = []  # the parent's values, kept in a forked child so that no destructor runs
 
 
 class PerProcess(Generic[T]):
-    """One value of the process, made at its first use; the same for all threads.
+    """A value that exists once in the process, for all threads; made at first use.
 
     Parameters
     ----------
     make : callable without arguments
         Returns the value; called at the first `get`. If it raises, the next `get` calls it again.
     lasting : bool, default False
-        Whether `process.reset` keeps the value, because objects that outlive a reset, such as MPI handles, refer to it.
+        Whether `process.reset` keeps the value. Needed if objects that outlive a reset, such as MPI handles, refer to
+        it.
 
     Attributes
     ----------
     get : callable
-        Returns the value. It is `functools.cache`, for speed: calls on device arrays use it.
+        Returns the value. It is a `functools.cache`, for speed, because calls on device arrays use it.
 
     Examples
     --------
@@ -61,7 +66,7 @@ class PerProcess(Generic[T]):
 
     @property
     def made(self) -> T | None:
-        """The value if it has been made, else None."""
+        """The value if it already exists, else None."""
         return self._made[0] if self._made else None
 
     def set(self, value: T) -> None:
@@ -79,7 +84,7 @@ class PerProcess(Generic[T]):
     def leave_to_parent(self) -> None:
         """Drop the value in a forked child, and replace the lock.
 
-        A thread of the parent may have held the lock at the fork; nobody in the child would release it.
+        A thread of the parent may have held the lock at the fork; no thread of the child would release it.
         """
         self._making = threading.RLock()
         _of_parent.append(self._made[:])
@@ -95,7 +100,7 @@ def cached(function: Callable[[], T]) -> functools._lru_cache_wrapper[T]:
 
 
 def held(container: C) -> C:
-    """Return a container after registering it; `reset` will empty it."""
+    """Register a container, which `reset` will empty, and return it."""
     _resets.append(container.clear)
     return container
 
@@ -103,22 +108,35 @@ def held(container: C) -> C:
 def reset() -> None:
     """Drop all values of the process.
 
-    Nothing is closed; communicators continue with the values that they hold.
+    Nothing is closed; communicators continue with the values that they refer to.
     """
     for forget in _resets:
         forget()
 
 
 def lock() -> threading.RLock:
-    """Return a lock that is free in a forked child, even if it was held at the fork."""
+    """Return a lock that is always free in a forked child."""
     made = threading.RLock()
     _locks.add(made)
     return made
 
 
 def in_children(function: Callable[[], object]) -> None:
-    """Call a function in each forked child, before the child runs the program's code."""
+    """Register a function to be called in forked children before the program's code."""
     _in_children.append(function)
+
+
+class BoundedCache(dict[_Key, _Value]):
+    """A dict that drops all of its items when a new item is set and it is full."""
+
+    def __init__(self, most: int = MOST_ITEMS) -> None:
+        super().__init__()
+        self._most = most
+
+    def __setitem__(self, key: _Key, value: _Value) -> None:
+        if len(self) >= self._most:
+            self.clear()
+        super().__setitem__(key, value)
 
 
 def _begin_child() -> None:

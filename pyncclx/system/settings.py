@@ -49,12 +49,12 @@ class Setting(Generic[T]):
     default_text: str
 
     def get(self) -> T:
-        """Return the value that the environment sets, or the default.
+        """Return the value from the environment, or the default.
 
         Raises
         ------
         ValueError
-            The variable is set to an invalid value.
+            If the variable is set to an invalid value.
         """
         text = os.environ.get(self.name, "")
         if not text:
@@ -157,7 +157,7 @@ TIMEOUT = Setting(
     text="seconds that a kernel or a call waits for other ranks before it raises an error",
     default_text="`300`",
 )
-NODE = Setting(  # read by mpi_bootstrap, which imports nothing of pyncclx
+NODE = Setting(  # also read by mpi_bootstrap, which imports nothing of pyncclx
     "PYNCCLX_NODE",
     default="",
     parse=str,
@@ -277,7 +277,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
 
 
 def unknown() -> Iterator[str]:
-    """Yield a sentence for each environment variable PYNCCLX_* that is no setting."""
+    """Yield a warning for each environment variable PYNCCLX_* that is no setting."""
     names = [setting.name for setting in SETTINGS]
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and not name.startswith(TESTS) and name not in names:
@@ -291,10 +291,10 @@ def foreign(name: str) -> str | None:
 
 
 def set_foreign(name: str, value: str) -> None:
-    """Set another program's environment variable, unless it is set."""
+    """Set another program's environment variable, unless it is already set."""
     os.environ.setdefault(name, value)
 
 
 def environment() -> dict[str, str]:
-    """Return a copy of this process's environment, for programs that it starts."""
+    """Return a copy of this process's environment, for child processes."""
     return dict(os.environ)

@@ -1,11 +1,15 @@
-"""A thread that receives signals at once, whatever the main thread does.
+"""A thread that receives signals even while the main thread is busy.
 
-Python's handlers run in the main thread between two instructions, so not while it is in MPI or waits for a kernel.
-Python writes the number of each signal for which it has a handler to a descriptor (`signal.set_wakeup_fd`). Here that
-descriptor is a socket, because its messages name the writing process, which may be a forked child.
+Python's handlers run in the main thread between two instructions, so not while it is in MPI or waits for a kernel. But
+Python writes the number of each signal with a handler to a descriptor (`signal.set_wakeup_fd`). This module passes it a
+socket, because its messages identify the writing process, which may be a forked child.
 
-An event loop sets a descriptor of its own while it runs, and none afterwards. So a function replaces
-`signal.set_wakeup_fd`. It keeps the loop's descriptor, and the thread forwards the numbers to it.
+An event loop sets its own descriptor while it runs, and none afterwards. So this module replaces `signal.set_wakeup_fd`
+by a function that stores the loop's descriptor, to which the thread forwards the numbers.
+
+`Interrupts` ends waits for kernels. If the main thread has run no Python code some time after a signal, and a
+communicator's kernel runs, the failure detector ends the kernel's wait. Then the main thread continues and its handler
+runs.
 """
 
 from __future__ import annotations
@@ -15,19 +19,23 @@ import os
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from . import threads
 from .process import PerProcess, in_children
+from .threads import Bell
 
 _AT_ONCE = 64
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _ACTION_NBYTES = 1024  # more than any struct sigaction, which begins with the handler
+GRACE_S = 0.4  # from a signal to the end of the wait
+_NUMBERS = {signal.SIGINT, signal.SIGTERM}
 
 
 def has_default_action(number: int) -> bool:
-    """Return whether a signal has its default action, with no handler of Python or C."""
+    """Return whether a signal has its default action, without a Python or C handler."""
     if signal.getsignal(number) != signal.SIG_DFL:
         return False
     action = ctypes.create_string_buffer(_ACTION_NBYTES)
@@ -36,12 +44,12 @@ def has_default_action(number: int) -> bool:
 
 
 class Signals:
-    """The socket, and the thread that reads it.
+    """The socket for signal numbers, and the thread that reads it.
 
     Attributes
     ----------
     functions : list of callables
-        Each is called in the thread with signal numbers, as bytes.
+        The thread calls each with signal numbers, as bytes.
     """
 
     def __init__(self) -> None:
@@ -61,9 +69,9 @@ class Signals:
         return 0
 
     def _set_other(self, fd: int, /, *, warn_on_full_buffer: bool = True) -> int:
-        """Set the program's descriptor for signal numbers, and return its last one.
+        """Set the program's descriptor for signal numbers, and return the previous one.
 
-        Replaces `signal.set_wakeup_fd`.
+        It replaces `signal.set_wakeup_fd`.
         """
         self._set(fd, warn_on_full_buffer=warn_on_full_buffer)  # raises for an invalid descriptor
         self._set(self._writing.fileno(), warn_on_full_buffer=False)
@@ -73,7 +81,7 @@ class Signals:
     def _leave(self) -> None:
         """Restore Python's function and the program's descriptor, in a forked child."""
         signal.set_wakeup_fd = self._set
-        with suppress(ValueError, OSError):  # The descriptor may be closed.
+        with suppress(ValueError, OSError):  # the descriptor may be closed
             self._set(self._other)
 
     def _read(self) -> None:
@@ -90,3 +98,41 @@ class Signals:
 
 
 SIGNALS = PerProcess(Signals, lasting=True)
+
+
+class Interrupts:
+    """Whether the main thread has run Python code since the last signal."""
+
+    def __init__(self) -> None:
+        self._since = 0.0  # time of a signal that no handler is known to have received; 0: none
+        self._asked = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._received)
+        self._woken = Bell()
+        SIGNALS.get().functions.append(self._note)
+
+    def _received(self, _: int | None) -> int:
+        """Record that the main thread runs Python code; called in it."""
+        self._since = 0.0
+        return 0
+
+    def _note(self, numbers: bytes) -> None:
+        if any(number in _NUMBERS and callable(signal.getsignal(number)) for number in numbers):
+            self._since = time.monotonic()
+            ctypes.pythonapi.Py_AddPendingCall(self._asked, None)
+            self.wake()
+
+    def wake(self) -> None:
+        """End a pause."""
+        self._woken.ring()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep until a signal arrives, or the main thread's time to handle one is over."""
+        if self._since > 0:
+            seconds = min(seconds, max(self._since + GRACE_S - time.monotonic(), 0.001))
+        self._woken.wait(seconds)
+
+    def is_overdue(self) -> bool:
+        """Return whether a signal is overdue in the main thread; true once per signal."""
+        overdue = self._since > 0 and time.monotonic() - self._since > GRACE_S
+        if overdue:
+            self._since = 0.0
+        return overdue

@@ -1,7 +1,11 @@
-"""Threads of this process; while the interpreter ends, callers do their work.
+"""Threads of this process; while the interpreter ends, callers do their tasks.
 
-From Python 3.12 on no thread can be started once functions of `atexit` run. In every version a thread that needs the
-interpreter stops for ever once those functions have returned, while destructors of the program's objects still run.
+From Python 3.12 on, no thread can be started once `atexit` functions run. In every version, a thread that needs the
+interpreter stops forever once those functions have returned, while destructors of the program's objects still run.
+
+An interrupted call looks up in `BEGUN` whether its kernel was launched. Python runs signal handlers after calls of C
+functions and at the start of Python functions. Devices set the entry directly before the C call that launches or
+enqueues, so no handler runs in between.
 """
 
 from __future__ import annotations
@@ -15,12 +19,26 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from threading import get_ident
 from typing import Any
 
-from .begun import BEGUN
-
 _Work = Callable[[], object]
-_REST_S = 1.0  # longest wait at exit for work under way in threads
+#: The parameters of the last launch that each thread has begun.
+BEGUN: dict[int, bytes] = {}
+_REST_S = 1.0  # longest wait at exit for tasks that threads are running
+
+
+def forget() -> None:
+    """Clear this thread's last launch, before a launch that may have equal parameters."""
+    BEGUN.pop(get_ident(), None)
+
+
+def has_begun(arguments: bytes) -> bool:
+    """Return whether the parameters of this thread's last launch end with these.
+
+    If an earlier launch of this thread may have had equal parameters, call `forget` first.
+    """
+    return BEGUN.get(get_ident(), b"").endswith(arguments)
 
 
 def start(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread | None:
@@ -38,10 +56,10 @@ def start(name: str, function: Callable[..., object], *arguments: Any) -> thread
 
 
 class Bell:
-    """Wakes a thread that waits for it: an event that the wait resets.
+    """An event that wakes a waiting thread; the wait resets it.
 
-    Its lock is C's: an exception of a signal handler, which Python may run in every method of `threading.Event`, must
-    not leave it locked.
+    Its lock is implemented in C. In methods of `threading.Event`, Python may run a signal handler, whose exception
+    could leave the lock locked.
     """
 
     def __init__(self) -> None:
@@ -49,7 +67,7 @@ class Bell:
         self._silent.acquire()
 
     def ring(self) -> None:
-        """Wake the thread, or let its next wait return at once."""
+        """Wake the thread, or make its next wait return immediately."""
         if self._silent.locked():
             # Another thread may have rung meanwhile.
             with suppress(RuntimeError):
@@ -64,22 +82,22 @@ class Bell:
 
 
 class Worker:
-    """A thread that runs tasks in order; without it, callers that wait run them.
+    """A thread that runs tasks in order; without a thread, waiting callers run them.
 
-    Its locks are C's: an exception of a signal handler, which Python may run in every method of `threading.Condition`,
-    must not leave them locked.
+    Its locks are implemented in C. In methods of `threading.Condition`, Python may run a signal handler, whose
+    exception could leave them locked.
 
     Attributes
     ----------
     given : int
-        Number of tasks given so far.
+        Number of tasks enqueued so far.
     """
 
     def __init__(self, name: str) -> None:
         self.given = 0
         self._done = 0
         self._lock = threading.RLock()
-        self._waiters: list[tuple[int, threading.Lock]] = []  # with the numbers of tasks; each lock is locked
+        self._waiters: list[tuple[int, threading.Lock]] = []  # task numbers and locked locks
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = start(name, _serve, self._queue)
         _workers.add(self)
@@ -88,7 +106,7 @@ class Worker:
     def give(self, work: _Work, parameters: bytes = b"") -> int:
         """Enqueue a task, which must raise nothing; return its number.
 
-        `parameters` are those of a kernel that the task launches, for `begun.py`.
+        `parameters` are those of a kernel that the task launches, for `BEGUN`.
         """
 
         def do() -> None:
@@ -102,13 +120,13 @@ class Worker:
                 number = self.given
                 self._queue.put(do)
             except BaseException:
-                # After an interrupt `do` may be in the queue or not.
+                # If this is interrupted, `do` may or may not be in the queue.
                 self._queue.put(functools.partial(self._count, self.given))
                 raise
             return number
 
     def _count(self, number: int) -> None:
-        """Record that the first `number` tasks are done, and wake those who wait for them."""
+        """Record that the first `number` tasks are done; wake threads that wait for them."""
         self._done = number
         for waiter in [each for each in self._waiters if each[0] <= number]:
             self._waiters.remove(waiter)
@@ -124,7 +142,7 @@ class Worker:
         Raises
         ------
         RuntimeError
-            One of them was under way in the thread when the interpreter began to end.
+            If the thread was running one of them when the interpreter began to end.
         """
         if self.is_alone:
             self._work(number)
@@ -136,19 +154,20 @@ class Worker:
         woken = threading.Lock()
         woken.acquire()
         self._waiters.append((number, woken))
-        # Test this after the append: `_count` sets the number before it looks for waiters.
+        # Test this after the append, because `_count` sets the number before it looks for waiters.
         if self._done < number:
             woken.acquire(timeout=-1 if seconds is None else seconds)
 
     @property
     def is_alone(self) -> bool:
-        """Whether the thread does not run: it was not started, or the interpreter ends."""
+        """Whether the thread does not run: not started, or the interpreter is ending."""
         return self._thread is None or sys.is_finalizing()
 
     def _locked(self) -> AbstractContextManager[object]:
-        """Return the lock of what threads give and take.
+        """Return the lock of the tasks.
 
-        While the interpreter ends no lock is taken: no other thread runs, and a stopped one may hold it for ever.
+        While the interpreter ends, no lock is taken: no other thread runs, and a stopped thread may hold the lock
+        forever.
         """
         return nullcontext() if sys.is_finalizing() else self._lock
 
@@ -166,7 +185,7 @@ class Worker:
 
 def _serve(work: queue.SimpleQueue[_Work | None]) -> None:
     """Run tasks until the worker is deleted."""
-    # Each task refers to the worker, so it is dropped before the next one is awaited.
+    # A task refers to the worker, so drop it before waiting for the next one.
     while (do := work.get()) is not None:
         do()
         del do
@@ -176,7 +195,7 @@ _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 def _rest() -> None:
-    """Wait at exit for tasks under way; threads do not run afterwards."""
+    """Wait at exit for running tasks, because threads do not run afterwards."""
     end = time.monotonic() + _REST_S
     for worker in list(_workers):
         if not worker.is_alone:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -20,15 +21,16 @@ from ..memory.layout import MAX_RANKS
 from ..recording.calls import Begun
 from ..recording.dump import PROGRESSING
 from . import dropped
+from .background import scratch_alone
 from .compare import compare
 from .handlers import Handled
+from .kept import Scratch
 from .options import Options
 from .plans import Producer
-from .registration import Registration
-from .scratch import Scratch
 from .state import State, state_of
 from .streams import current_stream, wait_for_program
 from .team import Team
+from .windows import Registration
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ class Base(Handled, Options):
     @property
     def team(self) -> Team:
         """The device side of this communicator. Collective at the first use."""
-        state = state_of(self)
+        state = self._settled()
         team = state.team
         if team is None:
             with mpi_bootstrap.interrupts_deferred():
@@ -60,7 +62,7 @@ class Base(Handled, Options):
 
         If `check` raises on one rank, or a kernel has recorded an error there, all ranks raise it.
         """
-        team = state_of(self).team or self.team
+        team = self._settled().team or self.team
 
         def checked() -> T:
             team.errors.check()
@@ -71,8 +73,8 @@ class Base(Handled, Options):
     def _make_team(self, state: State) -> Team:
         if self.is_inter:
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
-        if state.loss is not None:
-            raise state.loss.exception()
+        if state.comm_failure is not None:
+            raise state.comm_failure.exception()
         if state.refusal is not None and self.staging:  # the reason still holds
             raise NotSupported(str(state.refusal))
         comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # its first use is a rendezvous
@@ -102,7 +104,7 @@ class Base(Handled, Options):
         RanksMissing
             Some rank has not called within PYNCCLX_TIMEOUT.
         """
-        state = state_of(self)
+        state = self._settled()
         if state.topology is None:
             state.topology = nodes_of(cast(MPI.Intracomm, self), state)
         return state.topology
@@ -128,7 +130,7 @@ class Base(Handled, Options):
     @property
     def scratch(self) -> Scratch:
         """Scratch memory for copies of arguments. Collective at the first use."""
-        return self.team.scratch
+        return self.team.scratch if self.channel is None else scratch_alone(self.state)
 
     @property
     def device(self) -> str:
@@ -169,7 +171,7 @@ class Base(Handled, Options):
         >>> comm.Allreduce(MPI.IN_PLACE, x)
         >>> comm.synchronize()
         """
-        state = state_of(self)
+        state = self._settled()
         with state.waiting(self, "the device"):
             for attachment in list(state.attachments.values()):
                 attachment.drain()
@@ -250,7 +252,7 @@ class Base(Handled, Options):
         comm = cast(MPI.Intracomm, self)
         with state_of(self).recorded(self, "Register"):
             team, buffer = self.meet(lambda team: resolve(array, "Register: array", writable=False, device=team.device))
-            return Registration(comm, team, team.register(comm, buffer))
+            return Registration(team.register(comm, buffer), team.windows, partial(team.deregister, comm))
 
 
 def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> None:

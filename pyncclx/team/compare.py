@@ -20,7 +20,8 @@ from ..errors import CollectiveMismatch
 from ..memory.called import describe
 from ..recording.failures import noted
 from ..system import settings
-from .state import Attachment, Carrier, state_of
+from .attachment import Attachment
+from .state import Carrier, state_of
 
 _NAME = "comparisons"  # name of the attachment
 _Call = tuple[Any, ...]  # operation, and the arguments that must be equal on all ranks
@@ -48,7 +49,7 @@ class _Comparisons(Attachment):
         return self.number
 
     def _make(self, comm: MPI.Intracomm, call: _Call) -> MPI.Intracomm:
-        """Make the communicator for calls, once all ranks have come.
+        """Make the communicator for calls, once all ranks have called this.
 
         A rank that comes after the others timed out completes the first rendezvous and times out in the second one, not
         in MPI.
@@ -140,7 +141,7 @@ class Comparison:
         self._deadline = time.monotonic() + settings.TIMEOUT.get()
 
     def is_over(self) -> bool:
-        """Return whether `finish` would not wait for other ranks' calls, or they are late."""
+        """Return whether `finish` need not wait: other calls have arrived, or are late."""
         return self._all.have_called(self._number) or time.monotonic() > self._deadline
 
     def finish(self) -> None:

@@ -17,16 +17,19 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..backends import Device
+from ..failures import ulfm
 from ..memory import layout
 from ..memory.heap import HEAP, Heap
 from ..memory.quarantine import Dropped, Present
-from ..recovery import ulfm
-from ..system.process import held
+from ..system.process import held, lock
 from . import members
+from .background import caller
 from .state import State
 from .team import Team
 
 _STATES: WeakValueDictionary[bytes, State] = held(WeakValueDictionary[bytes, State]())  # states with a Team, by its id
+_OFFERED: set[bytes] = held(set[bytes]())  # those in a rendezvous
+_OFFERING = lock()
 MOST_KEPT = 4  # dropped communicators of the same ranks
 
 
@@ -34,20 +37,28 @@ def remember(state: State) -> None:
     """Register a communicator with a Team, so that later ones can find it dropped."""
     if state.team is not None:
         _STATES[state.team.id] = state
-        state.maker = threading.get_ident()
+        state.maker = caller()
 
 
 def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
     """Return the Team of a dropped communicator of the same ranks or None. Collective.
 
-    Without one, the ranks close the dropped communicators that they have found. `select` makes the device ready; all
-    ranks raise what it raises on one.
+    Without one, the ranks close the dropped communicators that they have found. `select` makes the device ready; if it
+    raises on one rank, all ranks raise the error.
     """
     own: dict[bytes, tuple[State, Team]] = {}
+    try:
+        return _take_over(comm, select, own)
+    finally:
+        _OFFERED.difference_update(own)
+
+
+def _take_over(comm: MPI.Intracomm, select: Callable[[], Device], own: dict[bytes, tuple[State, Team]]) -> Team | None:
+    """Take over a Team as `take_over` does; `own` gets what this rank offers."""
 
     def here() -> tuple[Present, tuple[int, ...]]:
         select()
-        own.update(_of_this_thread(HEAP.get(), comm.size))
+        own.update(_offered(HEAP.get(), comm.size))
         dropped = {name: _described(team) for name, (_, team) in own.items()}
         return HEAP.get().present(dropped), ulfm.world_ranks(comm)
 
@@ -60,6 +71,19 @@ def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
     if len(fitting) > MOST_KEPT or (not fitting and any(each.dropped for each in present)):  # the same on all ranks
         mpi_bootstrap.agree(comm, lambda: _close(found[team] for team in closed))
     return _taken(found[fitting[0]], comm, gathered[comm.rank][1]) if fitting else None
+
+
+def _offered(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
+    """Return the dropped states that this rendezvous may take over or close.
+
+    Another one may be under way, for a call that a thread makes in place of this one (`background.py`).
+    """
+    found = _of_this_thread(heap, size)
+    with _OFFERING:
+        # Another thread may have taken over a Team meanwhile.
+        own = {name: each for name, each in found.items() if name not in _OFFERED and each[0].team is each[1]}
+        _OFFERED.update(own)
+    return own
 
 
 def _taken(state: State, comm: MPI.Intracomm, in_world: Sequence[int]) -> Team | None:
@@ -97,10 +121,10 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
 
 
 def is_of_this_thread(state: State) -> bool:
-    """Return whether this thread made the Team, or is main and that thread has ended."""
-    if state.maker == threading.get_ident():
+    """Return whether this thread made the Team, or is main and the maker has ended."""
+    if state.maker == caller():
         return True
-    is_main = threading.current_thread() is threading.main_thread()
+    is_main = caller() == threading.main_thread().ident
     return is_main and all(thread.ident != state.maker for thread in threading.enumerate())
 
 
@@ -124,6 +148,6 @@ def _is_common(team: Team, present: Sequence[Present]) -> bool:
 
 
 def _fits(team: Team, present: Sequence[Present]) -> bool:
-    """Return whether a Team has the ranks present, in order, and is as good as new."""
+    """Return whether a Team has the present ranks in order, and a new one's settings."""
     is_as_good = all(each.is_as_good for each in _of_ranks(team, present))
     return is_as_good and team.uids == [each.uid for each in present]

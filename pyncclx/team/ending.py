@@ -11,14 +11,14 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..backends import Device
+from ..failures.detector import DETECTOR
+from ..failures.error_record import ErrorRecord
 from ..memory.heap import Heap
 from ..memory.quarantine import Abandoned, Lease
-from ..recovery.detector import DETECTOR
-from ..system.bounded import BoundedCache
-from .error_record import ErrorRecord
+from ..system.process import BoundedCache
+from .kept import Scratch
 from .launch_order import LaunchOrder
 from .plans import RememberedLaunch
-from .scratch import Scratch
 from .windows import TeamWindows
 
 
@@ -82,8 +82,8 @@ class Ending:
     def finish(self) -> None:
         """Wait on the host until no kernel of this communicator runs.
 
-        A kernel of another communicator may wait for a peer, so the device is not synchronized. Only where the program
-        has launched kernels of its own, on any stream, the whole device is waited for.
+        A kernel of another communicator may wait for a peer, so the device is not synchronized. If the program has
+        launched kernels of its own, on any stream, this waits for the whole device.
         """
         if any(each.for_program for each in self.device_teams):
             self.device.synchronize()

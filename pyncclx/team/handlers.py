@@ -18,7 +18,7 @@ from mpi4py import MPI
 from ..errors import Aborted, CapacityExceeded, CollectiveMismatch, MPIError, NotSupported, PeerTimeout
 from ..requests import shown
 from ..system.process import held
-from ..system.replacing import replace_public
+from .replacing import replace_public
 
 _FOUND = MPIError, NotSupported, PeerTimeout, Aborted, CollectiveMismatch, CapacityExceeded
 _CLASSES = {NotSupported: MPI.ERR_UNSUPPORTED_OPERATION, CapacityExceeded: MPI.ERR_TRUNCATE}  # others: ERR_OTHER
@@ -30,7 +30,7 @@ _undo: list[Callable[[], None]] = held([])  # brings the methods back
 
 
 class _Thread(threading.local):
-    """What this thread does."""
+    """State of a thread."""
 
     is_inside = False  # a method of pyncclx's, which may call others
 

@@ -1,4 +1,4 @@
-"""Streams with a communicator's work, and arrays that kernels there may use.
+"""Streams, arrays and scratch memory that a communicator's kernels may still use.
 
 With `comm.stream`, and in windows of a communicator that blocks, kernels run on another stream than the one on which
 the program allocated its arrays. A memory pool reuses the memory of a deleted array on the stream that allocated it,
@@ -8,16 +8,20 @@ while such a kernel may still use it. The same is true of nonblocking calls whos
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..backends import Device
+from ..backends import Device, Upload
+from ..errors import NotSupported
+from .streams import ANY_CALLER, Caller, current_stream
 
 FEW = 8  # streams that are kept even if they are idle
 _NO_STREAM = object()
+ALIGNMENT = 256
 
 
 class End(Protocol):
-    """What ends, such as an event."""
+    """Something that ends, such as an event."""
 
     def is_over(self) -> bool:
         """Return whether it has ended."""
@@ -37,19 +41,19 @@ class Kept:
         self._numbers = itertools.count()
 
     def keep(self, end: End, arrays: Any) -> None:
-        """Keep arrays until the event `end`; drop arrays whose event has come."""
+        """Keep arrays until the event `end`; drop arrays whose event has occurred."""
         self.sweep()
         self.add(end, arrays)
 
     def add(self, end: End, arrays: Any) -> None:
-        """Keep arrays until a later `sweep` finds that `end` has come.
+        """Keep arrays until a later `sweep` finds that `end` has occurred.
 
         A destructor may call this at any time.
         """
         self.entries[next(self._numbers)] = end, arrays
 
     def sweep(self) -> None:
-        """Drop the arrays whose event has come."""
+        """Drop the arrays whose event has occurred."""
         for number, (end, _) in list(self.entries.items()):
             if end.is_over():
                 self.entries.pop(number, None)
@@ -95,3 +99,51 @@ class UsedStreams(dict[int, Any]):
         for pointer, stream in list(self.items())[:-FEW]:
             if not device.is_per_thread(stream) and device.is_idle(stream):  # per-thread streams may be busy elsewhere
                 self.pop(pointer, None)
+
+
+class Scratch:
+    """A communicator's scratch memory on this rank; it grows, and lives with the Team.
+
+    It is for one operation at a time: copies, lists of segments, results.
+    """
+
+    def __init__(self, device: Device, caller: Callable[[], Caller] = lambda: ANY_CALLER) -> None:
+        self._device, self._caller = device, caller
+        # Graphs may use earlier parts; only the last one is handed out.
+        self._parts: list[tuple[int, Upload]] = []
+
+    def address(self, nbytes: int) -> int:
+        """Return the address of at least `nbytes` bytes; allocate them if necessary.
+
+        Raises
+        ------
+        NotSupported
+            The current stream is being captured, where memory cannot be allocated.
+        """
+        if not self._parts or self._parts[-1][0] < nbytes:
+            enough = 1 << (nbytes - 1).bit_length()
+            stream = current_stream(self._device, (), self._caller())  # its work has used the memory last
+            if self._device.is_capturing(stream):
+                raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
+            self._parts.append((enough, self._device.allocate_temporary(enough, stream)))
+        return self._parts[-1][1].address
+
+    def addresses(self, *lengths: int) -> list[int]:
+        """Return addresses for parts of these lengths; raise as `address`.
+
+        Distances are multiples of `ALIGNMENT`.
+        """
+        ends = list(itertools.accumulate(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in lengths))
+        if not ends or ends[-1] == 0:
+            return [0] * len(lengths)
+        base = self.address(ends[-1])
+        return [base + begin for begin in (0, *ends[:-1])]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated so far."""
+        return sum(nbytes for nbytes, _ in self._parts)
+
+    def close(self) -> None:
+        """Free all parts."""
+        self._parts.clear()

@@ -1,4 +1,4 @@
-"""The order of a communicator's kernels: each runs after the last, on any stream."""
+"""The order of a communicator's kernels: one after the other, on any stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_STREAM, _ABSENT = object(), object()
 
 
 class LaunchOrder:
-    """Launches one communicator's kernels on this rank, so that they run one by one.
+    """Launches one communicator's kernels on this rank so that they run one at a time.
 
     Captured launches do not run now, so later launches do not wait for them; the owner of the graph orders its replays.
     Inside one capture, captured launches follow each other. If the stream of the last launch is then captured, a call
@@ -116,15 +116,24 @@ class LaunchOrder:
         another capture, return `stream` itself.
         """
         capturing = self._device.is_capturing(stream)
-        if capturing not in self._asides:
-            self._asides[capturing] = self._device.new_stream()
-        aside = self._asides[capturing]
+        aside = self._aside(capturing)
         if capturing:
             return aside if self._device.fork(stream, aside) else stream
         self._device.order_eager(stream, aside)
         if stream is self._stream:  # so it also follows the last launch
             self._ready, self._stream = _NO_STREAM if self.kept.entries else aside, aside
         return aside
+
+    def aside_after(self, event: Event) -> Any:
+        """Return the stream for a launch aside, ordered after an event of any thread."""
+        aside = self._aside(False)
+        event.order(aside)
+        return aside
+
+    def _aside(self, capturing: bool) -> Any:
+        if capturing not in self._asides:
+            self._asides[capturing] = self._device.new_stream()
+        return self._asides[capturing]
 
     def keep(self, end: End, arrays: Any) -> None:
         """Keep arrays until the event `end`; a later launch releases them.

@@ -15,11 +15,11 @@ import mpi_bootstrap
 from .. import tuning
 from ..backends import Device
 from ..errors import NotSupported
+from ..failures.detector import DETECTOR
 from ..memory import layout
 from ..memory.heap import Heap
 from ..memory.mapped import exchange_handles
 from ..memory.quarantine import Lease
-from ..recovery.detector import DETECTOR
 from ..system import settings
 
 
@@ -86,7 +86,7 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
 
 
 def has_settings_of_now(member: Member, device: Device) -> bool:
-    """Return whether a new member would have the same settings, but for tuning tables."""
+    """Return whether a new member would have equal settings, except for tuning tables."""
     return (member.timeout_s, member.max_channels) == (settings.TIMEOUT.get(), channels(device))
 
 

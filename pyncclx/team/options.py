@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from .. import backends
+from .background import check_channel
 from .state import BLOCKING, STAGES_BY_DEFAULT, Hold, State, state_of
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain Python
@@ -18,10 +19,26 @@ else:
 
 
 class Options(_Comm):
-    """A communicator's options, as attributes that are stored in its state."""
+    """A communicator's options, as attributes that are stored in its state.
+
+    Attributes
+    ----------
+    channel : mpi_bootstrap.Channel or None
+        The channel on which ranks meet. None: they meet by MPI's collectives on the communicator. See `background.py`.
+    """
 
     _state: State | None = None
     _hold: Hold | None = None
+    channel: Any = None
+
+    def _settled(self) -> State:
+        """Return the state, after a thread has made the communicator's earlier calls."""
+        state = state_of(self)
+        if self.channel is not None:
+            check_channel(self.channel)
+        elif state.background is not None:
+            state.settle()
+        return state
 
     @property
     def state(self) -> State:
@@ -131,9 +148,9 @@ class Options(_Comm):
 
         It applies to requests prepared from then on. False by default: MPI lets each rank start them in any order.
         Each request then has its own memory and stream, for up to 16 at a time, while the heap has room. True saves
-        that memory: requests share the communicator's, run one after the other, and `Prequest.Startall` starts several
-        by one launch. A start in another order than on the other ranks then raises `CollectiveMismatch`. A new
-        communicator takes the value of its parent. Set it alike on all ranks.
+        that memory: requests share the memory of the communicator and run one after the other, and `Prequest.Startall`
+        starts several by one launch. A start in another order than on the other ranks then raises `CollectiveMismatch`.
+        A new communicator takes the value of its parent. Set it alike on all ranks.
 
         Examples
         --------

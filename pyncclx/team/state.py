@@ -13,53 +13,22 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import MPIError, NotSupported, RankFailed, RanksMissing, Revoked
+from ..failures.comm_failures import CommFailure
+from ..failures.error_record import ErrorRecord
+from ..failures.policy import POLICY
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
 from ..recording.failures import noted
 from ..recording.identity import Identity, identity_of, own_identity
-from ..recovery.losses import Loss
-from ..recovery.meetings import JUDGE
 from ..system import settings
 from ..system.process import PerProcess
-from .error_record import ErrorRecord
+from .attachment import Attachment
+from .background import Apart, Background
+from .kept import Scratch
 from .team import Team
 
 BLOCKING = ("stream", "host")
-
-
-class Attachment:
-    """Base of the state that packages above keep with a communicator."""
-
-    is_of_messages = False
-
-    def join(self, team: Team) -> None:
-        """Join the communicator's Team; called once it is made."""
-
-    @property
-    def teams(self) -> Collection[Team]:
-        """Teams beside the communicator's own, whose kernels end with it."""
-        return ()
-
-    def is_idle(self) -> bool:
-        """Return whether nothing runs or may run again, so a dropped communicator may end."""
-        return False
-
-    def drain(self) -> None:
-        """Wait on the host for all launches so far, and check them; for `synchronize`."""
-
-    def check(self) -> None:
-        """Raise what kernels have recorded."""
-
-    def close(self) -> None:
-        """Release everything; called on all ranks when the communicator is freed."""
-
-    def abandon(self) -> None:
-        """Release everything without the other ranks, in place of `close`."""
-        self.close()
-
-    def abandon_device(self, failed: Collection[int]) -> bool:
-        """Release what failed ranks make unusable; return whether that is everything."""
-        return False
+TOGETHER = "before something is made together"
 
 
 class Carrier(Protocol):
@@ -97,11 +66,14 @@ class State:
         self.checking = settings.CHECK.get()
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
-        self.loss: Loss | None = None  # why the ranks cannot meet again
+        self.comm_failure: CommFailure | None = None  # why the ranks cannot meet again
         self.topology: mpi_bootstrap.Topology | None = None  # once it has been asked for
         self.meeting = mpi_bootstrap.Meeting()
+        self.apart: Apart | None = None  # where a thread lets the ranks meet
+        self.background: Background | None = None  # calls that it has still to make
+        self.scratch: Scratch | None = None
         self.look: Callable[[], None] | None = None  # called in waits for other ranks; raises to end them
-        JUDGE.get()
+        POLICY.get()
         self.current = True  # until MPI deletes it with its communicator
         self.comm: MPI.Comm | None = None  # mpi4py's object of it
         self.attachments: dict[str, Attachment] = {}  # keys: names of their packages
@@ -148,9 +120,20 @@ class State:
         return nullcontext() if calls is None else calls.meeting(operation)
 
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
-        """Publish that this process waits while the block runs."""
-        calls = self.calls(comm)
+        """Publish that the program waits while the block runs; a thread publishes nothing."""
+        calls = None if getattr(comm, "channel", None) is not None else self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
+
+    def settle(self) -> None:
+        """Wait until a thread has made this communicator's earlier calls."""
+        if self.background is not None:
+            with self.waiting(cast(MPI.Comm, self.comm), "the other ranks", TOGETHER):
+                self.background.wait()
+            self.background = None
+            if self.team is not None:
+                # An attachment may have been added while the thread joined the others.
+                for attachment in list(self.attachments.values()):
+                    attachment.join(self.team)
 
     def meet(
         self, comm: MPI.Intracomm, seconds: float | None = None, call: str = "", of_part: ErrorRecord | None = None
@@ -166,6 +149,11 @@ class State:
         RankFailed, Revoked, PeerTimeout, Aborted
             Some cannot call any more, or the communicator has failed.
         """
+        meeting = self.meeting
+        if (channel := getattr(comm, "channel", None)) is not None:
+            meeting = channel.meeting
+        else:
+            self.settle()
         patience = settings.TIMEOUT.get() if seconds is None else seconds
         errors = self.team.errors if self.team is not None and not self.team.errors.has_failed else None
         check = functools.partial(errors.check_for_call, call) if errors is not None else None
@@ -177,8 +165,8 @@ class State:
             if watched is not None and watched.has_failed:
                 raise watched.failure()
 
-        with self.waiting(comm, "the other ranks", "before something is made together"):
-            missing = self.meeting.missing(comm, patience, check, look)
+        with self.waiting(comm, "the other ranks", TOGETHER):
+            missing = meeting.missing(comm, patience, check, look)
         if missing:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
 
@@ -211,14 +199,23 @@ class State:
 
     def close(self) -> None:
         """Release the device side. The ranks have met since their last kernel ended."""
+        apart, self.apart = self.apart, None
+        if apart is not None:
+            apart.close()
         self._end(Team.close, lambda attachment: attachment.close())
+        # The communicator may be used again: after `free` of MPI.COMM_WORLD, or in a callback of MPI's `Free`.
+        for name, attachment in list(self.attachments.items()):
+            if not attachment.is_reusable:
+                del self.attachments[name]
 
     def abandon(self) -> None:
         """Release what no other rank uses; keep the rest until the ranks have met."""
+        if self.apart is not None:
+            self.apart.end()
         self._end(Team.abandon, lambda attachment: attachment.abandon())
 
     def abandon_device(self, failed: Collection[int]) -> None:
-        """Abandon the device side; messages between living ranks go on.
+        """Abandon the device side; messages between living ranks continue.
 
         Parameters
         ----------
@@ -239,6 +236,8 @@ class State:
                 rest.callback(calls.close)
             for attachment in reversed(list(self.attachments.values())):
                 rest.callback(end_attachment, attachment)
+            if self.scratch is not None:
+                rest.callback(self.scratch.close)
             if team is not None:
                 end(team)
 
@@ -268,7 +267,7 @@ _KEYVAL = PerProcess(lambda: MPI.Comm.Create_keyval(_copy), lasting=True)
 
 
 def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
-    """Return the state of a communicator, made at the first use.
+    """Return the state of a communicator; make it at the first use.
 
     It starts with the options of `parent`; MPI copies it to duplicates. The object keeps it: MPI's look-up takes 1 µs.
     """

@@ -108,7 +108,7 @@ def wait_for_program(device: Device, caller: Caller = ANY_CALLER, used: Iterable
     """Wait on the host for the work that the program has enqueued.
 
     Kernels on pyncclx's own streams, those of nonblocking collectives and of messages, are not waited for: other ranks
-    may make the calls that end them only after this rank has gone on.
+    may make the calls that end them only after this rank has continued.
 
     Parameters
     ----------

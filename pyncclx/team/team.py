@@ -19,23 +19,23 @@ import mpi_bootstrap
 from ..arrays.buffers import Buffer
 from ..backends import Device, Function
 from ..errors import NotSupported
+from ..failures import ulfm
+from ..failures.detector import DETECTOR
+from ..failures.error_record import ErrorRecord
 from ..memory import layout
+from ..memory.called import RecordedCalls
 from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
 from ..memory.quarantine import Lease
 from ..memory.retired import RETIRED
 from ..operations import NUMBERS
-from ..recovery import ulfm
-from ..recovery.detector import DETECTOR
-from ..system.bounded import BoundedCache
+from ..system.process import BoundedCache
 from . import members
-from .disagreement import Disagreement
 from .ending import Ending
-from .error_record import ErrorRecord
+from .kept import Scratch
 from .launch_order import LaunchOrder
 from .plans import Plan, RememberedLaunch
-from .scratch import Scratch
 from .streams import ANY_CALLER, Caller
 from .windows import TeamWindows
 
@@ -56,7 +56,8 @@ class Team(Ending):
         self.rank, self.size, self.heap = comm.rank, comm.size, heap
         self._meet(comm)
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
-        self.errors.disagreement = Disagreement(device, self.rank, self.bases)
+        calls = RecordedCalls(device, self.rank, self.bases)
+        self.errors.describe_calls, self.errors.find_call = calls.describe, calls.find
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
@@ -268,6 +269,6 @@ class Team(Ending):
         return {"epoch": finished >> 32, "hash": finished & 0xFFFFFFFF, "entered": [each >> 32 for each in entered]}
 
     def drain(self) -> None:
-        """Wait on the host until all launches have ended, and check them."""
+        """Wait on the host until all launches have ended, and raise their errors."""
         self.order.synchronize()
         self.errors.check()

@@ -19,8 +19,9 @@ import mpi_bootstrap
 
 from ..errors import NotSupported
 from ..recording.dump import PROGRESSING
+from .attachment import Attachment
 from .base import IntraBase
-from .state import Attachment, State, state_of
+from .state import State, state_of
 from .team import Team
 from .windows import TeamWindows
 
@@ -154,7 +155,7 @@ class Tracks(Attachment):
         return len(self.teams) == len(self._tracks) and all(team.is_idle() for team in self.teams)
 
     def drain(self) -> None:
-        """Wait on the host for all launches on the tracks, and check them."""
+        """Wait on the host for all launches on the tracks, and raise their errors."""
         for track in self._tracks:
             track.comm.state.drain()
 

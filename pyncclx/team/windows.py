@@ -1,8 +1,11 @@
-"""The windows of a communicator, and their table of addresses for kernels."""
+"""The windows of a communicator, and their table of addresses for kernels.
+
+A `Registration` is the window of an existing array, whose memory all ranks map.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ..arrays.buffers import Buffer
 from ..backends import Device
@@ -95,3 +98,38 @@ class TeamWindows:
         self.by_number.clear()
         self._registered.clear()
         self._spans.clear()
+
+
+class Registration:
+    """The memory of an array of each rank, mapped into all ranks by `comm.Register`.
+
+    It ends with `Free`, with a ``with`` block, or with the communicator. Until then the array is kept alive.
+
+    Examples
+    --------
+    NumPy's arrays on the host device cannot be registered, so this needs a GPU:
+
+    >>> with comm.Register(cupy.zeros(1 << 20, "f4")) as registration:  # doctest: +SKIP
+    ...     comm.Barrier()
+    """
+
+    def __init__(self, window: Window, windows: TeamWindows, deregister: Callable[[Window], None]) -> None:
+        self._window, self._windows, self._deregister = window, windows, deregister
+
+    def Free(self) -> None:
+        """Unmap the memory, once every rank's operations have ended. Collective.
+
+        A peer with other work in progress, graphs or a `device_team` unmaps it later. So do not return the memory to
+        CUDA (cudaFree) at once; the pools of CuPy and PyTorch keep it. Do not use graphs and persistent requests made
+        with the array any more.
+        """
+        if self._window in self._windows:  # otherwise it has been freed already
+            self._deregister(self._window)
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        # After an exception other ranks may never call Free, which waits for all of them.
+        if kind is None:
+            self.Free()

@@ -1,4 +1,4 @@
-"""Calls of a token shuffle: check their arguments, and make those of a kernel."""
+"""Calls of a token shuffle: check arguments, and make the kernel's arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .settings import CXX, array_type
 def dispatch(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> tuple[Rows, Handle]:
-    """Launch a dispatch, a cached one without checks.
+    """Launch a dispatch; if its launch is cached, skip the checks.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def dispatch(
 
 
 def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Any:
-    """Launch a combine, a cached one without checks.
+    """Launch a combine; if its launch is cached, skip the checks.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weigh
 def dispatch_move(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> Move:
-    """Return a dispatch of tokens, by their choices or with an earlier routing.
+    """Return a dispatch of tokens, by their choices or with the routing of a handle.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def dispatch_move(
 
 
 def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Move:
-    """Return a combine of the rows' results.
+    """Return a combine of the results of rows.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _check_tokens(shuffle: Launching, count: int, handle: Handle | None) -> None
 
 
 def _check_handle(shuffle: Launching, operation: str, handle: Handle) -> None:
-    """Raise for a handle of another shuffle, whose memory has its rows."""
+    """Raise for a handle of another shuffle, because its rows are in that shuffle."""
     if not isinstance(handle, Handle):
         kind = type(handle).__name__
         raise TypeError(f"{operation}: handle is an object of {kind}; expecting the handle that a dispatch returned")
@@ -218,7 +218,8 @@ def _read(
         wanted = ["n" if length is None else str(length) for length in shape]
         raise ValueError(f"{name} has the shape {found}; expecting ({', '.join(wanted)})")
     if buffer.datatype.name not in types:
-        # Where NumPy has no bfloat16, rows and results are arrays of the same bits, which programs pass as arguments.
+        # If NumPy has no bfloat16, rows and results are arrays of uint16 with the same bits, which programs pass as
+        # arguments.
         if buffer.datatype.name != "uint16" or "bfloat16" not in types:
             raise TypeError(f"{name} is an array of {buffer.datatype.name}; expecting {' or '.join(types)}")
         buffer.datatype = datatypes.of("bfloat16")

@@ -1,4 +1,4 @@
-"""Launches of a token shuffle's kernels, whole or in two halves.
+"""Launch a token shuffle's kernels, whole or in two halves.
 
 The first launch allocates the memory.
 """
@@ -20,7 +20,7 @@ from ..launch import kernels
 from ..launch.keys import key_of_call
 from ..operators.row_transform import NONE, Applied
 from ..recording import layout
-from ..system.bounded import BoundedCache
+from ..system.process import BoundedCache
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.plans import Producer, producers_of
@@ -33,13 +33,13 @@ from .settings import Settings
 
 # Suffixes of methods' names.
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}
-# Results are new arrays, whose memory the current stream may still use for older ones.
+# Results are new arrays, and the current stream may still use their memory for earlier arrays.
 OF_CURRENT = True
 _Self = TypeVar("_Self", bound="Launching")
 
 
 class RememberedMove(NamedTuple):
-    """A cached whole move, launched again with other arrays for its results."""
+    """A cached whole move, to launch with other arrays for its results."""
 
     operation: str
     function: Function
@@ -71,10 +71,10 @@ class Move:
 
 
 class Launching(Settings):
-    """Base of a token shuffle that launches moves, with its memory and the begun move."""
+    """Base class of token shuffles, with the memory, the begun move, and launches."""
 
     _memory: Any = None  # `Memory`, or over nodes `SpanningMemory`
-    _begun: Move | None = None  # move of which only the first half is launched
+    _begun: Move | None = None  # move whose first half only has been launched
     _closed = False
 
     def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:
@@ -104,8 +104,10 @@ class Launching(Settings):
         return self.launch(move, RECEIVE)
 
     def launch(self, move: Move, phases: int = SEND | RECEIVE) -> Any:
-        """Launch a kernel, or one half of its work; return the move's result."""
+        """Launch a move's kernel, or one half of its work; return the move's result."""
         comm, name, state = self.comm, move.operation.lower(), state_of(self.comm)
+        if state.background is not None:
+            state.settle()
         began = events.begin(name + _SUFFIXES[phases], comm) if events.listeners else None
         if self._begun is not None and phases & SEND:
             begun = self._begun.operation.lower()
@@ -130,8 +132,10 @@ class Launching(Settings):
         return key_of_call(None, arguments, {})
 
     def launch_again(self, move: RememberedMove, *addresses: int) -> None:
-        """Launch a cached move with the varying addresses of this call."""
+        """Launch a cached move with this call's addresses."""
         memory, state = self.memory(), state_of(self.comm)
+        if state.background is not None:
+            state.settle()
         team = memory.team
         team.errors.check()
         if move.record is not None:
@@ -143,7 +147,7 @@ class Launching(Settings):
             self._drain()
 
     def _enqueue(self, move: Move, phases: int, record: Callable[[], None] | None) -> None:
-        """Launch the kernel on the current stream; cache a move that has a key."""
+        """Launch the kernel on the current stream; cache the move if it has a key."""
         comm, team, memory, name = self.comm, self.comm.team, self.memory(), move.operation.lower()
         function = kernels.get(comm, team, f"tokens/{name}.cu", name, *move.applied.template)
         stream = stream_for(team.device, move.buffers, state_of(comm), OF_CURRENT)
@@ -177,7 +181,7 @@ class Launching(Settings):
         if calls is None:
             return None
         if state.team is not None:
-            # A call that raises earlier errors gets no number, since it is made again.
+            # If this raises an earlier error, the call gets no number, because the program may repeat it.
             state.team.errors.check()
         begun = calls.begin(name, layout.SHUFFLE)
         begun.describe(operation=name, signature=signature, nbytes=nbytes)
@@ -187,8 +191,8 @@ class Launching(Settings):
     def Free(self) -> None:
         """Release the memory. Collective; invalidates rows and handles.
 
-        Waits for the communicator's kernels on this rank, and for all ranks. A second call does nothing. If the
-        communicator has failed and ranks do not call it, the memory is released with the communicator's.
+        It waits for the communicator's kernels on this rank, and for all ranks. A second call does nothing. If the
+        communicator has failed and some ranks do not call this method, the communicator's release frees the memory.
         """
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
@@ -201,6 +205,6 @@ class Launching(Settings):
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        # Free waits for all ranks; when this rank raises, others may never call it.
+        # Free waits for all ranks. If this rank has raised, others may never call it.
         if kind is None:
             self.Free()

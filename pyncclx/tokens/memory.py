@@ -1,4 +1,4 @@
-"""The memory of a token shuffle: a window that all ranks map, and a rank's own."""
+"""The memory of a token shuffle: a window that all ranks map, and private memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .settings import Settings, array_type
 
 
 class Memory:
-    """A shuffle's part of its communicator's device memory. Collective to make."""
+    """A shuffle's part of its communicator's device memory. Creation is collective."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.team = settings, settings.comm.team
@@ -45,7 +45,7 @@ class Memory:
         self.team.dependents.append(self)
 
     def _fill(self) -> None:
-        """Allocate what a rank has alone, which may fail on one rank."""
+        """Allocate this rank's private memory, which may fail on one rank only."""
         self._view_rows()
         self._allocate_own()
         self.packed = {name: self._pack(name) for name in ("Dispatch", "Combine", "Collect")}
@@ -53,7 +53,7 @@ class Memory:
     def _choose_grid(self) -> None:
         settings, team = self.settings, self.team
         sharing = team.layout.sharing
-        # Blocks wait for each other, so all of them must be on the GPU at once.
+        # Blocks wait for each other, so all of them must fit on the GPU at once.
         room = min(member.multiprocessors for member in team.members)
         wanted = settings.blocks and max(1, min(settings.blocks, room) // sharing)
         self.blocks, threads = layout.grid_of(settings.max_tokens, team.size, team.layout.channels, wanted)
@@ -61,7 +61,7 @@ class Memory:
         self.early = self.blocks * self.threads <= MOST_EARLY_THREADS // sharing
 
     def _view_rows(self) -> None:
-        """Make the arrays `data` and `scales` of all dispatches' rows."""
+        """Make the arrays `data` and `scales`, which the rows of all dispatches share."""
         settings, parts = self.settings, self.parts
         capacity, scales = settings.capacity, settings.scales_of_row
         whole = self.team.device.array(self.window.owner, (self.nbytes,), np.uint8)
@@ -71,7 +71,7 @@ class Memory:
         self.scales = following.view(np.float32).reshape(capacity, scales)
 
     def _allocate_own(self) -> None:
-        """Allocate this rank's own arrays; cuda/tokens/shuffle.cuh describes them."""
+        """Allocate this rank's private arrays; cuda/tokens/shuffle.cuh describes them."""
         settings, lease, device = self.settings, self.parts.lease, self.team.device
         self.xp: Any = np if device.name == "host" else importlib.import_module("cupy")
         self.places = device.upload(settings.placement.table())
@@ -83,7 +83,7 @@ class Memory:
     def _pack(self, operation: str) -> bytes:
         """Return the first bytes of a kernel's parameter: a `Shuffle` for one operation.
 
-        The kernel names the operation in error records.
+        The kernel writes the operation to error records.
         """
         team = self.team
         packed = TeamStruct.of(
@@ -130,7 +130,7 @@ class Memory:
         return Handle(rows, tokens, outputs, self.window)
 
     def close(self) -> None:
-        """Release the memory; this rank's own lasts until its last array is freed."""
+        """Release the memory; private memory lasts until its last array is freed."""
         self.team.dependents.remove(self)
         self.team.errors.claims.remove(self.claim)
         self.window.close()

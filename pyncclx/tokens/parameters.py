@@ -57,7 +57,7 @@ class ShuffleStruct(CStruct):
 class DispatchArgs(CStruct):
     """`DispatchArgs` of cuda/tokens/buckets.cuh after its Shuffle.
 
-    The address of an array that is left out is 0.
+    The address of an omitted array is 0.
     """
 
     tokens: U64
@@ -113,7 +113,7 @@ def _varying(arguments: type[CStruct], first: str, count: int) -> Varying:
     return Varying(begin, begin + 8 * count, struct.Struct(f"={count}Q").pack)
 
 
-#: By operation: the outputs of a dispatch; the routing that a combine follows, and its output.
+#: For each operation: the outputs of a dispatch; the routing and output of a combine.
 VARYING = {
     "Dispatch": _varying(DispatchArgs, "routes", 9),
     "Combine": _varying(CombineArgs, "ways", 5),
@@ -124,7 +124,7 @@ VARYING = {
 class CrossingArgs(CStruct):
     """`CrossingArgs` of cuda/tokens/over_nodes.cuh after its Team.
 
-    The address of an array that is left out is 0.
+    The address of an omitted array is 0.
     """
 
     places: U64

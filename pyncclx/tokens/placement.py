@@ -1,4 +1,7 @@
-"""Placement of a token shuffle's experts on ranks."""
+"""Placement of a token shuffle's experts on ranks, and of proxies on nodes.
+
+A proxy is the rank that holds tokens of other nodes' ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ..nodes.places import Places
 
 # expert_place of cuda/tokens/shuffle.cuh has 16 bits for an expert's index on its rank.
 MAX_EXPERTS = 1 << 16
@@ -19,7 +24,8 @@ class Placement:
     Attributes
     ----------
     ranks : list of lists of int
-        The ranks of each expert. All lists have one length: if an expert has fewer ranks than others, they repeat.
+        The ranks of each expert. All lists have the same length: if an expert has fewer ranks than others, its ranks
+        repeat.
     local_experts : list of lists of int
         The experts of each rank, in ascending order.
     """
@@ -34,7 +40,7 @@ class Placement:
     def table(self) -> bytes:
         """Return the kernels' table [experts][replicas] of words.
 
-        They are encoded as by expert_place of cuda/tokens/shuffle.cuh.
+        Words are encoded as in expert_place of cuda/tokens/shuffle.cuh.
         """
         index_of = [{expert: i for i, expert in enumerate(experts)} for experts in self.local_experts]
         places = [rank << 16 | index_of[rank][expert] for expert, ranks in enumerate(self.ranks) for rank in ranks]
@@ -73,3 +79,51 @@ def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
         for rank in set(ranks):
             local[rank].append(expert)
     return Placement(repeated, local)
+
+
+class Proxies:
+    """The proxies of all ranks in this rank's node, and this rank's proxies elsewhere.
+
+    On another node, the proxy of the rank with local index i has local index i modulo the number of ranks there. If
+    nodes have equal sizes, it is on the same rail. A proxy has its own tokens in slot 0, and those of the ranks that it
+    represents in the following slots, by node and rank.
+
+    Attributes
+    ----------
+    of : list of int
+        The local index of each rank's proxy in this node.
+    slot_of : list of int
+        The slot of each rank's tokens at that proxy.
+    slots : int
+        Number of slots, the same on all ranks of this node.
+    sources : list of int
+        The ranks in this rank's slots; this rank comes first.
+    elsewhere : dict of int
+        This rank's proxy on each other node.
+
+    Examples
+    --------
+    >>> proxies = Proxies(Places([0, 1, 1], rank=0))
+    >>> proxies.of, proxies.slot_of, proxies.sources, proxies.elsewhere
+    ([0, 0, 0], [0, 1, 2], [0, 1, 2], {1: 1})
+    """
+
+    def __init__(self, places: Places) -> None:
+        size = places.local_size
+        self.of, self.slot_of = [0] * places.size, [0] * places.size
+        used = [1] * size
+        for node in range(places.count):
+            for index, rank in enumerate(places.ranks_of(node)):
+                proxy = self.of[rank] = index % size
+                if node != places.node:
+                    self.slot_of[rank] = used[proxy]
+                    used[proxy] += 1
+        self.slots = max(used)
+        served = [rank for rank in range(places.size) if self.of[rank] == places.local_rank]
+        self.sources = sorted(served, key=self.slot_of.__getitem__)
+        self.elsewhere = {node: _at(places, node) for node in places.other_nodes}
+
+
+def _at(places: Places, node: int) -> int:
+    ranks = places.ranks_of(node)
+    return ranks[places.local_rank % len(ranks)]

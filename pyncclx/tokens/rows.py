@@ -32,9 +32,9 @@ class Outputs(NamedTuple):
     """Addresses of the arrays that a dispatch writes, in the order of `DispatchArgs`."""
 
     routes: int  # routing: rank and row of each of this rank's choices
-    ways: int  # token map: row here of each choice of all ranks
+    ways: int  # token map: row on this rank of each choice of all ranks
     token_counts: int  # number of each rank's tokens
-    counts: int  # `Rows` describes this one and the following
+    counts: int  # for this field and the following see `Rows`
     offsets: int
     total: int
     dropped: int
@@ -48,7 +48,7 @@ Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array
 def output_shapes(settings: Settings) -> Shapes:
     """Return the arrays that a dispatch writes, in the order of `Outputs`.
 
-    The routes follow them.
+    The routes are laid out after them.
     """
     size, capacity = settings.comm.size, settings.capacity
     groups = size if settings.layout == "source" else len(settings.local_experts)
@@ -81,14 +81,14 @@ def aligned(offset: int) -> int:
 class Rows:
     """The rows that a dispatch sent to this rank, as device arrays.
 
-    Most are as long as the capacity. Arrays other than `data` and `scales` are made at their first use, since making an
-    array costs the host as much time as a launch.
+    Most arrays are as long as the capacity. Arrays other than `data` and `scales` are created at their first use,
+    because creating an array costs the host as much time as a launch.
 
     Attributes
     ----------
     data : array, shape (capacity, hidden), of the shuffle's rows_dtype
-        The first `total` rows are tokens; the others are undefined. 8-bit floats are uint8, and bfloat16 is uint16
-        where NumPy has none. It is the shuffle's own memory, which the next dispatch overwrites.
+        The first `total` rows are tokens; the others are undefined. 8-bit floats are uint8, and bfloat16 is uint16 if
+        NumPy has no such type. The next dispatch overwrites this array.
     scales : array, shape (capacity, ceil(hidden / 128)), float32, or None
         With ``rows_dtype="float8_e4m3"``: a value is its 8-bit float times its scale.
 
@@ -147,8 +147,8 @@ class Rows:
 class Handle:
     """The routing of a dispatch, in device memory.
 
-    `combine` and `collect` need it, and dispatches with the same routing take it. Keep it as long as a graph that
-    uses it.
+    Pass it to `combine` and `collect`, and to dispatches with the same routing. Keep it as long as a graph that uses
+    it.
 
     Attributes
     ----------
@@ -172,5 +172,5 @@ class Handle:
     rows: Rows
     tokens: int
     outputs: Outputs
-    # The shuffle's memory that holds `rows`; it identifies the handle's shuffle.
+    # The shuffle's memory that contains `rows`; it identifies the handle's shuffle.
     window: object

@@ -1,4 +1,4 @@
-"""The arguments of a token shuffle, the same on all ranks, and types of rows."""
+"""The arguments of a token shuffle, equal on all ranks, and types of rows."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ CXX = {"float32": "float", "float16": "Half", "bfloat16": "Bfloat16", FLOAT8: "F
 def array_type(name: str) -> Any:
     """Return NumPy's dtype for a type of tokens or rows.
 
-    Where NumPy has none, it is one of unsigned integers.
+    If NumPy has no such type, return one of unsigned integers.
 
-    8-bit floats are always uint8: the float8_e4m3 that ml_dtypes registers is another type, with infinities.
+    8-bit floats are always uint8, because the float8_e4m3 of ml_dtypes is another type, with infinities.
     """
     try:
         return np.dtype("u1" if name == FLOAT8 else name)
@@ -41,7 +41,7 @@ def array_type(name: str) -> Any:
         return np.dtype(f"u{ITEMSIZE[name]}")
 
 
-# Kernels move rows by 16 bytes, and an element has at least one.
+# Kernels move rows in units of 16 bytes, and an element has at least one byte.
 HIDDEN_MULTIPLE = 16
 MAX_BUCKETS = 1024  # kMaxBuckets of cuda/tokens/shuffle.cuh
 MAX_CHOICES = 128  # choices of a token: kMaxChoices
@@ -62,7 +62,7 @@ class Settings:
 
     @classmethod
     def agreed(cls, comm: IntraBase, *args: Any, **options: Any) -> Settings:
-        """Return settings derived from compared ones, without another comparison."""
+        """Return settings that need no comparison, because all ranks derive equal ones."""
         settings = cls.__new__(cls)
         settings.comm = comm
         settings._take(*args, **options)
@@ -73,8 +73,7 @@ class Settings:
         num_experts: int,
         capacity: int,
         hidden: int,
-        dtype: Any = "bfloat16",
-        *,
+        dtype: Any,
         k: int,
         max_tokens: int,
         rows_dtype: Any = None,
@@ -123,12 +122,12 @@ class Settings:
 
     @property
     def buckets(self) -> int:
-        """The number of groups of rows of all ranks: one per local expert, or per rank."""
+        """The number of groups of rows on all ranks: one per local expert, or per rank."""
         return self.first_buckets[-1]
 
     @property
     def results_of_token(self) -> int:
-        """The most ranks that results of a token can come from."""
+        """The largest number of ranks that send results of a token."""
         return min(self.k, self.comm.size)
 
     @property

@@ -1,6 +1,6 @@
 """Token shuffles: dispatch tokens to experts and combine their results.
 
-The counts stay on the device.
+Counts stay on the device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TokenShuffle(Launching):
     hidden : int
         Elements of a token, a multiple of 16.
     dtype : {"bfloat16", "float16", "float32"}
-        Type of tokens and of experts' results. An array of uint16 counts as one of bfloat16 with the same bits.
+        Type of tokens and of experts' results. An array of uint16 is treated as bfloat16 with the same bits.
     k : int
         Experts for each token.
     max_tokens : int
@@ -40,16 +40,16 @@ class TokenShuffle(Launching):
         How rows are grouped: by local expert or by source rank. In a group they have the order (source rank, token,
         choice).
     overflow : {"raise", "drop"}, default "raise"
-        What happens to rows beyond the capacity. "raise": they are dropped, and a later call raises CapacityExceeded.
-        "drop": they are dropped without an error. With ``layout="expert"`` every local expert has an equal share of
-        the capacity; with ``layout="source"`` all share it, and the first rows in the order (source rank, token,
-        choice) are kept. A choice without a row adds nothing to its token's result.
+        Rows beyond the capacity are dropped. With "raise", a later call then raises CapacityExceeded; with "drop",
+        there is no error. With ``layout="expert"`` every local expert has an equal share of the capacity. With
+        ``layout="source"`` all rows share it, and the first rows in the order (source rank, token, choice) are kept. A
+        dropped choice adds nothing to its token's result.
     placement : array of int, shape (num_experts,) or (num_experts, replicas), optional
         The rank, or ranks, of every expert; -1 for none. Replicas take tokens in turn. Default: expert e is on rank
         ``e * size // num_experts``.
     blocks : int from 1 to 64, optional
-        Blocks of the kernels, and so the part of a GPU that they take. Ranks that share a GPU divide them. The GPU's
-        multiprocessors and `PYNCCLX_CHANNELS` limit them.
+        Blocks of the kernels, which determine the part of a GPU that they use. Ranks that share a GPU divide them. The
+        GPU's multiprocessors and `PYNCCLX_CHANNELS` limit their number.
 
     Attributes
     ----------
@@ -64,11 +64,12 @@ class TokenShuffle(Launching):
     Raises
     ------
     TypeError, ValueError
-        An argument has another type or value.
+        If an argument has a wrong type or value.
     NotSupported
-        `hidden` is no multiple of 16, or there are more than 1024 experts, replicas counted, in groups by expert.
+        If `hidden` is no multiple of 16, or if there are more than 1024 experts with ``layout="expert"``, counting
+        replicas.
     CollectiveMismatch
-        The ranks passed different values.
+        If the ranks pass different values.
 
     Examples
     --------
@@ -113,15 +114,15 @@ class TokenShuffle(Launching):
         ----------
         tokens : device array, shape (tokens, hidden), of the shuffle's dtype
         topk_ids : device array, shape (tokens, k), int32 or int64
-            The experts of each token; -1 chooses none. The kernel reads them when it runs. It ignores a number that is
-            no expert's, and a later call raises ValueError.
+            The experts of each token; -1 chooses none. The kernel reads them when it runs. It ignores invalid numbers,
+            for which a later call raises ValueError.
         topk_weights : device array, shape (tokens, k), float32, optional
             Default: all 1.
         handle : Handle, optional
-            Handle of an earlier dispatch of this shuffle, instead of `topk_ids` and `topk_weights`. The tokens take the
-            same routing, and no counts are exchanged. All ranks pass a handle, or none does.
+            Handle of an earlier dispatch of this shuffle, instead of `topk_ids` and `topk_weights`. The dispatch uses
+            the same routing, and exchanges no counts. All ranks pass a handle, or none does.
         transform : pyncclx.Transform, optional
-            Applied to the tokens as they are sent, and rounded to their dtype, as if by a kernel before.
+            Applied to the tokens before they are sent. Results are rounded to the tokens' dtype.
 
         Returns
         -------
@@ -132,12 +133,12 @@ class TokenShuffle(Launching):
         Raises
         ------
         TypeError, ValueError
-            An array has another type or shape, there are too many tokens, or the handle is of another shuffle; the
-            shuffle or its communicator has been freed.
+            If an array has a wrong type or shape, there are too many tokens, the handle belongs to another shuffle, or
+            the shuffle or its communicator has been freed.
         RuntimeError
-            A dispatch or combine has begun and not ended.
+            If a dispatch or combine has begun and not ended.
         CapacityExceeded
-            An earlier dispatch had more rows for this rank than its capacity.
+            If an earlier dispatch had more rows for this rank than its capacity.
 
         Examples
         --------
@@ -161,7 +162,7 @@ class TokenShuffle(Launching):
         Parameters
         ----------
         tokens, topk_ids, topk_weights, handle, transform
-            As for `dispatch`, which also has the exceptions. The arrays must not change until `dispatch_end`.
+            As for `dispatch`, and so are the exceptions. The arrays must not change until `dispatch_end`.
         """
         self.launch(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform), SEND)
 
@@ -177,7 +178,7 @@ class TokenShuffle(Launching):
         Raises
         ------
         RuntimeError
-            No dispatch has begun.
+            If no dispatch has begun.
 
         Examples
         --------
@@ -194,16 +195,16 @@ class TokenShuffle(Launching):
     def combine(
         self, expert_out: Any, handle: Handle, *, out: Any = None, weighted: bool = True, transform: Any = None
     ) -> Any:
-        """Send the rows' results back, and add up those of each token. Collective.
+        """Send results back, and add up the results of each token. Collective.
 
-        The sum has the same bits in every run and with every layout. A rank adds weight * result over the token's rows
-        there, in the order of its choices, in single precision, and rounds to `dtype`. The token's rank adds these sums
-        in rank order, in single precision, and rounds once more.
+        The sum has the same bits in every run and with every layout. A rank adds weight * result over its rows of the
+        token, in the order of the choices, in single precision, and rounds to `dtype`. The token's rank adds these sums
+        in rank order, in single precision, and rounds again.
 
         Parameters
         ----------
         expert_out : device array, shape (capacity, hidden), of the shuffle's dtype
-            Results in the order of ``rows.data``. Those past `total` are not read.
+            Results in the order of ``rows.data``. Rows past `total` are not read.
         handle : Handle
             Handle of the dispatch.
         out : device array, shape (tokens, hidden), of the shuffle's dtype or float32, optional
@@ -211,7 +212,7 @@ class TokenShuffle(Launching):
         weighted : bool
             False: a plain sum.
         transform : pyncclx.Transform, optional
-            Applied to the results before they are added, and rounded to their dtype, as if by a kernel before.
+            Applied to the results before they are added. Its results are rounded to their dtype.
 
         Returns
         -------
@@ -221,10 +222,10 @@ class TokenShuffle(Launching):
         Raises
         ------
         TypeError, ValueError
-            An array has another type or shape, or the handle is of another shuffle; the shuffle or its communicator
-            has been freed.
+            If an array has a wrong type or shape, the handle belongs to another shuffle, or the shuffle or its
+            communicator has been freed.
         RuntimeError
-            A dispatch or combine has begun and not ended.
+            If a dispatch or combine has begun and not ended.
 
         Examples
         --------
@@ -242,7 +243,7 @@ class TokenShuffle(Launching):
         Parameters
         ----------
         expert_out, handle, out, weighted, transform
-            As for `combine`, which also has the exceptions. The arrays must not change until `combine_end`.
+            As for `combine`, and so are the exceptions. The arrays must not change until `combine_end`.
         """
         self.launch(combine_move(self, expert_out, handle, out, weighted, transform), SEND)
 
@@ -257,12 +258,12 @@ class TokenShuffle(Launching):
         Raises
         ------
         RuntimeError
-            No combine has begun.
+            If no combine has begun.
         """
         return self._end("Combine")
 
     def collect(self, values: Any, handle: Handle, *, out: Any = None) -> Any:
-        """Return for each choice the number of its row, such as its weight's gradient.
+        """Return each choice's value of a per-row array, such as its weight's gradient.
 
         Collective.
 

@@ -1,1 +1,1 @@
-"""The commands of `python -m pyncclx`, and what they need beside the library."""
+"""The commands of `python -m pyncclx`."""

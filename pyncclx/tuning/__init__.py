@@ -1,11 +1,11 @@
 """Tables of algorithms by message length, measured by `python -m pyncclx tune`.
 
-There is one for each kind of device. For a number of ranks and a kernel, it has the longest message in bytes that the
-kernel takes; the first kernel of an operation that takes a message is chosen. Without a table the operations' own rules
-hold.
+There is one table for each kind of device. By number of ranks and kernel, it has the longest message in bytes for which
+the kernel is chosen; an operation uses its first kernel whose limit allows the message. Without a table, the
+operations' built-in limits apply.
 
-A file ``tuned-DEVICE.json`` has two members. "limits" has those numbers, by number of ranks and kernel. "environment"
-has the device, date, program and versions of each measurement, by number of ranks.
+A file ``tuned-DEVICE.json`` has two members. "limits" contains these limits, by number of ranks and kernel.
+"environment" has device, date, program and versions of each measurement, by number of ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def limits(device: str, size: int) -> Limits:
     Raises
     ------
     ValueError
-        The table cannot be read.
+        If the table cannot be read.
     """
     for folder in _folders():
         path = folder / file_name(device)

@@ -1,1 +1,1 @@
-"""One-sided operations on windows of device memory, as MPI has them."""
+"""MPI's one-sided operations on windows of device memory."""

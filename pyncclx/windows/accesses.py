@@ -1,4 +1,4 @@
-"""Dispatch of one-sided operations: to device memory mapped here, or to MPI."""
+"""Dispatch one-sided operations: to device memory mapped here, or to MPI."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class Accesses(MPI.Win):
-    """Base of the families of methods of `pyncclx.Win`: memory, copies, records."""
+    """Base class of the mixins of `pyncclx.Win`: memory, host copies, recorded calls."""
 
     _reach: Reach | None = None  # None: a window without mapped device memory
     _origins: Origins | None = None  # host copies of device arrays
-    _staging: bool | None = None  # setting of a pyncclx communicator
+    _staging: bool | None = None  # `staging` of a pyncclx communicator
     _caller: Caller = ANY_CALLER  # state of a pyncclx communicator
     _recording: Calls | None = None
     _comm: MPI.Intracomm
-    # Public copies of device memory that peers cannot map; None if the window has none. Empty if this rank's memory is
-    # on the host. MPI exposes them: its separate memory model (`MPI.WIN_SEPARATE`), in which only the owner's
+    # Public copies of device memory that peers cannot map; None if the window has none, empty if this rank's memory is
+    # on the host. MPI exposes them in its separate memory model (`MPI.WIN_SEPARATE`), in which only the owner's
     # synchronisation calls update device array and public copy.
     _copies: tuple[PublicCopy, ...] | None = None
 
@@ -58,7 +58,7 @@ class Accesses(MPI.Win):
         return 0 if calls is None else calls.one(operation, ACCESS, peer=rank, tag=tag, nbytes=nbytes)
 
     def _reach_now(self) -> Reach:
-        """Return the device memory; raise if it is freed, or an earlier kernel failed."""
+        """Return the device memory; raise if it was freed, or if an earlier kernel failed."""
         reach = self._reach
         assert reach is not None
         team = reach.team
@@ -68,14 +68,14 @@ class Accesses(MPI.Win):
         return reach
 
     def _exposed(self, operation: str) -> Exposed:
-        """Return the memory of a window that was made of device arrays."""
+        """Return the memory of a window of device arrays; raise for other windows."""
         if not isinstance(self._reach, Exposed):
             raise self._not_mapped(operation)
         self._reach_now()
         return self._reach
 
     def _not_mapped(self, operation: str) -> NotSupported:
-        """Return the error of an operation that needs memory mapped by all ranks."""
+        """Return the error for an operation that needs memory mapped by all ranks."""
         if self._node_count() > 1:
             return NotSupported(
                 f"{operation}: signals and mapped memory work inside one node, and the window's ranks are on "
@@ -89,7 +89,7 @@ class Accesses(MPI.Win):
         return 1 if topology is None else topology.node_count
 
     def _may_stage(self, operation: str, found: list[Argument]) -> bool:
-        """Return whether host copies replace a call's device arrays; else MPI takes them."""
+        """Return whether host copies replace a call's device arrays."""
         stages = STAGES_BY_DEFAULT.get() if self._staging is None else self._staging
         if not stages and is_cuda_aware() is False:
             raise NotSupported(
@@ -99,17 +99,17 @@ class Accesses(MPI.Win):
         return stages
 
     def _copy_back(self, rank: int | None = None) -> None:
-        """Copy results of completed staged operations with a rank, or all, to the device."""
+        """Copy results of completed staged operations with one or all ranks to the device."""
         if self._origins is not None:
             self._origins.copy_back(rank)
 
     def _give(self, rank: int | None = None) -> None:
-        """Make this rank's stores visible to others, if a call is for its own memory."""
+        """Make this rank's stores visible to others, if `rank` is this rank or None."""
         for copy in self._copies_now(rank):
             copy.give()
 
     def _take(self, rank: int | None = None) -> None:
-        """Make other ranks' stores visible to this rank, if a call is for its own memory."""
+        """Make other ranks' stores visible here, if `rank` is this rank or None."""
         for copy in self._copies_now(rank):
             copy.take()
 
@@ -117,13 +117,13 @@ class Accesses(MPI.Win):
         return () if not self._copies or rank not in (None, self._comm.rank) else self._copies
 
     def _hold_own(self, rank: int | None = None) -> None:
-        """Get this rank's own lock now; MPI may put it off until the first access."""
+        """Acquire this rank's own lock now; MPI may defer it until the first access."""
         copies = self._copies_now(rank)
         if copies and copies[0].nbytes:
             self._access(self._comm.rank, 0)
 
     def _access(self, rank: int, place: int) -> None:
-        """Get a rank's lock now, by an access to a byte of MPI's own window."""
+        """Acquire a rank's lock now, by an access to a byte of MPI's own window."""
         # MPI may write to the byte until the Flush.
         byte = np.empty(1, "u1")
         MPI.Win.Get(self, [byte, MPI.BYTE], rank, [place, 1, MPI.BYTE])
@@ -131,9 +131,9 @@ class Accesses(MPI.Win):
 
 
 def on_device(method: _Method) -> _Method:
-    """Use a method if the target is device memory, and mpi4py's otherwise.
+    """Decorate a method for device memory; for other targets mpi4py's method runs.
 
-    Device arrays in calls of mpi4py's have host copies, if the window stages.
+    If the window stages, host copies replace device arrays in mpi4py's calls.
     """
     name = method.__name__
     original = getattr(MPI.Win, name)
@@ -149,7 +149,7 @@ def on_device(method: _Method) -> _Method:
         if self._reach is not None and self._reach.holds(rank, target):
             result, how = method(self, *args, **kwargs), events.NATIVE
         else:
-            # With PROC_NULL, MPI does not access the memory.
+            # For MPI.PROC_NULL, MPI does not access the memory.
             on_host = places.host_arrays() or rank == MPI.PROC_NULL
             found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
             if found and self._may_stage(name, found):
@@ -164,12 +164,12 @@ def on_device(method: _Method) -> _Method:
 
 
 class Enqueued(Work):
-    """A copy or a kernel on a stream, and the work of its request."""
+    """A copy or kernel on a stream, and the work of its request."""
 
     def __init__(self, reach: Reach, stream: Any, arrays: Sequence[Any]) -> None:
         team = reach.team
         self._device, self._stream, self._arrays, caller = team.device, stream, arrays, team.caller
-        # The stream may differ from the one that the arrays are used on.
+        # The program may use the arrays on another stream than this one.
         if arrays and (caller.stream is not None or caller.blocking == "host"):
             team.order.kept.keep(team.order.mark(stream), arrays)
 

@@ -17,14 +17,14 @@ from ..operators import ops
 from ..operators.user_op import no_arithmetic
 from .reach import Reach, Target
 
-COMPARE_AND_SWAP = "CompareAndSwap"  # used like an operator
+COMPARE_AND_SWAP = "CompareAndSwap"  # used in place of an operator
 OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")
 _FILE, _KERNEL = "windows/rma.cu", "accumulate"
 _MOST_THREADS, _BLOCKS_PER_CHANNEL = 256, 4  # not measured
 _BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
 _WITHOUT_RESULT = ("Accumulate", "Raccumulate")
 
-# An operator that computes, or the name of one that replaces or compares bits.
+# An operator that computes, or the name of an operation that replaces or compares bits.
 _Functor = ops.BuiltinOp | str
 
 
@@ -34,7 +34,7 @@ class RmaArgs(CStruct):
 
     origin: U64
     compare: U64  # equal to origin if nothing is compared
-    result: U64  # 0: old elements are not returned
+    result: U64  # 0 if old elements are not returned
     target: U64
     count: U64
 
@@ -47,7 +47,7 @@ def functor_of(operation: str, op: Any) -> _Functor:
     TypeError
         `op` is no operator.
     MPI.Exception
-        Of class ERR_OP: `op` is not one of MPI's own, or NO_OP in an operation that returns no elements.
+        Class ERR_OP, if `op` is not one of MPI's own, or is NO_OP in an operation that returns no elements.
     """
     if op == COMPARE_AND_SWAP:
         return COMPARE_AND_SWAP
@@ -62,7 +62,7 @@ def functor_of(operation: str, op: Any) -> _Functor:
 def is_ignored(operation: str, op: Any, origin: Any) -> bool:
     """Return whether an operation ignores its origin.
 
-    With one element, mpi4py checks an origin that is an array.
+    In operations on one element, mpi4py still checks an origin that is an array.
     """
     if op != MPI.NO_OP or origin is None:
         return False
@@ -88,18 +88,19 @@ def change(
     result: Buffer | None = None,
     compare: Buffer | None = None,
 ) -> Any:
-    """Enqueue an atomic change of elements in a rank's memory; return the stream.
+    """Enqueue an atomic update of elements in a rank's memory; return the stream.
 
     Raises
     ------
     TypeError
-        The elements have no arithmetic: text, dates, records.
+        If the elements have no arithmetic: text, dates, records.
     ValueError
-        The buffers differ in datatype or count.
+        If the buffers differ in datatype or count.
     MPI.Exception
-        Target and origin differ in datatype (ERR_ARG), or the operator is not defined on it (ERR_OP).
+        If target and origin differ in datatype (ERR_ARG), or the operator is not defined on it (ERR_OP).
     NotSupported
-        The elements cannot change atomically: they have more than 8 bytes, are not aligned, or no link leads there.
+        If the elements cannot be updated atomically: they have more than 8 bytes, are not aligned, or are not reachable
+        over NVLink.
     """
     buffers = tuple(buffer for buffer in (origin, result, compare) if buffer is not None)
     for buffer in buffers[1:]:

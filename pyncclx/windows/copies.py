@@ -1,4 +1,4 @@
-"""Copies to and from a rank's memory: Put, Get, and their forms with requests."""
+"""Copies to and from a rank's memory: Put and Get, also with requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RememberedCopy(NamedTuple):
 
 
 def remembering(method: _Method) -> _Method:
-    """Make a method `on_device`, and let it enqueue cached copies without checks."""
+    """Decorate a method as `on_device`, and enqueue cached copies without checks."""
     name, general = method.__name__, on_device(method)
     has_request = name.startswith("R")
 
@@ -50,7 +50,7 @@ def remembering(method: _Method) -> _Method:
 
 
 def _key_of(operation: str, origin: Any, rank: Any, target: Any) -> Hashable:
-    """Return the cache key of a copy; None if an argument has none."""
+    """Return the cache key of a copy; None if an argument has no key."""
     if type(rank) is not int:
         return None
     try:
@@ -60,7 +60,7 @@ def _key_of(operation: str, origin: Any, rank: Any, target: Any) -> Hashable:
 
 
 class Copies(Accesses):
-    """The methods of `pyncclx.Win` that copy."""
+    """The methods of `pyncclx.Win` that copy data."""
 
     @remembering
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -71,23 +71,23 @@ class Copies(Accesses):
         Parameters
         ----------
         origin : array or buffer specification
-            A device array of contiguous elements if the target is device memory. It may be used again on the current
-            stream at once, elsewhere after the epoch or a flush.
+            A device array of contiguous elements if the target is device memory. Subsequent work on the current stream
+            may change it; other code must wait for the end of the epoch or a flush.
         target_rank : int
             With MPI.PROC_NULL nothing is copied.
         target : int or list, optional
-            Displacement, in units of the window's disp_unit, or ``[disp, count, datatype]``. The last ones of these are
-            optional; the defaults are 0, and origin's count and datatype.
+            Displacement, in units of the window's disp_unit, or ``[disp, count, datatype]``. The last items may be
+            omitted; the defaults are 0, and origin's count and datatype.
 
         Raises
         ------
         TypeError, ValueError, BufferError
             Raised by mpi4py for the same arguments.
         MPI.Exception
-            The target's elements do not exist (class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE), origin has
-            another length (ERR_TRUNCATE), or the communicator has been freed (ERR_WIN).
+            If the target's elements do not exist (class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE), if origin has
+            another length (ERR_TRUNCATE), or if the communicator has been freed (ERR_WIN).
         NotSupported
-            The array and the target's memory are not both on the device, or the datatype is a derived one.
+            If array and target are not both on the device, or if the datatype is derived.
         """
         self._copy("Put", origin, target_rank, target)
 

@@ -1,4 +1,4 @@
-"""MPI's epochs for windows of device memory; their end waits for the device."""
+"""MPI's epochs for windows of device memory; ending one waits for the device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLLECTIVE = ("Fence",)
 
 
 def recorded(method: _Method) -> _Method:
-    """Decorate a window method so that the flight recorder has its calls.
+    """Decorate a window method so that the flight recorder records its calls.
 
     While a call waits, ``python -m pyncclx status`` shows it.
     """
@@ -61,7 +61,7 @@ class Epochs(Accesses):
     copy the results of staged operations to the device.
     """
 
-    _locks: Locks | None = None  # None: a window of host memory
+    _locks: Locks | None = None  # None for a window of host memory
     _words: list[int]  # addresses of each rank's word in a dynamic window
 
     @recorded
@@ -71,11 +71,12 @@ class Epochs(Accesses):
         Parameters
         ----------
         assertion : int
-            MPI.MODE_NOPRECEDE and the like.
+            An assertion of MPI, such as MPI.MODE_NOPRECEDE.
         """
         if self._copies is not None:
             mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
-        # MPI's own Fence may return at once, since no call has used its window, or wait for ever.
+        # MPI's own Fence does not synchronize here: without accesses to its window it may return immediately, or wait
+        # forever.
         elif self._reach is not None:
             mpi_bootstrap.agree(self._comm, self._wait_for_device)
         super().Fence(assertion)
@@ -90,9 +91,9 @@ class Epochs(Accesses):
         Raises
         ------
         RankFailed
-            For device memory: a rank has failed, which may have held the lock.
+            For device memory, if a rank has failed, which may have held the lock.
         PeerTimeout
-            For device memory: another rank has held the lock for longer than PYNCCLX_TIMEOUT.
+            For device memory, if another rank has held the lock for longer than PYNCCLX_TIMEOUT.
         """
         begin = functools.partial(super().Lock, rank, lock_type, assertion)
         self._lock(begin, super().Unlock, rank, shared=lock_type == MPI.LOCK_SHARED, assertion=assertion)
@@ -122,10 +123,10 @@ class Epochs(Accesses):
     def _lock(
         self, begin: Callable[[], None], end: Callable[..., None], *rank: int, shared: bool, assertion: int
     ) -> None:
-        """Begin an epoch with a rank, or with all; keep no lock if a step raises.
+        """Begin an epoch with one or all ranks; release all locks if a step raises.
 
-        Waits for the locks here are bounded, waits for MPI's own are not. So MPI is asked for a lock only when no other
-        rank holds it.
+        Waits for this library's locks are bounded, waits for MPI's own are not. So MPI's lock is requested only while
+        this rank holds the library's, when no other rank holds MPI's.
         """
         with ExitStack() as undo:
             if self._locks is not None and not assertion & MPI.MODE_NOCHECK:
@@ -137,14 +138,14 @@ class Epochs(Accesses):
             begin()
             undo.callback(end, *rank)
             if self._reach is not None and self._reach.in_use:
-                for each in self._ranks(*rank):  # MPI may put a lock off until the first access
+                for each in self._ranks(*rank):  # MPI may defer a lock until the first access
                     self._access(each, self._words[each] if isinstance(self._reach, Attached) else 0)
             self._hold_own(*rank)
             self._take(*rank)
             undo.pop_all()
 
     def _unlock(self, end: Callable[..., None], *rank: int) -> None:
-        """End an epoch with a rank, or with all, and release its locks."""
+        """End an epoch with one or all ranks, and release its locks."""
 
         def unlock(*rank: int) -> None:
             end(*rank)
@@ -164,13 +165,13 @@ class Epochs(Accesses):
     def _ranks(self, *rank: int) -> Iterable[int]:
         """Return the rank of a call, or all ranks if the call names none.
 
-        Return nothing for PROC_NULL, and for a rank that MPI will refuse.
+        Return nothing for PROC_NULL, and for a rank that MPI will reject.
         """
         size = self._comm.size
         return [each for each in rank if 0 <= each < size] if rank else range(size)
 
     def _check(self) -> None:
-        """Raise if the ranks of a window of device memory cannot go on together."""
+        """Raise if a window of device memory is unusable because a rank has failed."""
         if self._reach is not None and self._reach.in_use:
             self._reach.team.errors.check()
 
@@ -200,7 +201,7 @@ class Epochs(Accesses):
 
     @recorded
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
-        """Expose this rank's memory, as now on the device, to a group. As mpi4py's Post."""
+        """Expose this rank's memory to a group, after its stores. As mpi4py's Post."""
         self._wait_for_device()
         if not assertion & MPI.MODE_NOSTORE:
             self._give()
@@ -212,10 +213,10 @@ class Epochs(Accesses):
         super().Start(group, self._checked(assertion))
 
     def _checked(self, assertion: int) -> int:
-        """Return an assertion without MODE_NOCHECK if MPI has a window of its own.
+        """Remove MODE_NOCHECK from an assertion if MPI has its own window.
 
-        Without that check Open MPI (5.0) adds the ranks that complete an epoch to those of the epoch before, and `Wait`
-        never ends.
+        With MODE_NOCHECK, Open MPI (5.0) adds the ranks that complete an epoch to those of the previous epoch, and
+        `Wait` never returns.
         """
         return assertion if self._reach is None else assertion & ~MPI.MODE_NOCHECK
 
@@ -254,10 +255,10 @@ class Epochs(Accesses):
         self._take()
 
     def _complete_by(self, call: Callable[..., None], *rank: int, before: Callable[[], None] = lambda: None) -> None:
-        """Complete operations with a rank, or with all, by a call to MPI.
+        """Complete operations with one or all ranks, by a call to MPI.
 
-        The call is made even after an error of the device, since other ranks may wait for it in MPI. After the failure
-        of a rank it is not made, since MPI might wait for that rank.
+        MPI is called even after an error of the device, because other ranks may wait for the call. It is not called
+        after the failure of a rank, because MPI might wait for that rank.
         """
 
         def complete() -> None:

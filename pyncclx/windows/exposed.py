@@ -1,4 +1,4 @@
-"""The memory of a window: exposed when it was made, or attached to it later."""
+"""The memory of a window: exposed when the window is created, or attached later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..arrays.vectors import integer
 from ..errors import MPIError, NotSupported
 from ..memory.mapped import Window
 from ..staging.copies import PublicCopy
-from ..system.bounded import BoundedCache
+from ..system.process import BoundedCache
 from ..team.base import Base
 from ..team.state import state_of
 from ..team.team import Team
@@ -45,16 +45,16 @@ class Exposed(Reach):
         self.signals.close()
 
     def holds(self, rank: int, target: object) -> bool:
-        """Return True: all targets are device memory."""
+        """Return True, because all targets are device memory."""
         return True
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """Return the address of bytes `disp` units from the beginning of a rank's memory.
+        """Return the address, in this process, of bytes in a rank's memory.
 
         Raises
         ------
         MPI.Exception
-            The displacement is negative (ERR_DISP), or the bytes are not all in that memory (ERR_RMA_RANGE).
+            If the displacement is negative (ERR_DISP), or if not all bytes are in that memory (ERR_RMA_RANGE).
         """
         place = self.places[rank]
         begin = disp * place.disp_unit
@@ -75,13 +75,13 @@ class Exposed(Reach):
 
 
 class Attached(Reach):
-    """The arrays of `comm.Alloc` in a dynamic window, named by owners' addresses.
+    """The arrays of `comm.Alloc` in a dynamic window, by their owners' addresses.
 
-    All ranks have mapped them, so attaching one needs no communication. MPI handles other attached memory.
+    All ranks have mapped these arrays, so attaching one needs no communication. MPI handles other attached memory.
     """
 
     def __init__(self, comm: Base) -> None:
-        # The state outlasts the communicator.
+        # The state outlives the communicator.
         self._state = state_of(comm)
         self._used = {}
         # Attached arrays by address, kept alive.
@@ -127,12 +127,12 @@ class Attached(Reach):
         return self._window_of(integer(rank), parse("Win", target).disp) is not None
 
     def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """Return the address here of bytes whose address at the target is `disp`.
+        """Return the address, in this process, of bytes at `disp` in the target's process.
 
         Raises
         ------
         MPI.Exception
-            Of class ERR_RMA_RANGE: the bytes are not all in one array.
+            Class ERR_RMA_RANGE, if not all bytes are in one array.
         """
         window = self._window_of(rank, disp)
         if window is None or disp + nbytes > window.addresses[rank] + window.sizes[rank]:
@@ -147,7 +147,7 @@ class Attached(Reach):
         return None
 
     def _address_of(self, memory: Any) -> int | None:
-        """Return the address of an array, if it is in one of this rank's windows."""
+        """Return the address of an array if it is in one of this rank's windows."""
         windows = self.windows
         if not windows or where(memory) != "device":
             return None
@@ -156,7 +156,7 @@ class Attached(Reach):
 
 
 def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
-    """Return where a rank's device array lies, or "elsewhere" if it is in no window.
+    """Return the place of this rank's device array; "elsewhere" if it is in no window.
 
     Return None for host memory, which MPI handles.
 
@@ -169,15 +169,15 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
     """
     if where(memory) != "device":
         return None
-    # The team is not made here, since other ranks may have no device memory.
+    # The team is not created here, because other ranks may have no device memory.
     team = state_of(comm).team if isinstance(comm, Base) else None
     if team is not None and team.windows:
         buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
         window = team.windows.at(buffer.address)
-        # Windows without owner may be freed.
+        # A window without an owner may be freed at any time.
         if window is not None and window.owner is not None:
             unit = checked_unit("Win.Create", disp_unit)
-            # All ranks get an error that is raised here.
+            # All ranks raise an error that is raised here.
             team.errors.check()
             return Place(window.number, buffer.address - window.memory.address, buffer.nbytes, unit)
     # On the host device, all arrays are in host memory.
@@ -185,9 +185,9 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
 
 
 def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list[Place]:
-    """Return the places of all ranks.
+    """Return the places of all ranks, if all are from `comm.Alloc`.
 
-    Raise NotSupported if some rank has none, or the ranks are on several nodes.
+    Raise NotSupported if some rank has no place, or if the ranks are on several nodes.
     """
     if node_count > 1:
         raise NotSupported(
@@ -223,7 +223,7 @@ def checked_unit(operation: str, disp_unit: Any) -> int:
 def public_copies(comm: MPI.Intracomm, memory: Any, disp_unit: Any) -> tuple[PublicCopy, ...]:
     """Return the public copy of a rank's device array.
 
-    The result is empty for host memory, which MPI exposes itself.
+    The result is empty for host memory, which MPI exposes directly.
 
     Raises
     ------

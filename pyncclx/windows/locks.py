@@ -1,7 +1,7 @@
-"""Locks of a window's ranks, with bounded waits; Linux releases a dead process's.
+"""Locks of a window's ranks, with bounded waits; Linux unlocks a dead process's.
 
-A rank takes MPI's own lock while it holds this one, so that no other rank holds MPI's: MPI waits for ever for a lock
-that a dead rank held.
+A rank acquires MPI's own lock only while it holds this lock, so that it never waits for MPI's. MPI would wait forever
+for a lock of a dead rank.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import mpi_bootstrap
 from mpi_bootstrap import waiting
 
 from ..errors import PeerTimeout
+from ..failures import attribution
 from ..recording.failures import noted
-from ..recovery import blame
 from ..system import settings
 
 _SHORTEST_S, _LONGEST_S = 20e-6, 2e-3  # seconds between two polls
@@ -28,10 +28,10 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, p
 
 
 class Locks:
-    """Locks in a memory file that all ranks of a node have open. Collective to make.
+    """Locks in a memory file that all ranks of a node open. Creation is collective.
 
     The lock of rank r is byte r. Byte ``size + r`` is its gate, which a rank holds while it waits for the lock; later
-    ranks wait for the gate. Without it, overlapping shared locks could keep an exclusive one out for ever.
+    ranks wait for the gate. Without the gate, overlapping shared locks could keep an exclusive one waiting forever.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -50,22 +50,22 @@ class Locks:
     def acquire(self, rank: int, *, shared: bool, check: Callable[[], None]) -> bool:
         """Wait for a rank's lock.
 
-        Return False if this rank has it already, or another thread waits for it.
+        Return False if this rank already has it, or another thread is waiting for it.
 
         Parameters
         ----------
         rank : int
         shared : bool
-            Whether other ranks may hold the lock, too.
+            Whether other ranks may hold the lock at the same time.
         check : callable
-            Raises if the ranks cannot go on together; called while waiting.
+            Called while waiting; raises if the wait is hopeless.
 
         Raises
         ------
         PeerTimeout
-            Other ranks have held it for longer than PYNCCLX_TIMEOUT.
+            If other ranks have held it for longer than PYNCCLX_TIMEOUT.
         """
-        # Another thread of this rank may ask for the lock, too.
+        # Another thread of this rank may request the lock too.
         with self._claiming:
             if rank in self._held:
                 return False
@@ -88,24 +88,24 @@ class Locks:
             self._unlock(gate)
         # Linux may have released the lock because its holder has died.
         if has_waited:
-            blame.look_now()
+            attribution.look_now()
             check()
 
     def release(self, rank: int) -> None:
         """Release a rank's lock, if this rank has it."""
-        # A thread that asks for the lock now gets it after the release, or not at all.
+        # A thread that requests the lock now acquires it after the release, or not at all.
         with self._claiming:
             self._unlock(rank)
             self._held.discard(rank)
 
     def _wait(self, byte: int, kind: int, deadline: float, check: Callable[[], None]) -> bool:
-        """Wait for one byte; return whether another rank had it."""
+        """Wait for one byte's lock; return whether another rank had it."""
         pause = _SHORTEST_S
         while not self._try(kind, byte):
             check()
             if time.monotonic() > deadline:
                 raise noted(self._late(byte % self._size))
-            # The holder may need progress of this rank's MPI.
+            # The holder may need progress of MPI on this rank.
             waiting.let_go_on()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
@@ -122,14 +122,14 @@ class Locks:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, byte)
 
     def _late(self, rank: int) -> PeerTimeout:
-        """Return the error that names the holder of the lock, or else of its gate."""
+        """Return the error that names the holder of the lock or of its gate."""
         pid = self._holder(rank) or self._holder(self._size + rank)
         error = PeerTimeout(f"Lock of rank {rank}", 0, self._rank, self._ranks.get(pid, -1), 0, 0)
         error.detail = f"process {pid} holds the lock"
         return error
 
     def _holder(self, byte: int) -> int:
-        """Return the process that holds a byte; 0 if no other process does."""
+        """Return the process that has locked a byte; 0 if no other process has."""
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
         kind, *_, pid = _LOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, asked))
         return 0 if kind == fcntl.F_UNLCK else int(pid)

@@ -19,7 +19,7 @@ class Operations(Copies):
 
     @on_device
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
-        """Reduce an array into a rank's memory, each element atomically.
+        """Accumulate an array into a rank's memory, each element atomically.
 
         As mpi4py's Accumulate.
 
@@ -33,13 +33,13 @@ class Operations(Copies):
         Raises
         ------
         TypeError
-            `op` is no operator, or the elements are text, dates or records.
+            If `op` is no operator, or the elements are text, dates or records.
         MPI.Exception
-            `op` is not defined on the elements, made by the program, or MPI.NO_OP, which takes a result (class ERR_OP).
-            Origin and target differ in datatype (ERR_ARG). Others as for `Put`.
+            Class ERR_OP, if `op` is not defined on the elements, was created by the program, or is MPI.NO_OP, which
+            needs a result. Class ERR_ARG, if origin and target differ in datatype. Others as for `Put`.
         NotSupported
-            The elements cannot change atomically: they are longer, not aligned, or in memory of a GPU that NVLink does
-            not connect. Others as for `Put`.
+            If the elements cannot be updated atomically: they are longer than 8 bytes, not aligned, or on a GPU that
+            NVLink does not connect. Others as for `Put`.
         """
         self._change("Accumulate", op, {"origin": origin}, target_rank, target)
 
@@ -50,7 +50,8 @@ class Operations(Copies):
         """Copy a rank's elements into `result`, then accumulate `origin` into them.
 
         As mpi4py's Get_accumulate. Parameters are those of `Accumulate`, and an array `result` of origin's datatype and
-        length. MPI.NO_OP changes nothing and ignores `origin`. Raises ValueError if origin and result differ.
+        length. MPI.NO_OP changes nothing and ignores `origin`. Raises ValueError if origin and result differ in
+        datatype or length.
         """
         self._change("Get_accumulate", op, {"origin": origin, "result": result}, target_rank, target)
 

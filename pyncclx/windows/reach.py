@@ -1,4 +1,4 @@
-"""Memory of a window on all ranks, as it is mapped in this process."""
+"""The memory of a window on all ranks, as mapped in this process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..arrays.vectors import integer
 from ..backends import Device
-from ..errors import MPIError
-from ..system.bounded import BoundedCache
+from ..errors import MPIError, out_of_range
+from ..system.process import BoundedCache
 from ..team.plans import Producer
 from ..team.streams import stream_for, wait_for_program
 from ..team.team import Team
@@ -23,7 +23,7 @@ from ..team.team import Team
 
 @dataclass(slots=True)
 class TargetSpec:
-    """Parsed target argument of an operation, with defaults for parts left out."""
+    """Parsed target argument of an operation, with defaults for omitted parts."""
 
     disp: int = 0
     count: int | None = None
@@ -48,13 +48,13 @@ class Reach:
     ----------
     team : Team
     copies : BoundedCache or None
-        Cached copies by the keys of their arguments; None for dynamic windows, whose memory may change.
+        Cached copies, by the keys of their arguments; None for dynamic windows, whose memory may change.
     """
 
     team: Team
     copies: BoundedCache[Hashable, Any] | None = None
     _used: dict[int, Any]  # streams of operations since the last `synchronize`
-    _changing: tuple[Any, ...] = ()  # stream of the last atomic change since then
+    _changing: tuple[Any, ...] = ()  # stream of the last atomic operation since then
 
     def stream_for(self, buffers: Sequence[Buffer | Producer], of_current: bool | None = None) -> Any:
         """Return the stream for an operation, ordered after the producers of its buffers."""
@@ -65,7 +65,7 @@ class Reach:
         return stream
 
     def stream_for_change(self, *buffers: Buffer) -> Any:
-        """Return the stream for an atomic operation, ordered after the last such one.
+        """Return the stream for an atomic operation, ordered after the previous one.
 
         MPI orders the atomic operations of one rank.
         """
@@ -115,7 +115,8 @@ class Reach:
         """Return a rank as an integer; raise MPI.Exception (ERR_RANK) if it is invalid."""
         rank = integer(rank)
         if not 0 <= rank < self.team.size:
-            raise MPIError(MPI.ERR_RANK, f"{operation}: target_rank is {rank}; ranks are 0 to {self.team.size - 1}")
+            text = f"{operation}: target_rank is {rank}; ranks are 0 to {self.team.size - 1}"
+            raise out_of_range(MPI.ERR_RANK, rank, text)
         return rank
 
     def find(self, operation: str, rank: int, target: TargetSpec, origin: Buffer) -> Target:
@@ -124,10 +125,10 @@ class Reach:
         Raises
         ------
         MPI.Exception
-            There is no such rank (ERR_RANK), count is negative (ERR_COUNT), the elements are not as long as origin's
-            (ERR_TRUNCATE), or not all in the rank's memory (ERR_DISP, ERR_RMA_RANGE).
+            If there is no such rank (ERR_RANK), count is negative (ERR_COUNT), the elements are not as long as origin's
+            (ERR_TRUNCATE), or not all of them are in the rank's memory (ERR_DISP, ERR_RMA_RANGE).
         NotSupported
-            A derived datatype.
+            If the datatype is derived.
         """
         datatype = origin.datatype if target.datatype is None else datatypes.of(target.datatype)
         count = origin.nbytes // datatype.itemsize if target.count is None else target.count
@@ -144,12 +145,12 @@ class Reach:
 def parse(operation: str, target: Any) -> TargetSpec:
     """Parse a target argument: None, disp, or a list of disp, count, datatype.
 
-    A list may leave out the last ones.
+    A list may omit the last items.
 
     Raises
     ------
     TypeError, ValueError
-        Like mpi4py: disp or count in a list is no integer; `target` is none of these, or a longer list.
+        If disp or count in a list is no integer, or if `target` has another form, as in mpi4py.
     """
     expecting = f"{operation}: target is {target!r}; expecting None, disp, or (disp, count, datatype)"
     if target is None:

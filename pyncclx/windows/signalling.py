@@ -1,4 +1,4 @@
-"""Copies followed by a signal that the target's stream waits for, not the host."""
+"""Copies followed by a signal, for which the target's stream waits, not its host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reach import parse
 
 
 class Signalling(Accesses):
-    """The methods of `pyncclx.Win` that send signals and wait for them; not in MPI."""
+    """The methods of `pyncclx.Win` for signals, which are not in MPI."""
 
     def Put_signal(self, origin: Any, target_rank: int, target: Any = None, signal: int = 0) -> None:
         """Copy an array into a rank's memory, then increment one of its signals.
@@ -27,11 +27,11 @@ class Signalling(Accesses):
         ----------
         origin : device array or buffer specification
         target_rank : int
-            MPI.PROC_NULL: nothing is done.
+            For MPI.PROC_NULL, the call does nothing.
         target : int or list, optional
             As for `Put`.
         signal : int
-            From 0 to 63; each rank has signals of its own.
+            From 0 to 63; each rank has its own signals.
 
         Raises
         ------
@@ -40,7 +40,7 @@ class Signalling(Accesses):
         TypeError, BufferError, MPI.Exception
             As for `Put`.
         NotSupported
-            The window was not made of device memory, or nothing is atomic in a peer's.
+            If the window was not made of device memory, or if the GPUs have no peer atomics.
 
         Examples
         --------
@@ -69,30 +69,30 @@ class Signalling(Accesses):
     def Wait_signal(self, signal: int = 0, count: int = 1) -> None:
         """Make the current stream wait until a signal has arrived `count` more times.
 
-        Signals that earlier calls waited for do not count. Later work on the stream sees the data that was put with the
-        signals. The host does not wait. After `PYNCCLX_TIMEOUT` the stream goes on, and the next operation of the
-        communicator, or of the window, raises `PeerTimeout`.
+        Signals that earlier calls waited for do not count. Subsequent work on the stream sees the data that was put
+        with the signals. The host does not wait. After `PYNCCLX_TIMEOUT` the stream continues, and the next operation
+        of the communicator or window raises `PeerTimeout`.
 
         Parameters
         ----------
         signal : int
             From 0 to 63.
         count : int
-            0: the call waits for nothing.
+            With 0, the call waits for no signal.
 
         Raises
         ------
         ValueError
-            There is no such signal, or `count` is negative.
+            If there is no such signal, or `count` is negative.
         NotSupported
             The window was not made of device memory.
 
         Notes
         -----
-        CUDA loads no module while the process has work on the GPU, on any stream; a wait for a signal is such work. So
-        load all kernels that the signal depends on before: run the program's own kernels once, and `Accumulate`,
-        `Get_accumulate`, `Fetch_and_op` and collectives once with the same types and operators. `Put`, `Get` and
-        `Put_signal` are loaded when a window is made.
+        CUDA loads no module while the process has work on any stream of the GPU, and a wait for a signal is such work.
+        So load all kernels that the signal depends on beforehand. Run the program's own kernels once, and `Accumulate`,
+        `Get_accumulate`, `Fetch_and_op` and collectives once with the same types and operators. The kernels of `Put`,
+        `Get` and `Put_signal` are loaded when a window is created.
 
         Examples
         --------

@@ -21,9 +21,9 @@ from ..team.team import Team
 
 COUNT = 64  # signals of each rank in a window
 _FILE = "windows/signals.cu"
-# The signal's kernel, of one block, moves data up to the first limit. A copy engine moves data from the second on: it
-# begins late, but is faster. Times with these limits: examples/benchmarks/results/h200-x2-put-signal.json (2 H200,
-# 2026-11-21). Times with other limits are not kept.
+# Up to the first limit, the signal's kernel, of one block, moves the data. From the second limit on, a copy engine
+# moves it, which starts later but is faster. Times with these limits:
+# examples/benchmarks/results/h200-x2-put-signal.json (2 H200, 2026-11-21). Times with other limits were not stored.
 _BLOCK_NBYTES = 32 << 10
 _COPY_ENGINE_NBYTES = 16 << 20
 _WORD_NBYTES = 8  # bytes of a signal
@@ -45,7 +45,7 @@ class PutSignalArgs(CStruct):
     word: U64  # address of the signal
     origin: U64  # address
     target: U64  # address
-    nbytes: U64  # 0: an earlier copy moves the data
+    nbytes: U64  # 0 if an earlier copy moves the data
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class WaitSignalArgs(CStruct):
 
 
 class Signals:
-    """The signals of one window. Collective to make.
+    """The signals of one window. Creation is collective.
 
-    All ranks load the kernels before one of them waits.
+    All ranks load the kernels before any rank waits.
     """
 
     def __init__(self, comm: MPI.Intracomm, team: Team) -> None:
@@ -111,7 +111,7 @@ class Signals:
         self.device.launch(self._wait, 1, 1, arguments.pack(), self._stream(), early=True)
 
     def _stream(self, *buffers: Buffer) -> Any:
-        """Return the stream to launch on, and note that `Free` must wait for it."""
+        """Return the stream to launch on; `Free` will wait for it."""
         stream = stream_for(self.device, buffers, Enqueuing(self._of.caller))
         self._of.order.note(stream)
         return stream

@@ -31,7 +31,7 @@ class Views(Epochs):
         Raises
         ------
         NotSupported
-            A device array that peers have not mapped: not from `comm.Alloc`, or over several nodes.
+            If peers have not mapped the device array: it is not from `comm.Alloc`, or the ranks are on several nodes.
         """
         if isinstance(self._reach, Attached) and self._reach.attach(memory):
             return
@@ -56,7 +56,7 @@ class Views(Epochs):
         Parameters
         ----------
         rank : int
-            MPI.PROC_NULL names the first rank that has memory.
+            MPI.PROC_NULL stands for the first rank that has memory.
 
         Returns
         -------
@@ -67,7 +67,7 @@ class Views(Epochs):
         Raises
         ------
         MPI.Exception
-            Of class ERR_RANK: there is no such rank.
+            Class ERR_RANK, if there is no such rank.
         """
         if not isinstance(self._reach, Exposed):
             return super().Shared_query(rank)
@@ -80,7 +80,8 @@ class Views(Epochs):
     def remote(self, rank: int) -> Any:
         """Return a rank's memory as a device array of bytes.
 
-        Kernels load and store over the link. The window's epochs order such accesses, or the program does.
+        Kernels that use the array load and store over the link. Order these accesses by the window's epochs, or in the
+        program.
 
         Parameters
         ----------
@@ -94,9 +95,9 @@ class Views(Epochs):
         Raises
         ------
         MPI.Exception
-            Of class ERR_RANK: there is no such rank.
+            Class ERR_RANK, if there is no such rank.
         NotSupported
-            The window was not made of device memory, or it is dynamic.
+            If the window was not made of device memory, or is dynamic.
 
         Examples
         --------
@@ -122,7 +123,7 @@ class Views(Epochs):
     def Get_attr(self, keyval: int) -> Any:
         """Return an attribute. As mpi4py's Get_attr.
 
-        Base, size and unit are those of the device memory, if the window has any.
+        If the window has device memory, base, size and unit are those of the device memory.
         """
         if self._copies is not None and keyval == MPI.WIN_MODEL:
             return MPI.WIN_SEPARATE
@@ -149,5 +150,5 @@ class Views(Epochs):
 
     @property
     def model(self) -> int:  # type: ignore[override]
-        """Memory model: unified, or separate where MPI exposes copies."""
+        """Memory model: unified, or separate if MPI exposes copies."""
         return cast(int, self.Get_attr(MPI.WIN_MODEL))

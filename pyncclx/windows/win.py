@@ -1,8 +1,8 @@
 """MPI's one-sided communication for device arrays, by accesses over NVLink.
 
-Locks and epochs are those of an MPI window beneath, of one word in each rank's host memory. Before each call that ends
-an epoch, the host waits for the device, so that operations are complete when peers go on. Device arrays that peers
-have not mapped, such as those of other nodes, have copies in host memory instead (`Accesses._copies`).
+Locks and epochs are those of an underlying MPI window, with one word in each rank's host memory. Before each call that
+ends an epoch, the host waits for the device, so that operations are complete when peers continue. Device arrays that
+peers have not mapped, such as those of other nodes, have copies in host memory instead (`Accesses._copies`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # info key of Allocate, and it
 class Win(StandIn, Handled, Operations, Signalling, Views):
     """An `mpi4py.MPI.Win` that may also be made of device arrays.
 
-    A window of host memory behaves as mpi4py's. For a window of device memory, from `comm.Alloc`, origins, results and
-    arrays to compare with are device arrays, and datatypes are plain ones. Operations are enqueued on the current
-    stream, and read and write this rank's arrays in its order. They are complete, here and at the target, when the
-    epoch ends or after `Flush`, as in MPI.
+    A window of host memory behaves as in mpi4py. With a window of device memory, from `comm.Alloc`, all array arguments
+    are device arrays, and datatypes are predefined ones. Operations are enqueued on the current stream, and access this
+    rank's arrays in stream order. They are complete, here and at the target, when the epoch ends or after `Flush`, as
+    in MPI.
 
     Examples
     --------
@@ -87,18 +87,18 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         Raises
         ------
         TypeError, MPI.Exception
-            On all ranks, for device memory: some rank's disp_unit is no integer, or not positive (ERR_DISP).
+            For device memory, on all ranks, if some rank's disp_unit is no integer, or not positive (ERR_DISP).
         NotSupported
-            On all ranks, if the communicator does not stage: some rank's memory is a device array, but not every rank's
-            is from `comm.Alloc`, or the ranks are on several nodes.
+            On all ranks, if the communicator does not stage and some rank's memory is a device array, but not every
+            rank's is from `comm.Alloc`, or the ranks are on several nodes.
 
         Notes
         -----
         If the communicator stages (`pyncclx.MPI`), such arrays have copies in host memory that MPI exposes. The window
-        then has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` is MPI.WIN_SEPARATE. The array has other ranks'
-        changes after this rank's `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or `Free`. Others get this
-        rank's changes after its `Fence`, `Post`, `Sync`, `Unlock` of itself or `Unlock_all`. Each of these calls reads
-        the whole memory.
+        then has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` is MPI.WIN_SEPARATE. The array contains other
+        ranks' changes after this rank's `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or `Free`. Others see
+        this rank's changes after its `Fence`, `Post`, `Sync`, `Unlock` of itself or `Unlock_all`. Each of these calls
+        reads the whole memory.
         """
         if not isinstance(comm, Base):
             if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
@@ -124,7 +124,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
 
     @classmethod
     def _with_copies(cls, memory: Any, disp_unit: int, info: MPI.Info, comm: MPI.Intracomm) -> Win:
-        """Make a window whose device arrays have copies in host memory that MPI exposes.
+        """Create a window whose device arrays have copies in host memory that MPI exposes.
 
         Collective. Used if peers have not mapped the arrays.
         """
@@ -147,7 +147,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
             As for `Create`.
         info : MPI.Info
             With "pyncclx_memory" = "device" the memory is on the device; `remote` and `tomemory` return it as arrays.
-            `Free` of the communicator frees the memory, too, so free the window first.
+            Free the window before the communicator, whose `Free` frees the memory.
 
         Returns
         -------
@@ -156,10 +156,10 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         Raises
         ------
         TypeError, MPI.Exception
-            On all ranks, for device memory: some rank's size is no integer or negative (ERR_SIZE), or its disp_unit
-            not positive (ERR_DISP).
+            For device memory, on all ranks, if some rank's size is no integer or negative (ERR_SIZE), or its disp_unit
+            is not positive (ERR_DISP).
         NotSupported
-            Device memory with a communicator that is not pyncclx's.
+            If device memory is requested with a communicator that is not pyncclx's.
 
         Examples
         --------
@@ -176,7 +176,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         if not isinstance(comm, Base):
             raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
         nbytes, unit = mpi_bootstrap.agree(comm, lambda: (checked_size(size), checked_unit("Win.Allocate", disp_unit)))
-        # The array lies in a window even if it is empty.
+        # The array must be in a window even if it is empty.
         memory = comm.Alloc(max(nbytes, 1), "u1")[:nbytes]
         return cls.Create(memory, unit, info, comm)
 
@@ -200,7 +200,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
 
     @classmethod
     def Create_dynamic(cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF) -> Win:
-        """Make a window to which ranks attach memory. Collective.
+        """Create a window to which ranks attach memory. Collective.
 
         As mpi4py's Create_dynamic. Displacements are addresses at the target (`MPI.Get_address`, or CuPy's
         ``array.data.ptr``).
@@ -239,7 +239,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
     def Free(self) -> None:
         """Free the window, but not its arrays. Collective. As mpi4py's Free.
 
-        Errors that the device has recorded are raised after the release. If some rank will never call it, this rank
+        Errors that the device has recorded are raised after the release. If some rank will never call this, this rank
         still releases its own part.
         """
         errors: list[Exception] = []
@@ -248,12 +248,12 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
-                    # All ranks have called Free and ended their epochs. A rank that comes after the others timed out
+                    # All ranks have called Free and ended their epochs. A rank that arrives after the others timed out
                     # completes the first rendezvous and fails in the second one, not in MPI.
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._take, errors))
                 self._comm.Free()
         except (RankFailed, Revoked, RanksMissing):
-            # MPI would wait for all ranks, so its window stays, a word on each rank.
+            # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
             self._close()
         else:
             self._close()
@@ -275,7 +275,7 @@ _Made = TypeVar("_Made", bound=Win)
 
 
 def _try(step: Callable[[], None], errors: list[Exception]) -> None:
-    """Run a step that may fail on this rank alone; collect its error for later."""
+    """Run a step that may fail on this rank only; collect its error for later."""
     try:
         step()
     except Exception as error:

@@ -20,7 +20,7 @@ _PROGRAM = Path(__file__).with_name("background.py")
 
 
 def compile_ahead(file: str, instantiations: Sequence[str], architecture: str) -> None:
-    """Request kernels of a file from the background process, once for equal requests.
+    """Request kernels from the background process; repeated requests are ignored.
 
     The kernels are compiled by `nvrtc.compile_beside`.
     """

@@ -1,11 +1,11 @@
-"""Program that compiles kernels in the background, with NVRTC, for its parent.
+"""Program that compiles kernels with NVRTC in the background for its parent.
 
 `ahead.py` runs it as ``python background.py NICENESS``. Standard input has lines of JSON: first `sys.path`, then one
-request a line: a file, kernels of it and an architecture. The program ends when standard input ends, which also
-happens when the parent dies, and when it has been idle for `IDLE_S` seconds.
+request a line: a file, kernels of it and an architecture. The program ends when standard input ends, which also happens
+when the parent dies. It also ends when it has been idle for `IDLE_S` seconds.
 
-No process waits for it. It runs when processors are idle, and locks no file of the cache while it compiles. Of several
-such programs with the same cache, one compiles at a time.
+No process waits for it. It runs when processors are idle, and locks no file of the cache while it compiles. If several
+such programs use one cache, one of them compiles at a time.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ def read_requests() -> None:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Hold the lock under which one background program compiles for a cache.
+    """Hold the lock that lets one background program at a time compile for a cache.
 
-    Entering the context sleeps until no other one holds it. On a file system without locks there is no wait.
+    Entering the context sleeps until no other program holds the lock. On a file system without locks it does not wait.
     """
     folder = importlib.import_module("pyncclx.system.cache_folders").cache_directory()
     descriptor = os.open(folder, os.O_RDONLY)
@@ -48,7 +48,7 @@ def alone() -> Iterator[None]:
 
 
 def compile_kernels(file: str, names: list[str], architecture: str) -> bool:
-    """Compile kernels unless they are cached; return whether they are cached now."""
+    """Compile kernels that are not cached; return whether all are cached now."""
     with alone():
         # This process is no rank and must not initialize MPI.
         importlib.import_module("mpi4py").rc.initialize = False

@@ -46,7 +46,7 @@ class Entry(NamedTuple):
 
 
 def file_name(stem: str, key: object, suffix: str) -> str:
-    """Return a file name for a key; its `repr` has all that decides the content."""
+    """Return a file name for a key whose `repr` contains all that decides the content."""
     return f"{stem}-{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}{suffix}"
 
 
@@ -56,7 +56,7 @@ def read_or_make(name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def keep_beside(name: str, content: bytes) -> bool:
-    """Write a file for `read_or_make` without a lock; return whether there is room.
+    """Write a file for `read_or_make` without a lock; return whether it was written.
 
     Another process may be making the same file.
     """
@@ -66,7 +66,7 @@ def keep_beside(name: str, content: bytes) -> bool:
 def _compressed(content: bytes) -> bytes:
     """Compress content for the cache.
 
-    Code built for other machines is copied around, so it is compressed by lzma: a third smaller, but slower.
+    Code built for other machines is copied to them, so it is compressed by lzma, which is slower but a third smaller.
     """
     return lzma.compress(content) if lzma is not None and cache_folders.is_for_others() else zlib.compress(content, 9)
 
@@ -176,10 +176,10 @@ def _place() -> str:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Make other processes wait until the caller has made a file."""
+    """Lock a file's name, so that other processes wait until the caller has made it."""
     path = cache_folders.cache_directory() / f".{name}.lock"
     with contextlib.ExitStack() as stack:
-        # Without locks or without room, every process makes the file, and the last one stays.
+        # Without locks or disk space, every process makes the file, and the last one stays.
         with contextlib.suppress(OSError):
             file = stack.enter_context(open(path, "w"))
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -31,7 +31,7 @@ _FULL = os.strerror(errno.ENOSPC)
 def compile_cached(source: Path, instantiations: Sequence[str], within: Sequence[str] = ()) -> Path:
     """Return the path of a library with these kernels; compile it unless it is cached.
 
-    A cached library with all kernels of `within` serves as well.
+    A cached library that contains all kernels of `within` is returned too, instead of compiling.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def compiler() -> tuple[str, str]:
 
 
 def _file_name(source: Path, instantiations: Sequence[str]) -> str:
-    """Return the name of a library in the cache, from a digest of all that decides it."""
+    """Return a library's name in the cache, with a digest of everything it depends on."""
     sources = paths.sources_digest(str(source)), paths.sources_digest("protocol/signal.cuh")
     key = (*sources, source.name, FLAGS, compiler()[1], platform.machine(), tuple(instantiations))
     return cache.file_name(source.stem, key, ".so")
@@ -91,7 +91,7 @@ def _compile(source: Path, instantiations: Sequence[str]) -> bytes:
 
 
 def _run(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Run a compiler that ends with this process; return its exit code and messages.
+    """Run a compiler; kill it if this process dies. Return exit code and messages.
 
     Its temporary files are in `folder`.
     """

@@ -2,8 +2,8 @@
 
 Compiler flags forbid flush to zero and fused multiply-add, so sums and products are bitwise those of NumPy and MPI.
 
-An architecture is a GPU's, "sm_90", or a virtual one, "compute_90". For a virtual one NVRTC makes PTX. The driver
-compiles PTX for this GPU, or any newer one, at load time.
+An architecture is a GPU's, "sm_90", or a virtual one, "compute_90". For a virtual one NVRTC makes PTX, which the driver
+compiles at load time for that architecture or a newer one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from cuda.bindings import nvjitlink, nvrtc
 from ...system import cache_folders
 from ...system.paths import CUDA_DIR, sources_digest
 from . import cache
-from .architectures import VIRTUAL, targets_of
 
 FLAGS = ("-std=c++17", "--fmad=false", "-default-device", f"-I{CUDA_DIR}")
+# Prefix of the name of an architecture whose code is PTX.
+VIRTUAL = "compute_"
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Binary:
 def compile_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
     """Return compiled kernels, from the cache on disk if possible.
 
-    Cached code for the first GPU of the same generation serves as well. For a GPU that NVRTC does not support yet,
-    PTX is compiled.
+    Cached code for the first GPU of the same generation is used too. For a GPU that NVRTC does not support yet, the
+    result is PTX.
     """
     target = target_of(file, instantiations, architecture, *options)
     make = partial(compile_kernels, file, instantiations, target, *options)
@@ -60,7 +61,7 @@ def compile_cached(file: str, instantiations: Sequence[str], architecture: str, 
 def compile_beside(
     file: str, instantiations: Sequence[str], architecture: str, writing: AbstractContextManager[object]
 ) -> bool:
-    """Compile kernels into the cache; no process waits. Return whether they are there.
+    """Compile kernels in the background; return whether they are in the cache.
 
     Parameters
     ----------
@@ -120,8 +121,9 @@ def _name(
 ) -> str:
     """Return the cache file's name for these sources, options and compilers.
 
-    Code built for other machines has a name with only CUDA's major version, since any driver of that version loads it.
-    Return that name while such code is being built, or if the cache has it; else one with the full versions.
+    Code built for other machines has a name with CUDA's major version only, because any driver of that version loads
+    it. Return that name while such code is being built, or if the cache has it. Otherwise return a name with the full
+    versions.
     """
     whole = (sources_digest(file), FLAGS[:-1], file, tuple(instantiations), architecture, *options)
     for_others = cache.file_name(Path(file).stem, (_version()[0], *whole), ".cubin")
@@ -199,8 +201,34 @@ def compile_kernels(file: str, instantiations: Sequence[str], architecture: str,
     return Binary(cubin, lowered, text)
 
 
+def targets_of(architecture: str, known: Sequence[int]) -> list[str]:
+    """Return the architectures whose code runs on a GPU, the best first.
+
+    A GPU runs code of its own architecture, code of the first architecture of its generation, and PTX of older ones.
+
+    Parameters
+    ----------
+    known : sequence of int
+        The architecture numbers that NVRTC supports, in ascending order.
+
+    Examples
+    --------
+    >>> targets_of("sm_89", (80, 89, 90))
+    ['sm_89', 'sm_80']
+    >>> targets_of("sm_130", (80, 89, 90))
+    ['compute_90', 'compute_89', 'compute_80']
+    """
+    number = int(architecture.rpartition("_")[2])
+    if number not in known and not architecture.startswith(VIRTUAL):
+        older = [f"{VIRTUAL}{each}" for each in reversed(known) if each < number]
+        if older:
+            return older
+    first = f"sm_{number // 10}0"
+    return [architecture] if architecture in (first, f"{VIRTUAL}{number}") else [architecture, first]
+
+
 def _output(program: Any, size: Any, get: Any) -> bytes:
-    # A bytearray, because Python shares bytes objects of length one.
+    # NVRTC writes to this memory. It is a bytearray because Python shares bytes objects of length one.
     data = bytearray(int(_checked(size(program))))
     _checked(get(program, data))
     return bytes(data)

@@ -1,4 +1,4 @@
-"""Program that runs a command, and kills it and its children if the parent dies.
+"""Program that runs a command and kills it with its children if the parent dies.
 
 It is run as ``python supervisor.py FOLDER COMMAND...``. When standard input ends, which also happens when the parent
 dies, it kills the command's process group and removes the folder. A compiler starts processes of its own, which a

@@ -1,7 +1,7 @@
 """The GPU as a device, by CuPy and the CUDA driver.
 
-CuPy has modules, streams and pinned memory; the driver shares memory and launches kernels. Each group of methods of
-`backends.device` has a file here.
+CuPy provides modules, streams and pinned memory; the driver shares memory and launches kernels. Each group of methods
+in `backends.device` has a file here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import cupy
 
-from ...system import own_gpu
+from ...system import driver
 from .exports import GpuExports
 from .kernels import GpuKernels
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Device(GpuExports, GpuKernels):
-    """The process's GPU (`system.own_gpu`).
+    """The process's GPU (`system.driver.chosen_gpu`).
 
     `pyncclx.backends.Device` documents the methods.
     """
@@ -37,7 +37,7 @@ def make_current(local_rank: int, local_size: int) -> int:
     count: int = cupy.cuda.runtime.getDeviceCount()
     ordinal = local_rank % count
     Device.assigned_processes = max(Device.assigned_processes, -(-local_size // count))
-    own_gpu.choose(ordinal)
+    driver.choose_gpu(ordinal)
     cupy.cuda.Device(ordinal).use()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.set_device(ordinal)

@@ -34,7 +34,7 @@ class Event:
         self._owner = cupy.cuda.Event(disable_timing=True)
         self.pointer = ctypes.c_void_p(self._owner.ptr)
         self._on = self._capture = 0  # stream and capture of the last record
-        self._then: Any = None  # the stream that waits for it already
+        self._then: Any = None  # the stream that already waits for the event
 
     @property
     def event(self) -> Any:
@@ -53,7 +53,7 @@ class Event:
             fail(status)
 
     def recorded(self, pointer: int) -> None:
-        """Store that a graph launched on the stream with this handle records the event."""
+        """Note that a graph launched on the stream with this handle records the event."""
         self._on, self._capture, self._then = pointer, 0, None
 
     def is_over(self) -> bool:
@@ -67,9 +67,9 @@ class Event:
         return bool(status == 0)
 
     def order(self, then: Any) -> None:
-        """Make `then` wait for the event; do nothing if the event is in another capture.
+        """Make `then` wait for the event, unless the event is in another capture.
 
-        `GpuStreams.order` gives the reason.
+        A captured stream cannot wait for work outside its capture, nor the other way round: see `GpuStreams.order`.
         """
         if then is self._then:
             return
@@ -79,11 +79,12 @@ class Event:
         if may_differ and (0 if pointer in NEVER_CAPTURED else capture_of(then)) == self._capture:
             if status := WAIT(POINTERS[pointer], self.pointer, 0):
                 fail(status)
-            # A stream that may be captured later would then be another one.
+            # A stream that is captured later would have to wait again, so only streams that cannot be captured are
+            # cached.
             self._then = then if pointer in NEVER_CAPTURED else None
 
     def order_eager(self, then: Any) -> None:
-        """Make `then` wait for the event; neither is in a capture. Cheaper than `order`."""
+        """Make `then` wait for the event, cheaper than `order`; neither is in a capture."""
         if status := WAIT(POINTERS[then.ptr], self.pointer, 0):
             fail(status)
 
@@ -99,7 +100,7 @@ class Repeated:
     Parameters
     ----------
     launcher
-        Function that launches one kernel, for a stream that is being captured.
+        Function that launches one kernel; used if the stream is being captured.
     steps
         The kernels and their parameters. After a kernel with an `Event`, the graph records that event.
     """
@@ -112,7 +113,7 @@ class Repeated:
         self._graph = Graph(own, self._begin.event, self.begun)
 
     def launch(self, stream: Any) -> None:
-        """Launch the kernels as one graph, or each one into the graph being captured."""
+        """Launch the kernels as one graph, or add them to the graph being captured."""
         if is_capturing(stream):
             self._launch_each(stream)
         else:
@@ -132,7 +133,7 @@ class Repeated:
         return True
 
     def _note(self, stream: Any) -> None:
-        """Store in the events that the graph just launched on this stream records them."""
+        """Note in the events that the graph just launched on this stream records them."""
         for event in self._events:
             event.recorded(stream.ptr)
 

@@ -8,6 +8,7 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
+from ...system.process import BoundedCache
 from ..handles import Exported
 from .driver import LIBRARY, beside_captures, checked, fail, handle_of
 from .memory import GpuMemory
@@ -15,7 +16,6 @@ from .shared_memory import LegacyPeerMemory
 
 _HAS_IPC_HANDLE = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE)
 _NUMBER = int(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID)
-_MOST_ALLOCATIONS = 1024  # entries of `Allocations`
 
 
 class GpuExports(GpuMemory):
@@ -47,7 +47,7 @@ class GpuExports(GpuMemory):
             return Temporary(cupy.cuda.alloc(nbytes))
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
-        """Copy between GPU or host addresses; then unpinned host memory can be reused."""
+        """Copy between GPU or host addresses; unpinned host memory is free on return."""
         if nbytes:
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
@@ -74,7 +74,8 @@ class Allocations:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int, int, bytes]] = {}  # base address, nbytes, CUDA IPC handle
+        # Base address, nbytes and CUDA IPC handle, by the number of the allocation.
+        self._known: BoundedCache[int, tuple[int, int, bytes]] = BoundedCache()
 
     def at(self, address: int) -> Exported | None:
         """Return the allocation at an address; None unless cudaMalloc allocated it."""
@@ -86,8 +87,6 @@ class Allocations:
 
     def _read(self, number: int, address: int) -> tuple[int, int, bytes]:
         base, nbytes = map(int, checked(driver.cuMemGetAddressRange(address)))
-        if len(self._known) >= _MOST_ALLOCATIONS:
-            self._known.clear()
         self._known[number] = base, nbytes, ipc_handle(base)
         return self._known[number]
 

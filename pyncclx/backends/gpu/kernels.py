@@ -10,13 +10,11 @@ from typing import Any
 import cupy
 from cuda.bindings import driver
 
-from ..compilers import ahead, nvrtc
-from ..compilers.numba_targets import functions as numba_functions
+from ..compilers import ahead, numba_functions, nvrtc
 from ..handles import PythonFunction
-from .driver import checked
+from .driver import GpuProperties, checked
 from .events import Event, Repeated
 from .launch import Launcher, Step
-from .properties import GpuProperties
 
 MOST_PARAMETERS_NBYTES = 4096
 
@@ -25,7 +23,7 @@ class GpuKernels(GpuProperties):
     """`backends.device.Kernels` on the GPU."""
 
     compiles_together = False
-    # The driver waits for all work of the process before it loads a module (docs/design_notes.md).
+    # Before it loads a module, the driver waits for all work of the process.
     loads_beside_kernels = False
     launches_at_once = True
 

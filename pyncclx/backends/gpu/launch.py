@@ -1,7 +1,7 @@
 """Kernel launches through the CUDA driver, by ctypes with prepared arguments.
 
-Calls with arguments from Python objects take the host twice as long (device and date not noted).
-One thread at a time may use a launcher.
+Passing arguments as Python objects would take the host twice as long (device and date not noted). Only one thread at a
+time may use a launcher.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cuda.bindings import driver
 from cupy.cuda.runtime import graphLaunch as launch_graph
 
-from ...system.begun import BEGUN
+from ...system.threads import BEGUN
 from .driver import LIBRARY, beside_captures, checked, fail
 
 _launch_kernel = LIBRARY.cuLaunchKernelEx
@@ -34,7 +34,7 @@ class _Config(ctypes.Structure):
 
 
 class _EarlyLaunch(ctypes.Structure):
-    """CUlaunchAttribute: the kernel may begin before the stream's previous one ends."""
+    """CUlaunchAttribute to begin a kernel before the stream's previous kernel ends."""
 
     _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("allowed", ctypes.c_int), ("rest", ctypes.c_int * 15))
 
@@ -50,7 +50,7 @@ class Parameters:
 
 
 class Launcher:
-    """Launcher of kernels; with `early`, of kernels that wait for their predecessor."""
+    """Launches kernels; with `early`, before the stream's previous kernel has ended."""
 
     def __init__(self, nbytes: int, early: bool = False) -> None:
         self.parameters = Parameters(nbytes)
@@ -72,7 +72,7 @@ class Launcher:
     ) -> None:
         """Launch a kernel with the parameters at `pointers`.
 
-        They are those of `self.parameters`, whose bytes are `parameters`, or another array.
+        `pointers` is that of `self.parameters`, which is first set to the bytes `parameters`, or another array.
         """
         config, thread = self._config, get_ident()
         config.grid_x, config.block_x, config.stream = grid, block, stream
@@ -82,7 +82,7 @@ class Launcher:
 
 
 class Step(NamedTuple):
-    """Kernel to launch, and an event to record after it, or None."""
+    """A kernel to launch, and an event to record after it, or None."""
 
     function: ctypes.c_void_p
     grid: int
@@ -116,13 +116,13 @@ class Graph:
             if step.event is not None:
                 checked(driver.cuGraphAddEventRecordNode(graph, before, 1, step.event))
         executable = _instantiate(graph)
-        # The driver destroys a running graph only after it has ended.
+        # The driver delays the destruction of a running graph until the graph has ended.
         weakref.finalize(self, driver.cuGraphExecDestroy, executable)
         self._graph = int(executable)
 
     def launch(self, stream: int) -> None:
         """Launch the graph on a stream, by its handle; the stream is not being captured."""
-        # No signal handler runs between this and the call.
+        # No signal handler runs between this assignment and the call.
         self._begun[0] = True
         launch_graph(self._graph, stream)
 
@@ -139,7 +139,7 @@ def _add_kernel(graph: Any, before: list[Any], step: Step) -> Any:
 
 
 def _instantiate(graph: Any) -> Any:
-    """Instantiate a graph, and destroy the graph that it was made from."""
+    """Return an executable graph, and destroy the graph that it was made from."""
     try:
         with beside_captures():
             return checked(driver.cuGraphInstantiate(graph, 0))

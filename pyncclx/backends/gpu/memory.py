@@ -1,4 +1,4 @@
-"""Memory of the GPU: mapped by peers, constant, or shared with the host."""
+"""Memory of the GPU: shared with peers, constant, or shared with the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .streams import GpuStreams
 class Upload:
     """Bytes in device memory, freed with this object.
 
-    They are copied at construction, on a stream that must not be capturing.
+    The constructor copies them, on a stream that must not be in a capture.
     """
 
     def __init__(self, data: bytes, stream: Any) -> None:
@@ -57,7 +57,7 @@ class GpuMemory(GpuStreams):
         else:
             memory = LegacySharedMemory(nbytes)
         try:
-            # Freed memory may be allocated again with its contents.
+            # New memory may contain data from an earlier allocation.
             self.fill_zero(memory.address, memory.nbytes)
         except BaseException:
             memory.close()
@@ -94,7 +94,7 @@ class GpuMemory(GpuStreams):
         return Upload(data, self._not_captured())
 
     def fill_zero(self, address: int, nbytes: int) -> None:
-        """Zero memory of this GPU before returning; the work is not captured."""
+        """Set memory of this GPU to zero before returning, outside any capture."""
         handle = handle_of(self._not_captured())
         with beside_captures():
             checked(driver.cuMemsetD8Async(address, 0, nbytes, handle))
@@ -116,6 +116,6 @@ class GpuMemory(GpuStreams):
         return lengths
 
     def _not_captured(self) -> Any:
-        """Return the current stream, or the device's own while that one is being captured."""
+        """Return the current stream, or the device's own if the current one is captured."""
         stream = self.current_stream()
         return self._stream if is_capturing(stream) else stream

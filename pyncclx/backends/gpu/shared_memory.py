@@ -21,7 +21,7 @@ POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRI
 class MappedMemory:
     """Physical memory of any GPU, mapped into this process for its GPU.
 
-    The object owns the handle, and releases it too if the memory cannot be mapped.
+    The object owns the handle. If the memory cannot be mapped, it releases the handle.
     """
 
     def __init__(self, handle: Any, nbytes: int, ordinal: int) -> None:
@@ -39,7 +39,7 @@ class MappedMemory:
             undo.pop_all()
 
     def close(self) -> None:
-        """Unmap the memory, which exists as long as another process maps it."""
+        """Unmap the memory; it exists until the last process has unmapped it."""
         checked(driver.cuMemUnmap(self.address, self.nbytes))
         checked(driver.cuMemAddressFree(self.address, self.nbytes))
         checked(driver.cuMemRelease(self._handle))
@@ -111,13 +111,13 @@ class LegacyPeerMemory:
 
 
 class Owner:
-    """Owner of mapped shared memory; when deleted, it passes the unmap to `retire`."""
+    """Owner of mapped shared memory; when deleted, it has `retire` unmap the memory."""
 
     def __init__(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> None:
         self.memory, self.address, self.nbytes, self._retire = memory, memory.address, memory.nbytes, retire
 
     def __del__(self) -> None:
-        # It is not unmapped now, because kernels may still use it, or a stream may be capturing.
+        # The memory is not unmapped here, because kernels may still use it, or a stream may be in a capture.
         self._retire(self.memory.close)
 
 

@@ -6,22 +6,30 @@ import ctypes
 import operator
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import cupy
 
 from ...errors import NotSupported
 from . import driver
-from .driver import LEGACY_DEFAULT, NEVER_CAPTURED, PER_THREAD_DEFAULT, POINTERS, beside_captures, capture_of
+from .driver import (
+    LEGACY_DEFAULT,
+    NEVER_CAPTURED,
+    PER_THREAD_DEFAULT,
+    POINTERS,
+    GpuProperties,
+    beside_captures,
+    capture_of,
+)
 from .events import Event
-from .properties import GpuProperties
 
-# Other ranks wait for work on streams of this library, so that work has priority where the GPU has no room for all.
-# CUDA reduces the number to the highest priority that it has.
-# PyFR with 4 ranks on an H200: 4.1 to 5.3 ms a step in 4 runs without it, 3.7 to 5.1 ms in 7 runs with it.
+# Other ranks wait for work on streams of this library, so it gets the highest priority; CUDA clamps the number. PyFR
+# with 4 ranks on an H200 took 3.7 to 5.1 ms a step in 7 runs with it, 4.1 to 5.3 ms in 4 runs without it.
 _HIGHEST_PRIORITY = -(1 << 10)
+_SPARE_STREAMS = 8  # created with the device; one took 0.1 ms (H200, 2026-11-29)
 _SUCCESS, _DESTROYED = 0, (400, 709)  # cudaErrorInvalidResourceHandle, cudaErrorContextIsDestroyed
 
 
@@ -30,8 +38,12 @@ class GpuStreams(GpuProperties):
 
     def __init__(self) -> None:
         super().__init__()
-        # The device's own stream, which waits for no other. It is created now, because the driver may wait for kernels
-        # before it creates a stream. A dump, for one, uses this stream while kernels wait for a rank that has died.
+        # Spare streams. Before it creates a stream, the driver may wait for kernels, which may wait for other ranks. So
+        # some streams are created now, and all are reused.
+        with beside_captures():
+            self._spare = deque(_create_stream() for _ in range(_SPARE_STREAMS))
+        # The device's own non-blocking stream. Dumps of the flight recorder, for example, use it while kernels wait for
+        # a dead rank.
         self._stream = self.new_stream()
         self._event = cupy.cuda.Event(disable_timing=True)
         self._event_pointer = ctypes.c_void_p(self._event.ptr)
@@ -39,7 +51,7 @@ class GpuStreams(GpuProperties):
         self._of_thread = threading.local()
 
     def current_stream(self) -> Any:
-        # Libraries that name a GPU in each call may have left another one current.
+        # A library that selects a GPU in each call may have left another GPU current.
         if cupy.cuda.runtime.getDevice() != self.ordinal:
             self._gpu.use()
         return cupy.cuda.get_current_stream(self.ordinal)
@@ -57,7 +69,7 @@ class GpuStreams(GpuProperties):
         return stream
 
     def current_and_private(self) -> tuple[Any, Any]:
-        # As `current_stream`.
+        # `current_stream` makes the device current too.
         if cupy.cuda.runtime.getDevice() != self.ordinal:
             self._gpu.use()
         current = cupy.cuda.get_current_stream(self.ordinal)
@@ -79,9 +91,21 @@ class GpuStreams(GpuProperties):
         return cupy.cuda.Stream.from_external(_Foreign(pointer))
 
     def new_stream(self) -> Any:
-        # Non-blocking streams do not wait for the default stream either.
         with beside_captures():
-            return cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST_PRIORITY)
+            owner = self._idle() or _create_stream()
+        stream = self.external_stream(owner.ptr)
+        weakref.finalize(stream, self._spare.append, owner).atexit = False
+        return stream
+
+    def _idle(self) -> Any:
+        """Take a spare stream whose work has ended; return None if there is none."""
+        for _ in range(len(self._spare)):
+            with suppress(IndexError):  # another thread has taken it
+                owner = self._spare.popleft()
+                if not owner.is_capturing() and driver.query(owner) == _SUCCESS:
+                    return owner
+                self._spare.append(owner)
+        return None
 
     def synchronize(self, stream: Any = None) -> None:
         if stream is None:
@@ -96,9 +120,10 @@ class GpuStreams(GpuProperties):
                 self._gpu.synchronize()
 
     def order(self, first: Any, then: Any) -> None:
-        """Make `then` wait for the work now on `first`; do nothing between two captures.
+        """Make `then` wait for the work now on `first`, unless their captures differ.
 
-        A stream in a capture cannot wait for one outside it: the owner of the graph decides when it runs.
+        A stream in a capture cannot wait for a stream outside it, because the graph's owner decides when the graph
+        runs.
         """
         if first.ptr == then.ptr:
             return
@@ -127,7 +152,7 @@ class GpuStreams(GpuProperties):
 
     def is_idle(self, stream: Any) -> bool:
         with self.attached():
-            # Query by the driver: CUDA's runtime would keep an error of the query for its next caller.
+            # The driver is queried because CUDA's runtime would report an error of the query to its next caller.
             return self.is_capturing(stream) or driver.query(stream) in (_SUCCESS, *_DESTROYED)
 
     def event(self) -> Event:
@@ -135,7 +160,8 @@ class GpuStreams(GpuProperties):
 
     def can_leave(self, stream: Any) -> bool:
         try:
-            # The handle must name the same stream in all threads, and no capture may forbid recording an event.
+            # The handle must denote the same stream in all threads. A captured stream cannot record an event for
+            # another thread.
             return not self.is_per_thread(stream) and not stream.is_capturing()
         except RuntimeError:
             # Raised for the default stream while a stream that it waits for is being captured.
@@ -159,6 +185,11 @@ class GpuStreams(GpuProperties):
         self._gpu.use()
         with beside_captures():
             yield
+
+
+def _create_stream() -> Any:
+    # Non-blocking streams do not wait for the default stream either.
+    return cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST_PRIORITY)
 
 
 class _Foreign:

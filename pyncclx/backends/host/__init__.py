@@ -10,8 +10,8 @@ import socket
 
 from ...system import settings
 from .exports import HostExports
-from .freed import overwrite_freed
 from .kernels import HostKernels
+from .memory import overwrite_freed
 from .streams import HostStreams
 
 

@@ -1,7 +1,7 @@
 """Memory for messages between processes of the host device: paths in /proc.
 
-In another PID namespace, the path may belong to another process. So each piece of memory has a random name, which is
-also in its handle. The name is compared before the memory is used.
+In another PID namespace, the path may belong to another process. So each allocation has a random name, which its handle
+contains. Readers compare the names before they use the memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME_NBYTES = 16
 
 
 class HostExports(HostMemory):
-    """`backends.device.Exports` by paths in /proc, which this user's processes open."""
+    """`backends.device.Exports` by paths in /proc, for processes of the same user."""
 
     exports_are_copies = True
 
@@ -52,7 +52,7 @@ class HostExports(HostMemory):
 
     def open_exported(self, handle: bytes, nbytes: int) -> SharedMemory:
         path, name = handle.decode().split(_SEPARATOR)
-        # Check before opening: opening something else than memory may have side effects.
+        # Check before opening, because opening anything other than memory may have side effects.
         _check(path, name)
         fd = os.open(path, os.O_RDWR)
         try:

@@ -1,6 +1,6 @@
-"""Kernels of the host device: functions of a library compiled by g++.
+"""Kernels of the host device: functions of libraries compiled by g++.
 
-Their arguments are passed as bytes.
+Arguments are passed as bytes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ...system import paths, settings
-from ...system.begun import BEGUN, has_begun
-from ..compilers import gxx
-from ..compilers.numba_targets import functions as numba_functions
+from ...system.threads import BEGUN, has_begun
+from ..compilers import gxx, numba_functions
 from ..handles import PythonFunction
 from .streams import Event, Stream
 
@@ -38,6 +37,8 @@ class Launch(ctypes.Structure):
         ("hostile", ctypes.c_uint),
         ("seed", ctypes.c_ulonglong),
         ("watchdog_s", ctypes.c_double),
+        ("launched", ctypes.c_void_p),
+        ("previous", ctypes.c_void_p),
     ]
 
 
@@ -57,7 +58,7 @@ class Kernel:
         self._called: Any = None
 
     def set_called(self, symbol: str, called: Any) -> None:
-        """Make kernels of this library call a Numba function under a name; keep it alive."""
+        """Set the Numba function that this library's kernels call; keep it alive."""
         ctypes.c_void_p.in_dll(self.library, symbol).value = called.address
         self._called = called
 
@@ -123,7 +124,7 @@ class HostKernels:
         called
             Not used; `load` adds the function.
         within
-            A cached library of all these kernels serves as well.
+            If the cache has a library with all these kernels, its path is returned instead.
 
         Raises
         ------
@@ -138,7 +139,7 @@ class HostKernels:
         """Do nothing, because the kernels of a template are compiled together."""
 
     def load(self, image: bytes, called: PythonFunction | None = None) -> dict[str, Kernel]:
-        """Load a compiled library; with `called`, a copy of it that calls that function."""
+        """Load a compiled library; with `called`, load a copy that calls that function."""
         if called is None:
             return _kernels_of(ctypes.CDLL(os.fsdecode(image)))
         library = Path(os.fsdecode(image))
@@ -159,7 +160,7 @@ class HostKernels:
     def launch_arguments(
         self, function: Kernel, grid: int, block: int, arguments: Sequence[bytes], stream: Stream | None
     ) -> None:
-        """Launch a kernel; on stream None it has ended when this returns.
+        """Launch a kernel; on stream None, wait until it has ended.
 
         Raises
         ------
@@ -167,7 +168,7 @@ class HostKernels:
             If the arguments do not have the sizes of the kernel's parameters.
         RuntimeError
             If the kernel hangs, deadlocks, or does something that a GPU rejects; the text says what. On a stream other
-            than None, the next call that uses the stream or waits for it raises this.
+            than None, the next call that uses the stream or waits for it raises the error.
         """
         sizes = [len(argument) for argument in arguments]
         if sizes != function.parameters_nbytes:
@@ -191,7 +192,7 @@ class HostKernels:
         begun = [False]
 
         def launch(stream: Stream | None) -> None:
-            # The thread's last launch may have been this one.
+            # The thread's last launch may have been of this kernel.
             BEGUN[threading.get_ident()] = b""
             try:
                 self.launch(function, grid, block, parameters, stream)
@@ -223,8 +224,8 @@ class HostKernels:
 class _Libraries(threading.local):
     """The libraries whose kernels a thread has launched, most recently used last.
 
-    A library keeps threads and stacks from launch to launch: some hundred memory mappings. Linux allows a process
-    65,530. So the least recently used libraries release theirs.
+    A library keeps threads and stacks between launches: some hundred memory mappings. Linux allows a process 65,530
+    mappings, so the least recently used libraries release theirs.
     """
 
     def __init__(self) -> None:

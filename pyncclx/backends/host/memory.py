@@ -1,8 +1,9 @@
-"""Memory of the host device: private arrays, and memory that processes share."""
+"""Memory of the host device: private, freed, or shared by processes."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import math
 import mmap
 import os
@@ -12,12 +13,18 @@ from typing import Any
 import numpy as np
 
 from ...errors import NotSupported
+from ...system import paths
+from ...system.process import PerProcess
+from ..compilers import gxx
+
+# Index of PyDataMem_GetHandler in NumPy's C API.
+_GET_HANDLER = 305
 
 
 def _address_of(memory: Any) -> int:
     """Return the address of writable memory, without NumPy.
 
-    NumPy would import a module for it, which fails while the interpreter shuts down.
+    NumPy would import a module, which fails while the interpreter shuts down.
     """
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
@@ -48,7 +55,7 @@ class SharedMemory:
 
     def close(self) -> None:
         """Unmap the memory once no array uses it; a second call does nothing."""
-        # Raised while arrays use the memory; the last one to be freed unmaps it.
+        # `close` raises BufferError while arrays use the memory; the last array to be freed unmaps it.
         with suppress(BufferError):
             self._map.close()
         self.close_fd()
@@ -120,8 +127,62 @@ class HostMemory:
         return True
 
     def room(self, address: int, nbytes: int) -> int:
-        # Only the program knows how much memory there is.
+        # The host device cannot find out how much memory the program has allocated there.
         return nbytes
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
         return [nbytes]
+
+
+class _Handler(ctypes.Structure):
+    """`PyDataMem_Handler` of NumPy's C API."""
+
+    _fields_ = [
+        ("name", ctypes.c_char * 127),
+        ("version", ctypes.c_uint8),
+        ("context", ctypes.c_void_p),
+        ("malloc", ctypes.c_void_p),
+        ("calloc", ctypes.c_void_p),
+        ("realloc", ctypes.c_void_p),
+        ("free", ctypes.c_void_p),
+    ]
+
+
+def overwrite_freed() -> None:
+    """Make NumPy overwrite the memory of each array that it frees from now on.
+
+    This reveals a use after free, because NumPy arrays are the device arrays of the host device. NumPy lets a program
+    replace the functions that allocate and free their memory (NEP 49), but only in one thread. So the free function is
+    replaced in NumPy's default table, which all threads use (``cuda/host/freed.h``).
+    """
+    _LIBRARY.get()
+
+
+def _replace_free() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(gxx.compile_cached(paths.CUDA_DIR / "host" / "freed.h", ())))
+    handler = _handler()
+    ctypes.c_void_p.in_dll(library, "emulator_free").value = handler.free
+    handler.free = ctypes.cast(library.emulator_overwrite_and_free, ctypes.c_void_p).value
+    return library
+
+
+def _handler() -> _Handler:
+    """Return NumPy's own table of functions, to change it in place."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.argtypes, pointer_of.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    functions = (ctypes.c_size_t * (_GET_HANDLER + 1)).from_address(pointer_of(_c_api(), None))
+    get_handler = ctypes.PYFUNCTYPE(ctypes.py_object)(functions[_GET_HANDLER])
+    return _Handler.from_address(pointer_of(get_handler(), b"mem_handler"))
+
+
+def _c_api() -> Any:
+    try:
+        module = importlib.import_module("numpy._core._multiarray_umath")
+    # NumPy before version 2.
+    except ModuleNotFoundError:
+        module = importlib.import_module("numpy.core._multiarray_umath")
+    return module._ARRAY_API
+
+
+# The library is never unloaded, because NumPy keeps calling it.
+_LIBRARY = PerProcess(_replace_free, lasting=True)

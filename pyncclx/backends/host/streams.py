@@ -2,7 +2,7 @@
 
 The current stream is None, and synchronous: work launched on it has ended when the call returns. Work launched on
 another stream runs beside the program, in the order of that stream. PYNCCLX_TIMEOUT bounds the waits of kernels, and
-so those for a stream.
+thereby waits for a stream.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Stream(Worker):
 
 
 class Event:
-    """Event on a stream; it has ended on stream None, and before it is recorded."""
+    """Event on a stream. On stream None, or before it is recorded, it counts as over."""
 
     def __init__(self) -> None:
         self._stream: Stream | None = None
@@ -70,7 +70,7 @@ class Event:
     record_eager = record
 
     def is_over(self) -> bool:
-        """Return whether the work before the event has finished; if not, yield to it."""
+        """Return whether the work before the event has finished; if not, yield the CPU."""
         stream = self._stream
         if stream is None or stream.has_done(self._number):
             return True

@@ -1,9 +1,10 @@
 """Collectives over several nodes: lowerings of the descriptions of `collectives`.
 
 A lowering makes a `SpanningCall` (`nodes/program.py`), whose `compose` adds steps to a `Composition`: kernels among the
-ranks of the node (`inside.py`), exchanges between nodes, folds. In `movement.py` any rank sends to any.
-For `Comm.explain`, a file's `HOW`, or else that of `movement.py`, describes the steps, its `HOW_SHORT` those of
-messages up to `SHORT_NBYTES`, and its `ON_HOST` the host exchange of messages that `Spanning.is_short` accepts.
+ranks of the node (`inside.py`), exchanges between nodes, folds. `movement.py` sends data from any rank to any rank.
+`Comm.explain` reads these texts of a file, by lowering: `HOW` (default: that of `movement.py`) describes the steps,
+`HOW_SHORT` the steps of messages up to `SHORT_NBYTES`, and `ON_HOST` the host exchange of messages that
+`Spanning.is_short` accepts.
 """
 
 from collections.abc import Callable
@@ -16,21 +17,18 @@ from .. import FUNCTIONS, lowering
 from . import (
     allgather,
     allreduce,
-    alltoall,
     alltoallv,
-    barrier,
     bcast,
     exchanges,
     movement,
     reduce,
     reduce_scatter,
-    scan,
 )
 
-_FILES = allgather, allreduce, alltoall, alltoallv, barrier, bcast, exchanges, reduce, reduce_scatter, scan
+_FILES = allgather, allreduce, alltoallv, bcast, exchanges, reduce, reduce_scatter
 # The file with each operation's lowering, a function with the name of the operation's module inside a node.
 _FILE = {name: next(file for file in _FILES if hasattr(file, row.module)) for name, row in COLLECTIVES.items()}
-#: The function that makes the call over nodes, by the one inside a node.
+#: The function that makes the call over nodes, by the function for one node.
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
     make: lowering.over_nodes(make, getattr(_FILE[name], COLLECTIVES[name].module)) for name, make in FUNCTIONS.items()
 }
@@ -42,7 +40,7 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     """Describe how a collective operation runs, for `Comm.explain`."""
     places = spanning.places
     blocks = places.size if "sendbuf" in COLLECTIVES[operation].blocks else 1
-    on_host = getattr(_FILE[operation], "ON_HOST", None)
+    on_host = _text(operation, "ON_HOST")
     if on_host is not None and spanning.is_short(nbytes * blocks):
         return f"{on_host}, through pinned memory of the host"
     if spanning.rails.has_collectives:
@@ -56,13 +54,18 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
 
 
 def _explain(operation: str, nbytes: int) -> str:
-    file = _FILE[operation]
-    is_short = nbytes <= getattr(file, "SHORT_NBYTES", -1)
-    return file.HOW_SHORT if is_short else getattr(file, "HOW", movement.HOW)
+    is_short = nbytes <= getattr(_FILE[operation], "SHORT_NBYTES", -1)
+    return _text(operation, "HOW_SHORT" if is_short else "HOW") or movement.HOW
+
+
+def _text(operation: str, kind: str) -> str | None:
+    """Return the text of a kind that the file of an operation has for its lowering."""
+    texts: dict[str, str] = getattr(_FILE[operation], kind, {})
+    return texts.get(COLLECTIVES[operation].module)
 
 
 def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
-    """Return the NCCL collective that may do a whole reduction (`nccl_reduction`)."""
+    """Return the NCCL collective that can run a whole reduction (`nccl_reduction`)."""
     if operation == "Allreduce" and allreduce.is_of_nccl(places, nbytes):
         return "allreduce"
     if operation == "Reduce_scatter_block" and reduce_scatter.is_of_nccl(places, nbytes):

@@ -1,8 +1,8 @@
 """Allgather and Allgatherv over nodes.
 
-A rank sends its block over its rail to each node, where a kernel copies it to all ranks. The kernels of one node's
-blocks run while the next node's are on their way. Short blocks go through a host exchange. If each rank is alone on its
-node, NCCL's allgather moves blocks of one length.
+A rank sends its block over its rail to each node, where a kernel copies it to all ranks. The kernels for one node's
+blocks run while the next node's blocks are in flight. Short blocks go through a host exchange. If each rank is alone on
+its node, NCCL's allgather moves blocks of equal length.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ from ..transformed import Arguments
 from .inside import allgatherv_call
 from .pieces import Span, blocks, spans_of
 
-ON_HOST = "each rank's block goes to all others"
-HOW = "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
+ON_HOST = {"allgather": "each rank's block goes to all others"}
+HOW = {
+    "allgather": (
+        "each rank's block goes over its rail to every node, and a kernel for each node gives it to the ranks there"
+    )
+}
 
 
 def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
@@ -38,11 +42,8 @@ def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
     )
 
 
-allgatherv = allgather
-
-
 def _transformed(size: int, given: Arguments) -> SpanningCall:
-    """Return the call with a transform: ranks write blocks to recvbuf and send them."""
+    """Return a call with a transform: write this rank's rows to recvbuf, then gather."""
     recv, nbytes = given.recv.address, given.recv.nbytes
 
     def compose_both(composition: Composition) -> None:
@@ -60,9 +61,9 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 
 
 def compose(composition: Composition, *, own: int, recv: int, spans: list[Span], after: tuple[int, ...] = ()) -> None:
-    """Add the steps that make each rank's bytes at `own` its span of every `recv`.
+    """Add steps that copy each rank's bytes at `own` to its span of every `recv`.
 
-    `own` may be the address of that span. `after` are the steps that write the bytes.
+    `own` may be the address of this rank's own span. `after` are the steps that write the bytes to send.
     """
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
@@ -79,7 +80,7 @@ def gather_all(composition: Composition, own: int, everything: int, nbytes: int)
 
 
 def _are_blocks(spans: list[Span]) -> bool:
-    """Return whether spans are contiguous, in rank order and of one length."""
+    """Return whether spans are contiguous, in rank order and of equal length."""
     first = spans[0]
     return all(span == Span(first.begin + rank * first.nbytes, first.nbytes) for rank, span in enumerate(spans))
 
@@ -130,7 +131,7 @@ def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], a
 
 
 def _holder(places: Places, node: int, index: int) -> int:
-    """Return the rank of a node that gets the blocks of local rank `index` elsewhere."""
+    """Return the rank of a node that receives the blocks of other nodes' rank `index`."""
     ranks = places.ranks_of(node)
     return ranks[index % len(ranks)]
 
@@ -138,9 +139,9 @@ def _holder(places: Places, node: int, index: int) -> int:
 def _spread(
     composition: Composition, node: int, own: int | None, recv: int, spans: list[Span], after: tuple[int, ...]
 ) -> None:
-    """Copy a node's blocks to all ranks of this node, each from the rank that has it.
+    """Copy a node's blocks to this node's ranks, each from the rank that received it.
 
-    This rank's own block is at `own`, if that is given.
+    This rank's own block is at `own`, if given.
     """
     places = composition.places
     ranks, size = places.ranks_of(node), places.local_size

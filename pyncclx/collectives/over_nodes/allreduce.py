@@ -1,9 +1,9 @@
 """Allreduce over nodes.
 
-Shortest vectors: a host exchange over MPI gives all vectors to each rank, which folds them in the usual order. Short:
-all ranks of a node fold their vectors, exchange the results over their rails, and fold these, in one trip between
-nodes. Long: each rank folds a piece for its node, exchanges it over its rail and folds it. Then all ranks of the node
-get all pieces. Several segments of the vector are under way, in different steps.
+Shortest vectors: a host exchange over MPI sends all vectors to each rank, which folds them in the usual order. Short
+vectors: all ranks of a node fold their vectors, exchange the results over their rails, and fold these, in one trip
+between nodes. Long vectors: each rank folds a piece for its node, exchanges it over its rail and folds the received
+pieces. Then all ranks of the node gather all pieces. Several segments of the vector are in flight, in different steps.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from .movement import exchange
 from .pieces import Span, aligned
 from .rail_fold import RailFold
 
-ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
-HOW_SHORT = "a fold inside each node, an exchange of the nodes' results, a fold of these"
-HOW = "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
+ON_HOST = {"allreduce": "each rank's vector goes to all others, which fold those of each node, and then of the nodes"}
+HOW_SHORT = {"allreduce": "a fold inside each node, an exchange of the nodes' results, a fold of these"}
+HOW = {
+    "allreduce": "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
+}
 SHORT_NBYTES = 32 << 10  # longest short vector; not measured
-# Shortest vector for NCCL's allreduce instead of its allgather and a fold. The former took 1.16 times as long as the
-# latter for 2 MB, 0.92 times for 8 MB. Two nodes of one H200 each, 26 November 2026.
+# Shortest vector for NCCL's allreduce instead of NCCL's allgather and a fold. The allreduce took 1.16 times as long as
+# the other way for 2 MB, 0.92 times for 8 MB (two nodes of one H200 each, 26 November 2026).
 WHOLE_NBYTES = 4 << 20
 SEGMENT_NBYTES = 1 << 20  # segment of one rank's piece; not measured
-# Segment of a vector if each rank is alone on its node: nothing runs beside exchanges, and each has its latency.
+# Segment of a vector if each rank is alone on its node. It is longer, because nothing overlaps with the exchanges, and
+# each exchange costs its latency.
 ALONE_SEGMENT_NBYTES = 32 << 20
 
 
@@ -60,12 +63,12 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
 
 
 def is_gathered(places: Places, nbytes: int) -> bool:
-    """Return whether NCCL's allgather moves whole vectors to all ranks, if available."""
+    """Return whether NCCL's allgather, if available, moves whole vectors to all ranks."""
     return nbytes <= SHORT_NBYTES or places.count == 2
 
 
 def is_of_nccl(places: Places, nbytes: int) -> bool:
-    """Return whether NCCL's allreduce does the whole call, if it can."""
+    """Return whether NCCL's allreduce, if it supports the call, runs all of it."""
     return nbytes >= WHOLE_NBYTES or not is_gathered(places, nbytes)
 
 
@@ -93,7 +96,7 @@ def _short(composition: Composition, folding: Folding, send: int, recv: int, nby
 def _gathered(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     """Add NCCL's allgather of whole vectors, then their fold.
 
-    Each rank is alone on its node. The allgather takes less time than NCCL's sends and receives.
+    For ranks that are each alone on their nodes. The allgather takes less time than NCCL's sends and receives.
     """
     size = composition.places.size
     spans = Span(0, nbytes).cut(-(-nbytes // ALONE_SEGMENT_NBYTES), folding.unit_nbytes)

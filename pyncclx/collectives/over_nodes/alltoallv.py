@@ -1,8 +1,8 @@
 """Alltoallv over nodes, with counts on the host or on the device.
 
-The host reads this rank's counts on the device, and sends each rank the number of its rows and where they begin in
-sendbuf. From the numbers it receives it computes the rows' places, and so all that the exchange has to move. No row
-that stays travels twice, and none is padded. `cuda/exchange/rows.cuh` has the same rules for one node.
+The host reads this rank's counts from the device, and sends each rank the number of its rows and where they begin in
+sendbuf. From the numbers that it receives, the host computes where rows go, and so everything that the exchange moves.
+Rows are sent once, without padding. `cuda/exchange/rows.cuh` has the same rules for one node.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from ...failures.kernel_errors import BAD_COUNTS
 from ...memory.parameters import AlltoallvArgs
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
-from ...team.kernel_errors import BAD_COUNTS
 from ..alltoallv_dynamic import DynamicCall
 from ..calls import FixedCounts
 from . import movement
@@ -26,12 +26,14 @@ from .device_numbers import WORD_NBYTES, exchange_numbers, place, read, write, w
 from .exchanges import to_each
 from .movement import exchange
 
-HOW = (
-    f"{movement.HOW}; of counts on the device the host reads this rank's, exchanges them, and moves exactly the rows "
-    "that they name, whatever the size: no number that all ranks have bounds what two of them move"
-)
+HOW = {
+    "alltoallv": (
+        f"{movement.HOW}; of counts on the device the host reads this rank's, exchanges them, and moves exactly the "
+        "rows that they name, whatever the size: no number that all ranks have bounds what two of them move"
+    )
+}
 
-_PAIR_NBYTES = 2 * WORD_NBYTES  # number of a rank's rows, and where they begin in sendbuf
+_PAIR_NBYTES = 2 * WORD_NBYTES  # number of rows for a rank, and where they begin in sendbuf
 
 
 def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall:
@@ -54,7 +56,7 @@ def _compose(composition: Composition, *, arguments: AlltoallvArgs) -> None:
 
 
 def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, to: int) -> None:
-    """Write each rank's count and displacement; refuse rows outside of sendbuf."""
+    """Write each rank's count and displacement; reject rows outside sendbuf."""
     size, most = composition.places.size, arguments.send_rows
     counts = read(composition, arguments.send_counts, size)
     following = np.maximum(counts, 0)
@@ -87,7 +89,7 @@ def _move(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, se
     }
     spill = composition.spanning.team.device.allocate_temporary(max(1, sum(cut.values())), stream) if cut else None
     receives, begin = list(kept), spill.address if spill else 0
-    # An engine receives all bytes that a rank sends, so rows that do not fit need memory, too.
+    # An engine receives all bytes that a rank sends, so rows that do not fit into recvbuf need memory too.
     for rank, nbytes in cut.items():
         receives[rank] = Transfer(rank, begin, nbytes)
         begin += nbytes

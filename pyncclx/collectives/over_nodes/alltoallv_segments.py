@@ -1,7 +1,7 @@
 """Alltoallv of segments over nodes.
 
-The host reads the destinations of segments, and sends each rank a word per segment: its rows, and whether they are for
-that rank. The rows for a rank are packed before the exchange and unpacked after it.
+The host reads the destinations of segments. It sends each rank a word per segment: the number of rows, and whether they
+go to that rank. The rows for a rank are packed before the exchange and unpacked after it.
 `cuda/collectives/alltoallv_segments.cu` has the same rules for one node.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ...failures.kernel_errors import BAD_SEGMENT
 from ...memory.parameters import SENDER, AlltoallvArgs
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...team.kernel_errors import BAD_SEGMENT
 from ..alltoallv_segments import WORD_NBYTES, Segments
 from .device_numbers import Integers, exchange_numbers, fitting, place, read, write, write_outputs
 from .movement import exchange
@@ -51,7 +51,7 @@ def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs
 
 
 def _lengths(composition: Composition, arguments: AlltoallvArgs, segments: Segments) -> Integers:
-    """Return the segments' lengths; 0 for those outside of sendbuf."""
+    """Return the segments' lengths; 0 for segments outside sendbuf."""
     room, used, found = arguments.send_rows, 0, []
     for number, given in enumerate(read(composition, segments.lengths.address, segments.number).tolist()):
         used += given if 0 <= given <= room else 0
@@ -92,7 +92,7 @@ def _move(
 
 
 def _rows(words: Integers) -> list[int]:
-    """Return the number of rows that go to each rank, or come from it."""
+    """Return the number of rows sent to each rank, or received from it."""
     counts: list[int] = ((words >> 1) * (words & 1)).sum(axis=1).tolist()
     return counts
 
@@ -129,7 +129,7 @@ def _together(leaving: Integers) -> _Copies:
 def _places(
     composition: Composition, arguments: AlltoallvArgs, coming: Integers, rows: list[int]
 ) -> tuple[list[tuple[int, int]], _Copies]:
-    """Return where ranks' rows begin, how many fit, and the copies that unpack them."""
+    """Return where each rank's rows begin, how many fit, and how to unpack them."""
     begins = (np.cumsum(rows) - rows).tolist()
     if arguments.placement != SENDER:
         found = place(composition, arguments, [(count, 0) for count in rows])

@@ -1,9 +1,10 @@
 """Bcast over nodes.
 
-Shortest messages: a host exchange. If each rank is alone on its node, NCCL's broadcast moves the rest. Short: root
-sends to one rank of each node, and a kernel copies inside each node. Long: root scatters pieces to its node's ranks,
-which send them over the rails, and all ranks of a node get all pieces. With more than two nodes, each gets a part of a
-piece from root's node, and the nodes exchange the parts. So root's links carry the piece once.
+Shortest messages: a host exchange. If each rank is alone on its node, NCCL's broadcast moves longer messages. Short
+messages: root sends to one rank of each node, and a kernel copies inside each node. Long messages: root scatters pieces
+to its node's ranks, which send them over the rails, and all ranks of a node gather all pieces. With more than two
+nodes, each node receives a part of a piece from root's node, and the nodes exchange the parts. So root's links carry a
+piece only once.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from ..bcast import Broadcast
 from .inside import allgatherv_call, bcast_call, blocks_from, scatterv_call
 from .pieces import Span
 
-ON_HOST = "root sends to all ranks"
-HOW_SHORT = "root sends to one rank of each node, and a kernel copies inside each"
-HOW = "a piece for each rank of root's node, over rails to the other nodes, and to all ranks of each"
+ON_HOST = {"bcast": "root sends to all ranks"}
+HOW_SHORT = {"bcast": "root sends to one rank of each node, and a kernel copies inside each"}
+HOW = {"bcast": "a piece for each rank of root's node, over rails to the other nodes, and to all ranks of each"}
 SHORT_NBYTES = 64 << 10  # longest short message; not measured
 _UNIT = 16
 
@@ -68,7 +69,7 @@ def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> 
 def _short(composition: Composition, address: int, nbytes: int, root: int) -> None:
     places = composition.places
     lane, home = places.local_of(root), places.node_of(root)
-    own = places.peer_on(places.node, lane)  # rank that receives for this node
+    own = places.peer_on(places.node, lane)  # rank that receives the message for this node
     to = places.other_nodes if places.rank == root else []
     sends = [Transfer(places.peer_on(node, lane), address, nbytes) for node in to]
     receives = [Transfer(root, address, nbytes)] if places.rank == own and places.node != home else []
@@ -93,7 +94,7 @@ def _long(composition: Composition, address: int, nbytes: int, root: int) -> Non
 
 
 def _over_the_rails(composition: Composition, own: int, mine: Span, home: int) -> None:
-    """Send the piece from root's node to all others, in a part for each of them."""
+    """Send a piece from root's node to the others: parts that these exchange."""
     places = composition.places
     others = [node for node in range(places.count) if node != home]
     parts = dict(zip(others, Span(0, mine.nbytes).cut(len(others), _UNIT), strict=True))

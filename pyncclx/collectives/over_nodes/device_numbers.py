@@ -1,6 +1,6 @@
-"""Alltoallv over nodes: counts and displacements in device memory.
+"""Exchange counts and displacements in device memory, for Alltoallv over nodes.
 
-The host exchanges them first, because it needs them to move the rows.
+The host exchanges them first, because it needs them to move rows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from ...failures.kernel_errors import CUT
 from ...memory.parameters import PACKED, PLACED, SENDER, SLOTS, AlltoallvArgs
 from ...nodes.composition import Composition
-from ...team.kernel_errors import CUT
 from .movement import blocks_at, exchange
 
 WORD_NBYTES = 8
@@ -49,9 +49,9 @@ def exchange_numbers(
 
 
 def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return where each rank's rows begin in recvbuf, and how many fit.
+    """Return where each rank's rows begin in recvbuf, and how many fit there.
 
-    `came` has the pair of numbers that each rank sent.
+    `came` are the pairs of numbers that the ranks have sent.
     """
     capacity, slot = arguments.capacity, arguments.slot_rows
     if arguments.placement == PLACED:
@@ -71,7 +71,7 @@ def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Seq
 
 
 def fitting(count: int, begin: int, end: int) -> int:
-    """Return how many of `count` rows from `begin` on lie before `end`."""
+    """Return how many of `count` rows that start at `begin` lie before `end`."""
     return 0 if begin < 0 or begin >= end else min(count, end - begin)
 
 

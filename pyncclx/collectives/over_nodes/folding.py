@@ -1,8 +1,9 @@
 """Reductions over nodes: the operator's template arguments, and folds of vectors.
 
-Each node folds its contributions in rank order, then the nodes' results are folded in the nodes' order. Results have
-the type of elements, so halves are rounded once more than inside one node. A program's own operator may depend on the
-order of ranks. If the nodes are not contiguous in that order, each rank folds its part of all ranks' vectors instead.
+Each node folds its contributions in rank order, then the nodes' results are folded in the nodes' order. A node's result
+has the type of the elements, so 16-bit floats are rounded once more than inside one node. A program's own operator may
+depend on the order of ranks. If the ranks of some node are not contiguous, each rank folds a part of all ranks' vectors
+instead.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .pieces import Span, aligned, unit_of
 class Folding(NamedTuple):
     """The operator of a reduction on its elements."""
 
-    template: tuple[str, ...]  # template arguments of the last fold, which finishes the result
+    template: tuple[str, ...]  # template arguments of the last fold, which completes the result
     unit_nbytes: int  # parts are multiples of it
     nccl: NcclReduction | None  # NCCL's operator if NCCL can do the whole reduction
 
@@ -42,25 +43,25 @@ class Folding(NamedTuple):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The template arguments inside a node, where an average is a sum."""
+        """The template arguments inside a node, where an average is only summed."""
         element, operator = self.template
         return (element, "Sum") if operator == "Avg" else self.template
 
     @property
     def of_records(self) -> bool:
-        """Whether elements are records, which few kernels take."""
+        """Whether elements are records, which only a few kernels accept."""
         operator = bound_op.named(self.template)
         return operator is not None and operator.of_records
 
     def goes_by_node(self, places: Places) -> bool:
-        """Return whether the nodes' results may be folded, instead of all ranks' vectors."""
+        """Return whether nodes may fold first; otherwise all ranks' vectors are exchanged."""
         return places.in_rank_order or bound_op.named(self.template) is None
 
 
 def reduction_call(comm: Intracomm, given: Reduction, compose: Callable[..., None], **sizes: Any) -> SpanningCall:
     """Return the call of a reduction.
 
-    `compose` gets the composition, `folding`, the addresses `send` and `recv`, and `sizes`.
+    `compose` is called with the composition, `folding`, the addresses `send` and `recv`, and `sizes`.
     """
     folding, send, recv = Folding.of(comm, given), given.send, given.recv
     order = () if comm.deterministic else ("not deterministic",)
@@ -76,7 +77,7 @@ def reduction_call(comm: Intracomm, given: Reduction, compose: Callable[..., Non
 class OfNode(NamedTuple):
     """This rank's part of its node's fold, and the step that makes it.
 
-    On a node of one rank it is the rank's own vector.
+    On a node of one rank, it is the rank's own vector.
     """
 
     address: int
@@ -86,7 +87,7 @@ class OfNode(NamedTuple):
 def whole_of_node(composition: Composition, folding: Folding, send: int, nbytes: int, slot: int) -> OfNode:
     """Add a fold of the node's vectors at `send`, with the result on all its ranks.
 
-    The result goes to `slot`, unless the node has only one rank.
+    If the node has several ranks, the result is in `slot`.
     """
     if composition.places.local_size == 1:
         return OfNode(send, ())
@@ -103,7 +104,7 @@ def part_of_node(
 ) -> OfNode:
     """Add a fold of the node's vectors in parts: local rank r gets ``spans[r]``.
 
-    `after` are the steps that last used the slot's memory.
+    `after` are the steps that used the slot's memory last.
     """
     places = composition.places
     mine = spans[places.local_rank]
@@ -116,8 +117,8 @@ def part_of_node(
 def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int, *, begin: int = 0) -> None:
     """Add the folds of a part of all ranks' vectors after a host exchange.
 
-    Like kernels in the nodes, they fold each node's vectors, then the nodes' results, so the result has the same bits.
-    No rank waits for others to prepare the kernels: the host exchange finds ranks whose calls differ.
+    Like the other algorithms, they fold each node's vectors, then the nodes' results, so the result has the same bits.
+    No rank waits for others to prepare the kernels, because the host exchange finds ranks whose calls differ.
     """
     places, vectors = composition.places, composition.spanning.short.address + begin
     ends = list(itertools.accumulate(len(places.ranks_of(node)) for node in range(places.count)))
@@ -137,8 +138,8 @@ def fold_from_all(
 ) -> int:
     """Add a fold of all ranks' vectors, in rank order.
 
-    Every rank r folds part ``spans[r]``; this rank's goes to `result`. `slots` are aligned vectors, one for each rank.
-    Return the fold's place.
+    Rank r folds part ``spans[r]``; this rank's result goes to `result`. `slots` are aligned vectors, one for each rank.
+    Return the fold's place in the composition.
     """
     places = composition.places
     mine = spans[places.rank].nbytes

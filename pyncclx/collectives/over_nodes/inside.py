@@ -1,4 +1,4 @@
-"""Steps of a call over nodes among the ranks of one node: addresses, no checks."""
+"""Calls among the ranks of one node in a call over nodes, by address, unchecked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ...arrays.buffers import Buffer
 from ...arrays.datatypes import TABLE
 from ...launch.call import Call
 from ...memory.parameters import MoveArgs, ReduceArgs
-from .. import allgatherv, allreduce, bcast, gatherv, reduce_scatter, scatterv
-from ..blocks import Blocks, pack_blocks
+from .. import allgather, allreduce, bcast, reduce_scatter, rooted
+from ..arguments import Blocks, pack_blocks
 from ..calls import FixedCounts, announced_call, choose_exchange
 from .pieces import Span
 
@@ -17,12 +17,12 @@ _BYTE = TABLE["uint8"]
 
 
 def memory(address: int, nbytes: int) -> Buffer:
-    """Return device memory as a buffer, so that kernels can find its window."""
+    """Return device memory as a buffer; kernels look up its window by address."""
     return Buffer(address, nbytes, _BYTE, (nbytes,), False, None, None)
 
 
 def blocks_from(address: int, spans: Sequence[Span]) -> Blocks:
-    """Return the ranks' spans of device memory as blocks. They may begin anywhere."""
+    """Return the ranks' spans of device memory as blocks; spans may begin anywhere."""
     end = max(span.begin + span.nbytes for span in spans)
     return Blocks(memory(address, end), [span.nbytes for span in spans], [span.begin for span in spans])
 
@@ -51,7 +51,7 @@ def allreduce_call(send: int, recv: int, nbytes: int, template: tuple[str, ...])
 
 
 def reduce_scatter_call(send: int, spans: Sequence[Span], recv: int, nbytes: int, template: tuple[str, ...]) -> Call:
-    """Return a reduction in which rank r gets the fold of the ranks' spans r.
+    """Return a reduction in which rank r receives the fold of all ranks' span r.
 
     This rank's span has `nbytes`."""
     blocks = blocks_from(send, spans)
@@ -66,14 +66,14 @@ def reduce_scatter_call(send: int, spans: Sequence[Span], recv: int, nbytes: int
 
 
 def allgatherv_call(own: int, recv: int, spans: Sequence[Span], rank: int) -> Call:
-    """Return a call that puts each rank's bytes at `own` into its span of each `recv`.
+    """Return a call that copies each rank's bytes at `own` to its span of each `recv`.
 
-    In place if `own` is that span's address.
+    It is in place if `own` is the address of this rank's span.
     """
     blocks, nbytes = blocks_from(recv, spans), spans[rank].nbytes
     return Call(
         operation="Allgatherv",
-        choose=allgatherv.choose,
+        choose=allgather.CHOOSE["Allgatherv"],
         sized=(max(blocks.nbytes),),
         arguments=pack_blocks(blocks, send=own, recv=recv, nbytes=nbytes),
         buffers=(memory(own, nbytes), blocks.buffer),
@@ -81,26 +81,26 @@ def allgatherv_call(own: int, recv: int, spans: Sequence[Span], rank: int) -> Ca
 
 
 def gatherv_call(own: int, nbytes: int, recv: Blocks | None, root: int) -> Call:
-    """Return a call in which rank r's bytes at `own` become block r of root's `recv`."""
+    """Return a call that copies rank r's bytes at `own` to block r of root's `recv`."""
     send, to = memory(own, nbytes), own if recv is None else recv.buffer.address
     arguments = pack_blocks(recv, send=own, recv=to, nbytes=nbytes, root=root)
-    return announced_call("Gatherv", gatherv.choose, arguments, (send, recv.buffer) if recv else (send,))
+    return announced_call("Gatherv", rooted.CHOOSE["Gatherv"], arguments, (send, recv.buffer) if recv else (send,))
 
 
 def scatterv_call(send: Blocks | None, own: int, nbytes: int, root: int) -> Call:
-    """Return a call in which block r of root's `send` goes to rank r, to `own`.
+    """Return a call that copies block r of root's `send` to `own` of rank r.
 
-    In place at root if `own` is the address of its block.
+    It is in place at root if `own` is the address of root's block.
     """
     source, recv = own if send is None else send.buffer.address, memory(own, nbytes)
     arguments = pack_blocks(send, send=source, recv=own, nbytes=nbytes, root=root)
-    return announced_call("Scatterv", scatterv.choose, arguments, (send.buffer, recv) if send else (recv,))
+    return announced_call("Scatterv", rooted.CHOOSE["Scatterv"], arguments, (send.buffer, recv) if send else (recv,))
 
 
 def alltoallv_call(send: Blocks, recv: Blocks, *, drops: bool = False) -> Call:
     """Return a call in which every rank sends bytes to every rank, not in place.
 
-    Receiving more than a block of `recv` is an error, unless the call `drops` the rest.
+    Receiving more than a block of `recv` is an error, unless the call `drops` the excess.
     """
     fixed = FixedCounts(send.buffer, recv.buffer, send.nbytes, send.begins, recv.nbytes, recv.begins)
     arguments = fixed.pack(drops=drops)

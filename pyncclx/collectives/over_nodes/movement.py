@@ -1,4 +1,4 @@
-"""Exchange of bytes among all ranks: an engine between nodes, kernels inside them."""
+"""Exchange bytes among all ranks: by an engine between nodes, by kernels inside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.places import Places
-from ..blocks import Blocks
+from ..arguments import Blocks
 from .inside import alltoallv_call, blocks_from
 from .pieces import Span
 
@@ -15,14 +15,14 @@ HOW = "each rank sends what goes to other nodes to its receiver, while a kernel 
 
 
 def blocks_at(address: int, nbytes: int, size: int) -> list[Transfer]:
-    """Return transfers of one length with all ranks, in contiguous memory."""
+    """Return transfers of equal length with all ranks, in contiguous memory."""
     return [Transfer(rank, address + rank * nbytes, nbytes) for rank in range(size)]
 
 
 def apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
     """Return the address to send from, and the steps to wait for.
 
-    In place, it is a copy of the bytes from `begin` to `end`.
+    In place, that is the address of a copy of the bytes from `begin` to `end`.
     """
     if send != recv or begin == end:
         return send, ()
@@ -43,13 +43,13 @@ def exchange(
     """Add the steps of an exchange; return the place of the step between nodes.
 
     A rank sends at most one piece to each rank of its node. Sent and received memory must not overlap. With `drops`, a
-    rank of the node may send more than is received, and the rest is lost.
+    rank of the node may send more than fits, and the excess is dropped.
     """
     places = composition.places
     leaving, staying = _split(places, sends)
     coming, from_here = _split(places, receives)
     _move_inside(composition, staying, from_here, drops=drops)
-    # A second stream costs the host more time than the copy of a rank's own piece, the only work of a rank alone.
+    # A rank alone on its node only copies its own piece. A second stream would cost the host more time than that copy.
     aside = places.local_size > 1
     return composition.exchange(name, leaving, coming, on_rail=False, aside=aside, after=after)
 

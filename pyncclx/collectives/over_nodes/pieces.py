@@ -1,4 +1,4 @@
-"""Cutting of vectors for reductions over nodes."""
+"""Cut vectors for reductions over nodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ...memory.layout import PACK_NBYTES
 from ...operators import bound_op
-from ..blocks import Blocks
+from ..arguments import Blocks
 
-ALIGNMENT = 256  # bytes between starts of vectors that a rank folds
+ALIGNMENT = 256  # bytes; vectors that a rank folds start at multiples
 
 
 class Span(NamedTuple):
@@ -20,14 +20,14 @@ class Span(NamedTuple):
     nbytes: int
 
     def cut(self, parts: int, unit: int) -> list[Span]:
-        """Cut the span into similar parts of whole units; the last ones may be empty."""
+        """Cut the span into parts of whole units; the last parts may be empty."""
         each = -(-self.nbytes // (parts * unit)) * unit
         begins = [min(part * each, self.nbytes) for part in range(parts + 1)]
         return [Span(self.begin + a, b - a) for a, b in itertools.pairwise(begins)]
 
 
 def blocks(nbytes: int, count: int) -> list[Span]:
-    """Return `count` contiguous spans of one length."""
+    """Return `count` contiguous spans of equal length."""
     return [Span(number * nbytes, nbytes) for number in range(count)]
 
 

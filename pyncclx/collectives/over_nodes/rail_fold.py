@@ -1,8 +1,7 @@
-"""The fold of the nodes' pieces over the rails, in the middle of a reduction.
+"""Fold the nodes' pieces over the rails, in the middle of a reduction.
 
-Two nodes send each other their pieces, and both fold both. Each of more nodes folds a part of the piece for all: the
-nodes exchange parts, fold them, and send the results to all. A link carries a piece about twice for any number of
-nodes.
+Two nodes send each other their pieces, and both fold both pieces. More than two nodes exchange parts of the piece: each
+node folds one part and sends the result to all. So a link carries a piece about twice for any number of nodes.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from ...nodes.engine import Transfer
 from .folding import Folding, part_of_node
 from .pieces import Span, aligned
 
-# Pieces up to this length go to all nodes whole: one trip in place of two. Not measured.
+# Pieces up to this length are sent to all nodes whole, in one trip instead of two. Not measured.
 WHOLE_NBYTES = 16 << 10
 
 
 class RailFold:
-    """The fold of a rank's piece in segments, `at_once` of them under way at a time."""
+    """The fold of a rank's piece in segments, at most `at_once` of them in flight."""
 
     def __init__(self, composition: Composition, folding: Folding, longest: int, *, at_once: int) -> None:
         places = composition.places
         self._composition, self._folding, self._places = composition, folding, places
         self._stride = aligned(longest)
         self._whole = places.count == 2 or longest <= WHOLE_NBYTES
-        # One vector more: this node's lies apart if it is cut into parts.
+        # The additional vector is this node's own, which lies apart if it is cut into parts.
         each = (places.count + 1) * self._stride
         (base,) = composition.memory(at_once * each)
         self._slots = [base + number * each for number in range(at_once)]
-        # Address of the node's vector and place of the exchange, by segment under way.
+        # Address of the node's vector and place of the exchange, by segment in flight.
         self._begun: dict[int, tuple[int, int]] = {}
         # The last step on the slots of each segment.
         self._ended: list[int] = []
@@ -36,12 +35,12 @@ class RailFold:
     def begin(self, spans: list[Span], send: int, segment: int) -> None:
         """Fold a segment inside the node, and begin to exchange it.
 
-        Local rank r gets ``spans[r]``.
+        Local rank r folds ``spans[r]``.
         """
         places, slots = self._places, self._slots[segment % len(self._slots)]
         mine = spans[places.local_rank]
         slot = slots + (places.node if self._whole else places.count) * self._stride
-        before = segment - len(self._slots)  # segment that had the same slots
+        before = segment - len(self._slots)  # segment that used the same slots
         free = (self._ended[before],) if before >= 0 else ()
         own, after = part_of_node(self._composition, self._folding, send, spans, slot, free)
         sends, receives = [], []
@@ -87,7 +86,7 @@ class RailFold:
     def _peers(self) -> list[tuple[int, int]]:
         """Return the other nodes, and the rank of this rank's rail on each.
 
-        A rank on no rail has none.
+        A rank without a rail has no peers.
         """
         places = self._places
         if places.local_rank >= places.lanes:

@@ -1,6 +1,7 @@
-"""Reduce over nodes.
+"""Reduce, Scan and Exscan over nodes.
 
-Each node folds its vectors in pieces. The pieces go to root's node, which folds them and sends the results to root.
+In Reduce, each node folds its vectors in pieces. Root's node receives the pieces, folds them, and sends the results to
+root. In Scan, each rank sends its vector to all higher ranks, which fold the received vectors in rank order.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from .inside import blocks_from, gatherv_call
 from .movement import exchange
 from .pieces import Span, aligned
 
-ON_HOST = "each rank's vector goes to root, which folds those of each node, and then of the nodes"
-HOW = "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root"
+ON_HOST = {"reduce": "each rank's vector goes to root, which folds those of each node, and then of the nodes"}
+HOW = {
+    "reduce": "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root",
+    "scan": "each vector goes to all ranks above its own, which fold; memory and traffic grow with the ranks",
+}
 
 
 def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
@@ -51,7 +55,7 @@ def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, n
 def is_broadcast(places: Places) -> bool:
     """Return whether NCCL's broadcast, if available, moves a vector to root.
 
-    It takes less time than a send.
+    NCCL's broadcast takes less time than its send.
     """
     return places.count == 2
 
@@ -61,7 +65,7 @@ def _from_other(composition: Composition, folding: Folding, send: int, recv: int
     (vector,) = composition.memory(nbytes) if is_root else (send,)
     broadcast_all(composition, vector, nbytes, 1 - root)
     if is_root:
-        # The fold reads vectors in rank order, but root's own from `send`.
+        # The fold reads the vectors in rank order, except root's own, which it reads from `send`.
         vectors = vector - (1 - root) * nbytes
         composition.fold(folding.template, Vectors(vectors, 2, nbytes, (root, send)), nbytes, recv)
 
@@ -73,7 +77,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     mine, stride = spans[places.local_rank], aligned(spans[0].nbytes)
     slots, whole = composition.memory(places.count * stride, stride)
     slot = slots + places.node * stride
-    # The fold of records goes over one rail; other ranks ignore their results.
+    # Records are folded over one rail; other ranks ignore their results.
     if folding.of_records:
         own = whole_of_node(composition, folding, send, nbytes, slot).address
     else:
@@ -107,3 +111,21 @@ def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: 
     folded = fold_from_all(composition, folding, send, spans, result, slots)
     receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans) if is_root]
     exchange(composition, "results go to root", [Transfer(root, result, mine.nbytes)], receives, after=(folded,))
+
+
+def scan(comm: Intracomm, given: Reduction) -> SpanningCall:
+    """Lower Scan and Exscan."""
+    return reduction_call(comm, given, _compose_scan, nbytes=given.nbytes, inclusive=given.operation == "Scan")
+
+
+def _compose_scan(
+    composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, inclusive: bool
+) -> None:
+    places, stride = composition.places, aligned(nbytes)
+    count = places.rank + inclusive
+    (slots,) = composition.memory(count * stride)
+    sends = [Transfer(rank, send, nbytes) for rank in range(places.rank + (not inclusive), places.size)]
+    receives = [Transfer(rank, slots + rank * stride, nbytes) for rank in range(count)]
+    moved = exchange(composition, "exchange of contributions", sends, receives)
+    vectors, length = Vectors(slots, count, stride), nbytes if count else 0
+    composition.fold(folding.template, vectors, length, recv, finish_as=max(count, 1), after=(moved,))

@@ -1,7 +1,7 @@
 """Reduce_scatter and Reduce_scatter_block over nodes.
 
-For each node, a kernel folds the blocks for its ranks. Each local rank folds the block for the rank of the same local
-index and sends it there. The receiver folds the results of all nodes.
+For each node, every local rank folds its node's contributions to the block of the rank with the same local index there,
+and sends it the result. The receiver folds the results of all nodes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from .allgather import gather_all
 from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call
 from .pieces import Span, aligned, blocks, spans_of
 
-ON_HOST = "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
-HOW = "a fold inside the node for each node, whose ranks get the results over rails and fold them"
+ON_HOST = {
+    "reduce_scatter": "each rank's vector goes to all others, which fold those of each node, and then of the nodes"
+}
+HOW = {"reduce_scatter": "a fold inside the node for each node, whose ranks get the results over rails and fold them"}
 GATHERED_NBYTES = 4 << 10  # longest vector that NCCL's allgather moves whole
-# Longest vector for NCCL's reduce-scatter instead of sends, receives and a fold. The former took 0.70 times as long as
-# the latter for 8 KB, 1.10 times for 32 KB. Two nodes of one H200 each, 27 November 2026.
+# Longest vector for NCCL's reduce-scatter instead of NCCL's sends, receives and a fold. The reduce-scatter took 0.70
+# times as long as the other way for 8 KB, 1.10 times for 32 KB (two nodes of one H200 each, 27 November 2026).
 WHOLE_NBYTES = 16 << 10
 
 
@@ -32,19 +34,17 @@ def reduce_scatter(comm: Intracomm, given: Reduction) -> SpanningCall:
     return reduction_call(comm, given, _compose, spans=spans)
 
 
-reduce_scatter_block = reduce_scatter
-
-
 def is_gathered(places: Places, nbytes: int) -> bool:
     """Return whether NCCL's allgather, if available, moves whole vectors to all ranks.
 
-    It takes less time than NCCL's sends and receives for few bytes. `nbytes` is the length of the longest block.
+    For few bytes the allgather takes less time than NCCL's sends and receives. `nbytes` is the length of the longest
+    block.
     """
     return nbytes * places.size <= GATHERED_NBYTES
 
 
 def is_of_nccl(places: Places, nbytes: int) -> bool:
-    """Return whether NCCL does a call with blocks of `nbytes`, if it can."""
+    """Return whether NCCL, if it supports the call, runs it for blocks of `nbytes`."""
     return nbytes * places.size <= WHOLE_NBYTES
 
 
@@ -76,7 +76,7 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
 def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     size = composition.places.size
     (apart,) = composition.memory(size * nbytes)
-    # The result would overwrite data that NCCL still reads.
+    # If the buffers overlap, the result would overwrite data that NCCL still reads.
     if send < recv + nbytes and recv < send + size * nbytes:
         composition.copy(apart, send, size * nbytes)
         send = apart
@@ -87,7 +87,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, spans: list[
     """Fold the nodes' results; this rank's block of the result goes to `recv`."""
     places = composition.places
     mine = spans[places.rank]
-    # This node's ranks fold the blocks for a node with more ranks in several turns.
+    # If a node has more ranks than this one, this node folds the blocks for it in several rounds.
     turns = [(node, ranks) for node in range(places.count) for ranks in _turns(places, node)]
     outgoing = [(node, ranks, [spans[rank] for rank in ranks]) for node, ranks in turns]
     longest, stride = aligned(max(span.nbytes for span in spans)), aligned(mine.nbytes)
@@ -112,7 +112,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, spans: list[
 
 
 def _turns(places: Places, node: int) -> list[array[int]]:
-    """Return the ranks of a node, as many at a time as this node has ranks."""
+    """Divide a node's ranks into groups of as many ranks as this node has."""
     ranks, size = places.ranks_of(node), places.local_size
     return [ranks[begin : begin + size] for begin in range(0, len(ranks), size)]
 

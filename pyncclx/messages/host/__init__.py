@@ -1,1 +1,1 @@
-"""Receives of host arrays that a device array's message may match."""
+"""Receives into host arrays, whose message may be that of a device array."""

@@ -1,4 +1,4 @@
-"""Fetches of a device array's data into a host array that receives the message."""
+"""Fetch a device array's data into a host array that receives the message."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from .memory import HostMemory
 class HostFetch:
     """A fetch of one message's data, on a stream of the library.
 
-    It begins when the sender's data can be read. No stream of the program waits for it: such a stream may wait for a
-    peer that waits for this message. Several threads may call `is_over`. After an exception, the next call goes on.
+    It begins when the sender's data can be read. No stream of the program waits for it, because such a stream may wait
+    for a peer that waits for this message. Several threads may call `is_over`. After an exception, the next call
+    continues the fetch.
 
     Attributes
     ----------
     is_inline : bool
-        Whether MPI transfers the data, behind the envelope.
+        Whether MPI transfers the data, after the envelope.
     """
 
     _incoming: Incoming | None = None
@@ -41,7 +42,7 @@ class HostFetch:
     _is_beginning = False
 
     def __init__(self, comm: MessageBase, memory: HostMemory, envelope: Envelope) -> None:
-        self._endpoint, self._memory, self._envelope = comm.endpoint, memory, envelope
+        self._endpoint, self._memory, self._envelope = comm.lasting_endpoint, memory, envelope
         self.is_inline = envelope.transport == INLINE
         length = inline_nbytes(envelope.nbytes) if self.is_inline else ENVELOPE_NBYTES
         self._message_nbytes = min(length, memory.nbytes)
@@ -57,18 +58,18 @@ class HostFetch:
         return self._data.nbytes
 
     def has_ended(self) -> bool:
-        """Return whether the sender can reuse its memory: see `unsent.Kept`."""
+        """Return whether the sender can reuse its memory; see `unsent.Kept`."""
         return self.is_over()
 
     def is_of(self, envelope: Envelope) -> bool:
-        """Whether this fetches the message of an envelope."""
+        """Return whether this fetches the message of an envelope."""
         return self._envelope == envelope
 
     def is_over(self) -> bool:
-        """Return whether `finish` would not wait; begin once the data can be read."""
+        """Return whether `finish` would return immediately; begin if the data is readable."""
         with LOCK:
             if self._end is None:
-                # A launch may let other messages go on, and so call this again.
+                # A launch may progress other messages, and so call this function again.
                 if self._is_beginning:
                     return False
                 if self._incoming is None and not can_read(self._endpoint, self._envelope):
@@ -85,7 +86,7 @@ class HostFetch:
         return self._endpoint.failure_of(self._envelope.source, "Recv")
 
     def _begin(self) -> None:
-        """Enqueue the receive and the copy to the host, or what is left of them."""
+        """Enqueue the receive and the copy to the host, or their remaining steps."""
         device, nbytes = self._endpoint.device, self._data.nbytes
         if self._incoming is None:
             self._prepare()
@@ -104,7 +105,7 @@ class HostFetch:
         self._end = end
 
     def _prepare(self) -> None:
-        """Make the receive into device memory."""
+        """Create the receive into device memory."""
         endpoint, source, nbytes = self._endpoint, self._envelope.source, self._data.nbytes
         copy = endpoint.device.allocate_temporary(max(nbytes, 1), self._stream)
         buffer = Buffer(copy.address, nbytes, datatypes.TABLE["uint8"], (nbytes,), False, None, copy)
@@ -114,7 +115,7 @@ class HostFetch:
 
     def finish(self, status: MPI.Status | None) -> None:
         """Wait for the data, copy it into the array, and set a status to its length."""
-        # After an error the envelope is cleared from the array, too.
+        # After an error too, clear the envelope from the array.
         data = self._data[:0]
         try:
             self._wait()
@@ -124,7 +125,7 @@ class HostFetch:
         self.fill(status)
 
     def abandon(self) -> None:
-        """Read the data without a call, so that its sender can reuse its memory."""
+        """Read the data although no call waits, so that the sender can reuse its memory."""
         self._endpoint.postbox.receives.unsent.keep_message(self)
         self._memory.replace(self._message_nbytes, self._data[:0])
 
@@ -151,7 +152,7 @@ class HostFetch:
 
 
 def complete(fetch: HostFetch, status: MPI.Status | None) -> None:
-    """Finish a fetch. After an exception, read the data without the call."""
+    """Finish a fetch; after an exception, still read the data for the sender."""
     try:
         fetch.finish(status)
     except BaseException:

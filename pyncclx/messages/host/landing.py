@@ -1,17 +1,18 @@
-"""The memory that MPI receives a host array into.
+"""The memory into which MPI receives a host array.
 
-Whatever call completes the request examines it for an envelope.
+Every call that completes the request searches it for an envelope.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_errors_suppressed
+
 from ...arrays import places
-from ...requests.host_receive import HostReceiveRequest
+from ...requests.host_receive import HostReceive
 from ...requests.open_receives import LOCK
 from ...system import driver
 from ...system.mpi_library import mpi_is_gone
@@ -28,21 +29,27 @@ _REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
 
 
 class _Left(NamedTuple):
-    """A kept receive whose request the program has freed; see `unsent.Kept`."""
+    """A receive whose request the program has freed; see `unsent.Kept`."""
 
-    request: HostReceiveRequest
+    request: HostReceive
     nbytes: int = 0
 
     def has_ended(self) -> bool:
-        return self.request.Test()
+        is_over = True
+        try:
+            is_over = self.request.Test()
+        finally:
+            if is_over and self.request:  # a persistent one
+                self.request.Free()
+        return is_over
 
 
 class HostLanding(Follows):
-    """The memory of a nonblocking receive of a host array, examined for an envelope.
+    """The memory of a nonblocking receive into a host array.
 
-    It is a weak reference to the view of the array that mpi4py holds until the request is complete. When a call of
-    mpi4py's own completes the request, such as its `Waitall`, the destruction of the view fetches the data. The length
-    in mpi4py's status is then the envelope's.
+    It is a weak reference to the view of the array that mpi4py holds until the request is complete. If one of mpi4py's
+    own calls, such as its `Waitall`, completes the request, the destruction of the view fetches the data. The length in
+    mpi4py's status is then the envelope's.
 
     Attributes
     ----------
@@ -52,7 +59,7 @@ class HostLanding(Follows):
         Fetch of the data, once an envelope was found.
     """
 
-    # Every receive sets the slots only. Envelopes and probed messages need the other attributes.
+    # A receive sets only these slots. Only envelopes and probed messages need other attributes.
     __slots__ = ("__dict__", "_buf", "_comm", "is_claimed")
     _buf: Any
     _comm: MessageBase
@@ -66,7 +73,7 @@ class HostLanding(Follows):
 
         `status` is MPI's; it is set to the length of fetched data.
         """
-        # Nearly all other messages are recognized by their lengths, without `_find`.
+        # The length excludes nearly all other messages, without `_find`.
         if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:
             return True
         if status.Get_error() != MPI.SUCCESS:
@@ -89,37 +96,41 @@ class HostLanding(Follows):
         if self._memory is not None:
             self._memory = None
 
+    def set_origin(self, status: MPI.Status) -> None:
+        """Set the source and tag of a message that a probe has found and sent again."""
+        if self._probed is not None:
+            self._probed.set_origin(status)
+
     @property
     def may_have_envelope(self) -> bool:
         """Whether a device array's message may arrive."""
         return isinstance(self._comm, Base) and (places.host_arrays() or driver.is_there())
 
-    def keep(self, request: HostReceiveRequest) -> None:
-        """Complete a request that no call completes, once its message has come."""
+    def keep(self, request: HostReceive) -> None:
+        """Complete the request after its message arrives, although no call waits for it."""
         self.is_claimed = True
-        self._comm.endpoint.postbox.receives.unsent.keep_message(_Left(request))
+        self._comm.lasting_endpoint.postbox.receives.unsent.keep_message(_Left(request))
 
     def abandon(self) -> None:
-        """Read the data that no call will fetch, so that its sender can reuse its memory."""
+        """Read data that no call will fetch, so that the sender can reuse its memory."""
         # No call is left that could raise an error.
-        with suppress(Exception):
+        with own_errors_suppressed():
             if self._examine():
                 assert self.fetch is not None
                 fetch, self.fetch = self.fetch, None
                 fetch.abandon()
 
     def go_on(self) -> None:
-        """Begin to fetch a long message, whose sender may wait, before the program's call."""
+        """Begin to fetch a long message before the program's call: its sender may wait."""
         # The call that completes the request raises errors.
-        with suppress(Exception):
+        with own_errors_suppressed():
             if self._examine(only_long=True):
                 assert self.fetch is not None
                 self.fetch.is_over()
 
     def _find(self, status: MPI.Status) -> bool:
         """Return whether MPI has received an envelope; prepare the fetch of its data."""
-        if self._probed is not None:
-            self._probed.set_origin(status)
+        self.set_origin(status)
         return may_be_envelope(status.Get_count(_BYTE)) and self._examine()
 
     def _examine(self, *, only_long: bool = False) -> bool:
@@ -138,15 +149,25 @@ class HostLanding(Follows):
             return True
 
     def _finish(self, status: MPI.Status | None) -> None:
-        fetch, self.fetch, self._memory, self._buf = self.fetch, None, None, None
-        if fetch is not None:
+        self._finish_fetch(status)
+        self._memory = self._buf = None
+
+    def _finish_fetch(self, status: MPI.Status | None) -> None:
+        """Finish the fetch, if any."""
+        fetch = self.fetch
+        if fetch is None:
+            return
+        try:
             complete(fetch, status)
+        finally:
+            with LOCK:
+                self.fetch = None
 
     @staticmethod
     def end(landing: HostLanding) -> None:
-        """Fetch the data when mpi4py releases the view, unless a request's method does.
+        """Fetch the data when mpi4py releases the view, if no method of the request does.
 
-        MPI has then completed the request, or the program has dropped it.
+        At that time MPI has completed the request, or the program has dropped it.
         """
         if not (landing.is_claimed or mpi_is_gone()):
             landing._examine()

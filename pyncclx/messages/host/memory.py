@@ -1,4 +1,4 @@
-"""Access to a host array as the bytes of the message that MPI received into it."""
+"""Access a host array as the bytes of the message that MPI has received into it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HostMemory:
         self._array, self.nbytes = array, array.nbytes
 
     def envelope(self) -> Envelope | None:
-        """Return the message's envelope; None if it has none, or not all has arrived."""
+        """Return the message's envelope; None if there is none or it is incomplete."""
         if self._array[: len(ENVELOPE_MAGIC)].tobytes() != ENVELOPE_MAGIC:
             return None
         return unpack(self._array[:ENVELOPE_NBYTES], min(self.nbytes, ENVELOPE_NBYTES))
@@ -47,13 +47,13 @@ class HostMemory:
 
 
 class ScatteredMemory(HostMemory):
-    """Memory of a host array that a derived datatype describes.
+    """Memory of a host array described by a derived datatype.
 
-    MPI gathers its bytes, and scatters new ones, by messages from this process to itself.
+    MPI gathers its bytes, and scatters new bytes, by messages from this process to itself.
     """
 
     def __init__(self, spec: Any, *, is_kept: bool) -> None:
-        # A copy, because the program may free its datatype meanwhile.
+        # It is a copy, because the program may free its datatype meanwhile.
         self._datatype: MPI.Datatype | None = None
         if is_kept and has_own_datatype(spec):
             self._datatype = spec[-1].Dup()
@@ -79,7 +79,7 @@ class ScatteredMemory(HostMemory):
 
 
 def gathered(spec: Any) -> Bytes:
-    """Return a contiguous copy of the bytes that a buffer argument names, made by MPI."""
+    """Return a contiguous copy, made by MPI, of the bytes of a buffer argument."""
     itself, status = ITSELF.get(), MPI.Status()
     with LOCK:
         sending = MPI.Comm.Isend(itself, spec, 0)
@@ -124,7 +124,7 @@ def _view(array: Any) -> memoryview:
 
 
 def _itemsize(view: memoryview, key: Any) -> int:
-    """Return the size of a key's elements, or without a key of the buffer's.
+    """Return the size of a datatype's elements, or by default of the buffer's.
 
     Raise ValueError if the elements have gaps.
     """

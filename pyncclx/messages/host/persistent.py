@@ -1,4 +1,4 @@
-"""Persistent host receives by mpi4py, whose message may be a device array's."""
+"""Persistent receives into host arrays, whose message may be a device array's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mpi4py import MPI
 from ...errors import MPIError, NotSupported
 from ...requests.host_receive import HostReceive
 from ...requests.open_receives import LOCK
+from ...requests.shown import handle_of, set_handle
 from ...requests.status import copy_status
 from ...staging.requests import Prequest
 from ...system.mpi_library import mpi_is_gone
@@ -16,7 +17,6 @@ from ...team.base import Base
 from ..base import MessageBase
 from ..progress.polling import PROGRESS
 from ..progress.unsent import OF_PROCESS, follow
-from .fetch import complete
 from .landing import HostLanding
 from .memory import ScatteredMemory, has_own_datatype, memory_of
 from .receive import LASTING
@@ -27,7 +27,7 @@ _test = MPI.Request.Test
 class HostReceivePrequest(HostReceive, Prequest):
     """The request of `Recv_init` with a host array.
 
-    MPICH completes a persistent request when asked for its status. So this request lets MPI complete it, keeps status
+    MPICH completes a persistent request when its status is queried. So this request lets MPI complete it, keeps status
     and error, and stays active until the program completes it.
 
     mpi4py's own calls, such as its `Waitall`, call no method of a persistent request. They leave the envelope of a
@@ -38,20 +38,26 @@ class HostReceivePrequest(HostReceive, Prequest):
     _received: MPI.Status | None = None  # status of a message that the program has not completed
     _error: MPI.Exception | None = None  # error of that message
 
+    def __new__(cls, request: MPI.Prequest) -> HostReceivePrequest:
+        """Return a request with the handle of mpi4py's request."""
+        return MPI.Request.__new__(cls, request)
+
     def prepare(self) -> None:
-        """Check that the last message was completed; note that the receive starts.
+        """Check that the last message was completed; mark the receive as started.
 
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST: a message has arrived that the program has not completed.
+            Class ERR_REQUEST, if a message has arrived that the program has not completed.
         NotSupported
-            A call of mpi4py's own has completed the last message, which was a device array's.
+            If one of mpi4py's own calls has completed the last message, which was a device array's.
         """
-        if self._received is None and self.landing.has_envelope() and self._look(MPI.Status()) is None:
-            self.landing.end_late()
-        if self._received is not None:
-            raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
+        if self._received is not None or self.landing.has_envelope():
+            come = self._look(MPI.Status())
+            if come:
+                raise MPIError(MPI.ERR_REQUEST, "Start: the request is active; Wait for it first")
+            if come is None and self.landing.has_envelope():
+                self.landing.end_late()
         self.landing.start()
 
     def has_come(self, status: MPI.Status) -> bool | None:
@@ -70,21 +76,30 @@ class HostReceivePrequest(HostReceive, Prequest):
 
         Set the status if the message has arrived.
         """
-        if self._received is not None:
-            copy_status(status, self._received)
-            status.Set_error(self._received.Get_error())
-            return True
-        try:
-            if not _test(self, status):
-                return False
-        except MPI.Exception as error:
-            self._error = error
-            status.Set_error(error.Get_error_code())
-        is_empty = status.source == MPI.ANY_SOURCE and not status.Is_cancelled()
-        if is_empty and self._error is None:
+        if self._received is None:
+            self._test()
+        received = self._received
+        if received is None:
+            return False
+        copy_status(status, received)
+        if self._error is not None:
+            status.Set_error(self._error.Get_error_code())
+        elif status.source == MPI.ANY_SOURCE and not status.Is_cancelled():
+            # MPI returns an empty status if the request was inactive.
+            self._received = None
             return None
-        self._received = MPI.Status(status)
         return True
+
+    def _test(self) -> None:
+        """Keep the status and the error if MPI completes the request."""
+        found = MPI.Status()
+        try:
+            # With `map`, Python runs no signal handler between MPI's return and the last assignment.
+            (has_ended,) = map(_test, (self,), (found,))
+            if has_ended:
+                self._received = found
+        except MPI.Exception as error:
+            self._received, self._error = found, error
 
     def finish(self, status: MPI.Status) -> None:
         """Wait for the message, and set the status."""
@@ -97,6 +112,10 @@ class HostReceivePrequest(HostReceive, Prequest):
         else:
             try:
                 self.finish_received(status)
+            except BaseException:
+                self._received = self._error = None
+                self.landing.abandon()
+                raise
             finally:
                 copy_status(status, received)
 
@@ -114,25 +133,31 @@ class HostReceivePrequest(HostReceive, Prequest):
             super().Cancel()
 
     def Free(self) -> None:
-        """Free the request. As mpi4py's `Free`."""
+        """Free the request; its message still completes. As mpi4py's `Free`."""
+        if self and self.landing.may_have_envelope and self._look(MPI.Status()) is not None:
+            left = HostReceivePrequest(self)
+            left.landing, left._received, left._error = self.landing, self._received, self._error
+            self.landing, self._received = self.landing.ended(), None
+            left.landing.keep(left)
+            set_handle(self, handle_of(MPI.REQUEST_NULL))
+            return
         try:
-            status = MPI.Status()
-            if self and self.landing.has_envelope() and self.has_come(status):
-                self.finish_received(status)
+            if self:
+                self.landing.end_inactive()
         finally:
             self.landing.is_active = False
             super().Free()
 
     def __del__(self) -> None:
         landing = getattr(self, "landing", None)
-        # A request that was not made by `receive_init` has no landing.
+        # Only a request made by `receive_init` has a landing.
         if landing is None:
             return
         landing.is_active = False
         if self and not mpi_is_gone() and landing.is_plain and landing.has_envelope():
             if PROGRESS.made is not None:
                 PROGRESS.made.unsent.dropped.append(landing)
-            # Python prints exceptions of destructors.
+            # In a destructor, Python prints the exception.
             raise NotSupported(_LATE)
 
 
@@ -144,7 +169,7 @@ _LATE = (
 
 
 class _LastingLanding(HostLanding):
-    """The landing of each message that the request receives.
+    """The landing of all messages that the request receives.
 
     Attributes
     ----------
@@ -155,8 +180,14 @@ class _LastingLanding(HostLanding):
     is_active = False
     _is_followed = False
 
+    def ended(self) -> _LastingLanding:
+        """Return a landing for the request after it has been freed."""
+        landing = _LastingLanding(LASTING)
+        landing._comm, landing._buf, landing.is_claimed = self._comm, None, True
+        return landing
+
     def start(self) -> None:
-        """Mark the receive as active, and let the monitor thread progress it."""
+        """Mark the receive as active, and have the monitor thread progress it."""
         with LOCK:
             self.is_active = True
             if not self._is_followed and OF_PROCESS:
@@ -180,8 +211,8 @@ class _LastingLanding(HostLanding):
         return not isinstance(self._memory, ScatteredMemory)
 
     def has_envelope(self) -> bool:
-        """Whether the memory begins with an envelope."""
-        # Receives from MPI.PROC_NULL and of mpi4py's communicators have no envelopes.
+        """Return whether the memory begins with an envelope."""
+        # Receives from MPI.PROC_NULL and on mpi4py's communicators get no envelopes.
         if self._buf is None or not isinstance(self._comm, Base):
             return False
         if self._memory is None:
@@ -196,7 +227,7 @@ class _LastingLanding(HostLanding):
             self.is_active = False
 
     def end_inactive(self) -> None:
-        """Mark the request as inactive. If it has an envelope, act as `end_late`."""
+        """Mark the request as inactive; if it has an envelope, call `end_late`."""
         if (self.is_plain or self.is_active) and self.has_envelope():
             self.end_late()
         self.is_active = False
@@ -208,15 +239,14 @@ class _LastingLanding(HostLanding):
         raise NotSupported(_LATE)
 
     def _end(self, status: MPI.Status | None) -> None:
-        with LOCK:
+        try:
+            self._finish_fetch(status)
+        finally:
             self.is_active = False
-            fetch, self.fetch = self.fetch, None
-        if fetch is not None:
-            complete(fetch, status)
 
 
 def receive_init(comm: MessageBase, request: Prequest, buf: Any) -> HostReceivePrequest:
-    """Wrap mpi4py's persistent receive, so that it can receive device arrays' data."""
+    """Wrap mpi4py's persistent receive, so that it can also receive device arrays."""
     landing = _landing_of(comm, buf)
     checked = HostReceivePrequest(request)
     checked.landing, checked._event = landing, request._event
@@ -224,7 +254,7 @@ def receive_init(comm: MessageBase, request: Prequest, buf: Any) -> HostReceiveP
 
 
 def _landing_of(comm: MessageBase, buf: Any) -> _LastingLanding:
-    """Make the landing of a persistent receive, whose memory mpi4py always holds."""
+    """Create the landing of a persistent receive, whose memory mpi4py always holds."""
     landing = _LastingLanding(LASTING)
     landing._comm, landing._buf, landing.is_claimed = comm, buf, False
     if has_own_datatype(buf):

@@ -1,19 +1,20 @@
-"""Receives of host arrays by mpi4py, whose message may be a device array's.
+"""Receives into host arrays by mpi4py, whose message may be a device array's.
 
-MPI then receives an envelope, which is recognized by its first bytes. `examine` checks blocking receives. `HostLanding`
-of `landing.py` checks nonblocking ones, for all calls that complete the request.
+In that case MPI receives an envelope, which is recognized by its first bytes. `examine` checks blocking receives.
+`HostLanding` of `landing.py` checks nonblocking ones, in all calls that complete the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, NoReturn
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error, own_errors_suppressed
+
 from ...errors import MPIError
-from ...recovery.meetings import raise_explained
+from ...failures.policy import raise_explained
 from ...requests.host_receive import HostReceiveRequest
 from ...team.base import Base
 from ..base import MessageBase
@@ -25,7 +26,7 @@ from .landing import HostLanding
 from .memory import has_own_datatype, memory_of
 
 _BYTE = MPI.BYTE
-_MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes that a device array's message has beyond its data
+_MAX_EXTRA_NBYTES = inline_nbytes(1) - 1  # most bytes of a device array's message beyond its data
 
 
 def receive(
@@ -46,14 +47,14 @@ def receive(
     try:
         examine(comm, recvbuf, status)
     except BaseException as error:
-        # The interrupt may have come before `examine` has seen the envelope.
-        if not isinstance(error, Exception):
+        # An interrupt may have prevented `examine` from finding the envelope.
+        if own_error(error) is None:
             abandon(comm, recvbuf)
         raise
 
 
 def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> NoReturn:
-    """Raise the exception of a host array's receive for an error that MPI returned."""
+    """Raise the exception for an MPI error of a receive into a host array."""
     if error.Get_error_class() != MPI.ERR_TRUNCATE:
         raise_explained(comm, error, operation)
     text = f"a message longer than the buffer (if a device array was sent, of {_MAX_EXTRA_NBYTES} bytes more, and "
@@ -62,7 +63,7 @@ def raise_refused(comm: MessageBase, error: MPI.Exception, operation: str) -> No
 
 def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
     """Fetch the data if mpi4py's call has received a device array's envelope."""
-    # MPI.Comm.Recv(comm, array) may call this with a communicator of mpi4py's.
+    # In `MPI.Comm.Recv(comm, array)`, comm may be one of mpi4py's communicators.
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
         fetch = None
         try:
@@ -78,12 +79,12 @@ def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
 
 
 def abandon(comm: MessageBase, recvbuf: Any) -> None:
-    """Read the message of a device array that an interrupted call has received.
+    """Read the data of a device array's message that an interrupted call received.
 
-    The message of a host array would have been received, too.
+    The interrupted call would also have received a host array's message.
     """
-    # The exception of the call counts.
-    with suppress(Exception):
+    # Only the exception of the call is raised.
+    with own_errors_suppressed():
         memory = memory_of(recvbuf)
         envelope = memory.envelope()
         if envelope is not None and isinstance(comm, Base):
@@ -91,7 +92,7 @@ def abandon(comm: MessageBase, recvbuf: Any) -> None:
 
 
 _end = HostLanding.end
-#: In place of the view of an array that exports no memory.
+#: Replaces the view of an array that exports no memory.
 LASTING = memoryview(b"")
 
 
@@ -101,9 +102,9 @@ def ireceive(
     buf: Any,
     probed: ProbedMessage | None = None,
 ) -> MPI.Request:
-    """Begin to receive into a host array by mpi4py's ``start(buf)``, a function of C."""
+    """Begin to receive into a host array by mpi4py's ``start(buf)``, a C function."""
     spec, view = _viewed(buf)
-    # Python runs no signal handler between MPI's return and the assignment: it does after calls of functions.
+    # With `map`, Python runs no signal handler between MPI's return and the assignment.
     (begun,) = map(start, (spec,))
     try:
         request = HostReceiveRequest(begun)
@@ -123,10 +124,10 @@ def ireceive(
 def take_back(comm: MessageBase, request: MPI.Request, buf: Any) -> None:
     """Cancel the receive of an interrupted call.
 
-    If MPI has matched it, its message has been received.
+    If MPI has matched it, its message is received.
     """
-    # The exception of the call counts.
-    with suppress(Exception):
+    # Only the exception of the call is raised.
+    with own_errors_suppressed():
         status = MPI.Status()
         MPI.Request.Cancel(request)
         MPI.Request.Wait(request, status)
@@ -140,7 +141,7 @@ def ireceive_plain(
     """Begin to receive a NumPy array by mpi4py's ``start(comm, array, source, tag)``."""
     try:
         view = memoryview(array)
-        # See `ireceive`.
+        # `map` keeps signal handlers away; see `ireceive`.
         (begun,) = map(start, (comm,), (view,), (source,), (tag,))
     except (TypeError, ValueError, BufferError):
         # Let mpi4py raise its own exception.
@@ -163,7 +164,7 @@ def _viewed(buf: Any) -> tuple[Any, memoryview]:
         view = memoryview(buf[0] if is_spec else buf)
     except (TypeError, ValueError, BufferError):
         return buf, LASTING
-    # mpi4py refuses such arrays.
+    # mpi4py rejects such arrays.
     if view.readonly or not view.contiguous:
         return buf, LASTING
     return (type(buf)((view, *buf[1:])) if is_spec else view), view

@@ -1,4 +1,4 @@
-"""Exported memory in pieces: slots of channels, and ends of partitioned messages."""
+"""Pieces of exported memory, for channels' slots and ends of partitioned messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...backends import Device, Event, Exported
 
-# One allocation, which is cut into pieces. Longer pieces have allocations of their own.
+# Length of an allocation that is cut into pieces. Longer pieces are separate allocations.
 ARENA_NBYTES = 1 << 20
 ALIGNMENT = 128
 
@@ -38,11 +38,11 @@ class Arena:
         self._device, self.nbytes = device, 0
         self._memory: Exported | None = None  # the newest allocation of ARENA_NBYTES
         self._used = ARENA_NBYTES  # bytes of `_memory` in use
-        # Free pieces by length, each with the event at the end of its last use. The oldest comes first.
+        # Free pieces by length, each with the event at the end of its last use, the oldest first.
         self._free: defaultdict[int, deque[tuple[Piece, Event | None]]] = defaultdict(deque)
 
     def take(self, nbytes: int) -> Piece:
-        """Return a piece of at least `nbytes`; it is not cleared."""
+        """Return a piece of at least `nbytes`, with undefined contents."""
         nbytes = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         free = self._free[nbytes]
         for _ in range(len(free)):
@@ -58,7 +58,7 @@ class Arena:
         return Piece(self._memory, self._used - nbytes, nbytes)
 
     def take_zeroed(self, nbytes: int) -> Piece:
-        """Return a piece of at least `nbytes`, cleared to zero."""
+        """Return a zeroed piece of at least `nbytes`."""
         piece = self.take(nbytes)
         self._device.fill_zero(piece.address, piece.nbytes)
         return piece
@@ -87,7 +87,7 @@ class Pieces:
         self._arena, self._pieces = arena, list[Piece]()
 
     def take(self, nbytes: int, *, zeroed: bool = False) -> Piece:
-        """Return one more piece, and hold it."""
+        """Return one more piece, which this object holds."""
         piece = self._arena.take_zeroed(nbytes) if zeroed else self._arena.take(nbytes)
         self._pieces.append(piece)
         return piece

@@ -1,15 +1,15 @@
-"""The bounce memory of a process, which the receivers of its messages map:
+"""The bounce memory of a process, which receivers of its messages map:
 
     LeaseHeader x HEADERS | arrived words | ready words | done words | ends of channels | slots of SLOT_NBYTES
 
 A message that kernels move holds one *place* from its send until its receiver has read it. A place is a ready word and
-a done word; the first SLOTS places have a slot for data, too. The host hands out a place only after its last message is
-complete. So no kernel waits for a place, and a nonblocking send never blocks a stream. When no place is free, MPI
-transfers the data. The ends of channels have words of their own, see `persistent/channels.py`.
+a done word; the first SLOTS places also have a slot for data. The host assigns a place only after its last message is
+complete. So no kernel waits for a place, and a nonblocking send never blocks a stream. If no place is free, MPI
+transfers the data. The ends of channels have their own words; see `persistent/channels.py`.
 
-At the end of messages whose peer has failed, or that MPI has refused, this process writes the words that the peer would
-have written. Then kernels that wait for a failed rank return, and the place of a refused message is free. The abort
-word is not set: kernels of messages between live ranks read the same error record, and must continue.
+If a message's peer has failed, or MPI has rejected the message, this process writes the words that the peer would have
+written. Then kernels that wait for a failed rank return, and the place of a rejected message becomes free. The abort
+word is not set, because kernels of messages between live ranks read the same error record and must continue.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .headers import HEADER_NBYTES, HEADERS, Headers
 from .places import END_NBYTES, ENDS, EndPlaces, Places
 
 NBYTES = 2 << 20  # size of the bounce memory
-# Counters of the blocks of receiving kernels. Each stream has one, and MOST_MESSAGES more if it runs batches.
+# Block counters of receiving kernels. Each stream has one, and MOST_MESSAGES more if it runs batches.
 ARRIVED_WORDS = 8192
 PLACES = 640
 SLOT_NBYTES = 32 << 10  # longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
-# A clock later than that of every message.
+# A clock after that of every message.
 _LAST = 0xFFFFFFFF
 _ARRIVED = HEADERS * HEADER_NBYTES
 READY = _ARRIVED + 4 * ARRIVED_WORDS  # offset of the ready words
@@ -44,9 +44,9 @@ class BounceMemory:
     ----------
     address : int
     handle : bytes
-        Other processes map the memory by it.
+        Handle by which other processes map the memory.
     slots, tickets : Places
-        Places of messages that are copied to a slot, and of messages that stay in their buffers.
+        Places of messages that are copied to a slot, and of messages that are read from their buffers.
     ends : EndPlaces
         Places of channel ends.
     slot_addresses : list of (int, int, int)
@@ -55,7 +55,7 @@ class BounceMemory:
     headers : Headers
         One header for each communicator.
     pulled : dict of bytes to dict
-        By the uid of the sender and the place: the clock of the last message that a kernel here was launched for.
+        For each sender's uid and place, the clock of the last message for which this process launched a kernel.
     """
 
     def __init__(self, device: Device) -> None:
@@ -76,7 +76,7 @@ class BounceMemory:
         return struct.unpack(f"={number}Q", self._device.peek(done, CLOCK.size * number))
 
     def release_receives(self, uid: bytes, base: int) -> frozenset[int]:
-        """Release kernels that wait for data of a failed sender; `base` is its memory.
+        """Release kernels that wait for data of a failed sender, mapped at `base`.
 
         Return the clocks of messages whose data will never arrive.
         """
@@ -88,13 +88,13 @@ class BounceMemory:
         return broken
 
     def end_sends(self, number: int) -> None:
-        """End the messages to a rank (`Peers.numbers`), as if it had read them."""
+        """End the messages to a failed rank (`Peers.numbers`), as if it had read them."""
         for pool in (self.slots, self.tickets):
             for place, clock in pool.held_for(number):
                 self._end(place, clock)
 
     def withdraw(self, clock: int) -> None:
-        """End the message with a clock, which was not sent, if it has a place."""
+        """Free the place, if any, of an unsent message with this clock."""
         for pool in (self.slots, self.tickets):
             place = pool.place_of(clock)
             if place is not None:
@@ -105,13 +105,13 @@ class BounceMemory:
         self.write(done, CLOCK.pack(clock))
 
     def write(self, address: int, data: bytes) -> None:
-        """Write to device memory at once, without waiting for streams of the program."""
+        """Write to device memory now, without waiting for streams of the program."""
         with self._device.attached():
             self._device.poke(address, data)
 
 
 class ArrivedWords(dict[tuple[int, int, int], int]):
-    """Addresses of block counters, which the receiving kernels of one stream share.
+    """Addresses of block counters, shared by the receiving kernels of one stream.
 
     The keys are a stream's handle, the thread, and the number of words. The thread is part of the key because a
     per-thread stream has the same handle in all threads.
@@ -132,7 +132,7 @@ class ArrivedWords(dict[tuple[int, int, int], int]):
             return words
 
     def _allocate(self) -> None:
-        """Allocate more words. Those handed out stay in use: a graph may run at any time."""
+        """Allocate more words; used words are never reclaimed, as graphs may run later."""
         more = self._device.allocate_exported(4 * ARRIVED_WORDS)
         self._more.append(more)
         self._next, self._end = more.address, more.address + 4 * ARRIVED_WORDS

@@ -1,4 +1,4 @@
-"""Lease headers of endpoints, in which their kernels record that they timed out."""
+"""Lease headers of endpoints, in which kernels record timeouts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from mpi_bootstrap.own_errors import own_error
+
 from ...backends import Device, Event, Exported, Watch
 from ...memory.retired import RETIRED
 from ...requests.open_receives import LOCK
 
-# Headers in the bounce memory. More communicators at the same time need further allocations.
+# Number of headers in the bounce memory. More simultaneous communicators need further allocations.
 HEADERS = 128
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 
 
 class Used(NamedTuple):
-    """A header's address, the error record and the streams (by handle) of an endpoint."""
+    """An endpoint's resources: header address, error record, streams by handle."""
 
     header: int
     watch: Watch
@@ -26,7 +28,7 @@ class Used(NamedTuple):
 
 
 class Headers:
-    """The headers of endpoints, in the bounce memory and, for many, in further memory.
+    """The headers of endpoints, in the bounce memory and further memory if needed.
 
     Attributes
     ----------
@@ -56,11 +58,11 @@ class Headers:
         return header
 
     def take_back_after(self, endpoint: object, used: Used) -> None:
-        """Arrange that an endpoint's resources are reclaimed once it is destroyed."""
+        """Have an endpoint's resources reclaimed after it is destroyed."""
         weakref.finalize(endpoint, self.gone.append, used).atexit = False
 
     def reclaim(self) -> None:
-        """Free the resources of destroyed endpoints whose kernels have ended. Never wait."""
+        """Free the resources of destroyed endpoints whose kernels have ended; never wait."""
         with LOCK:
             gone = [self.gone.popleft() for _ in range(len(self.gone))]
             ending, self._ending = self._ending, []
@@ -89,7 +91,9 @@ class Headers:
             try:
                 ends.append(self._device.event())
                 ends[-1].record(stream)
-            except RuntimeError:
+            except RuntimeError as error:
+                if own_error(error) is None:
+                    raise
                 return None
         return ends
 

@@ -1,4 +1,4 @@
-"""Mapped memory of other processes, and the data there that kernels fetch."""
+"""Mapped memory of other processes, from which kernels fetch data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict, deque
 from typing import Any
 
 from mpi_bootstrap import node_identity
+from mpi_bootstrap.own_errors import own_error
 
 from ...backends import Device, Peer
 from ...team.team import Team
@@ -16,16 +17,16 @@ from .bounce import CLOCK, READY
 #: `Endpoint`, whose module imports this one.
 _Endpoint = Any
 
-# Allocations of other processes. Their owners cannot reuse the memory while it is open here.
+# Most open allocations of other processes. Their owners cannot reuse memory that is open here.
 MAX_OPEN = 64
-# The sender's uid, the allocation, its identity, and the clock of the message if the export is a copy for one message.
+# The sender's uid, the allocation, its identity, and the message's clock if the export is a copy for one message.
 _Key = tuple[bytes, int, int, int]
 
 
 class OpenedMemory:
-    """Mapped memory of senders, whose least recently used allocations are closed.
+    """Mapped memory of senders; the least recently used allocations are closed.
 
-    `uid` and `bounce` are this process's own: its memory is not opened.
+    `uid` and `bounce` are those of this process, whose own memory is not opened.
 
     Attributes
     ----------
@@ -42,16 +43,16 @@ class OpenedMemory:
         self.bounces: dict[bytes, int | None] = {uid: bounce}
         self._memories: list[Peer] = []
         self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
-        # How many kernels that have not been launched yet will use the allocation.
+        # Number of kernels still to be launched that will use each allocation.
         self._in_use: Counter[_Key] = Counter()
-        # Envelopes whose data is to be released. Destructors append to it at any time.
+        # Envelopes whose data is to be released. Destructors may append to it at any time.
         self.unused: deque[Envelope] = deque()
         self._lock = threading.Lock()
 
     def bounce_address(self, sender: Sender) -> int | None:
         """Return the address of a sender's bounce memory; None if it cannot be opened.
 
-        Opening is tried once for each sender.
+        Each sender's memory is tried once.
         """
         if sender.uid not in self.bounces:
             with self._lock:
@@ -65,14 +66,16 @@ class OpenedMemory:
             return None
         try:
             memory = self._device.open_exported(sender.bounce_handle, sender.bounce_nbytes)
-        # There is no such path, or the driver returns an error.
-        except (OSError, RuntimeError):
+        # The path does not exist, or the driver returns an error.
+        except (OSError, RuntimeError) as error:
+            if own_error(error) is None:
+                raise
             return None
         self._memories.append(memory)
         return memory.address
 
     def data_address(self, envelope: Envelope) -> int:
-        """Return the address of offered data without waiting. It is open until `release`."""
+        """Return the address of offered data without waiting; open until `release`."""
         while self.unused:
             self.release(self.unused.popleft())
         if envelope.sender.uid == self._uid:
@@ -90,7 +93,7 @@ class OpenedMemory:
     def release(self, envelope: Envelope) -> None:
         """Allow offered data to be closed, once its kernel has been launched.
 
-        Where exports are copies, call it only after the kernel has ended.
+        If exports are copies, call it only after the kernel has ended.
         """
         if envelope.sender.uid == self._uid:
             return
@@ -112,7 +115,7 @@ class OpenedMemory:
         """Close the least recently used allocations while more than MAX_OPEN are open.
 
         Closing memory may wait for all work of the device. So only the program's thread does it, at the end of a
-        receive, when the kernels that the sender may wait for are launched. See also `Postbox.make_room`.
+        receive, after kernels that the sender may wait for have been launched. See also `Postbox.make_room`.
         """
         with self._lock:
             idle = [key for key in self._allocations if key not in self._in_use]
@@ -136,14 +139,14 @@ def address_of(endpoint: _Endpoint, envelope: Envelope, source: int) -> int:
 
 
 def is_ready(endpoint: _Endpoint, envelope: Envelope) -> bool:
-    """Whether a long message's data can be read without waiting; False for short ones."""
+    """Return whether a long message's data is readable now; False for short messages."""
     return envelope.transport in (OFFERED, WINDOW) and can_read(endpoint, envelope)
 
 
 def can_read(endpoint: _Endpoint, envelope: Envelope | None) -> bool:
-    """Whether a message's data can be read without waiting for its sender.
+    """Return whether a message's data can be read without waiting for its sender.
 
-    Memory of the sender can then be opened without waiting, too. There is no envelope if MPI has received the data.
+    If so, the sender's memory can also be opened without waiting. There is no envelope if MPI has received the data.
     """
     if envelope is None or envelope.transport in (EMPTY, INLINE):
         return True

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from ...backends import Device, Exported
 from ...system.process import lock
 
-# Offered messages between two sweeps. A sweep closes exports of messages that have ended, which may hold memory.
+# Number of offered messages between two sweeps. A sweep closes exports of messages that have ended, which may hold
+# memory.
 _SWEEP = 32
 ENDS = 2048  # number of channel ends
 END_NBYTES = 32
@@ -20,14 +21,14 @@ class Places:
     def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
         self._first, self._number, self._done_words = first, number, done_words
         self._free = deque(range(first, first + number))
-        # place -> clock of its message, its export, number of the receiver
+        # For each place in use: clock of its message, its export, number of the receiver.
         self._held: dict[int, tuple[int, Exported | None, int]] = {}
         self._lock = lock()
 
     def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
         """Return a free place for a message to a rank; None if there is none.
 
-        The place keeps `exported` open until its message has ended.
+        `exported` stays open until the message has ended.
         """
         with self._lock:
             if not self._free or (exported is not None and len(self._held) % _SWEEP == _SWEEP - 1):
@@ -35,7 +36,7 @@ class Places:
             if not self._free:
                 return None
             place = self._free[0]
-            # Hold the place before it stops being free, so that an exception loses none.
+            # Record the place as held before removing it from the free ones, so that an exception cannot lose it.
             self._held[place] = clock, exported, number
             del self._free[0]
             return place
@@ -46,7 +47,7 @@ class Places:
             return next((place for place, held in self._held.items() if held[0] == clock), None)
 
     def held_for(self, number: int) -> list[tuple[int, int]]:
-        """Return place and clock of each message to a rank that is not known to be over.
+        """Return place and clock of each unfinished message to a rank.
 
         `number` identifies the rank (`Peers.numbers`).
         """
@@ -78,7 +79,7 @@ class EndPlaces:
         if not self._free:
             return None
         place = self._free.popleft()
-        # The words of a new place are zero already; clearing them would make the host wait.
+        # The words of an unused place are already zero; clearing them would make the host wait.
         if place in self._used:
             self._device.fill_zero(self.address(place), END_NBYTES)
         self._used.add(place)

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from ...backends import Device, Event
 from ..progress.unsent import Kept, Unsent
 
-# The shortest message in pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).
+# Shortest message for pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).
 PINNED_NBYTES = 16 << 10
 # Size of reused pieces.
 KEPT_NBYTES = 1 << 20
-# Extra room for messages that are too long.
+# Extra memory for messages that are too long.
 _MAX_EXTRA_NBYTES = 64 << 20
-# Copies tested when a piece is taken. More than one, so that the number of finished copies shrinks.
+# Number of copies tested when a piece is taken: more than one, so that the number of finished copies shrinks.
 _FOR_ONE = 2
 
 
@@ -27,7 +27,7 @@ class Scratch:
     Attributes
     ----------
     is_read_later : bool
-        Whether a copy may still read its piece after the call that enqueues the copy.
+        Whether a copy may read its piece after the call that has enqueued the copy.
     free : list of memoryview
         Unused pieces of KEPT_NBYTES, each for messages of up to half that.
     """
@@ -40,11 +40,11 @@ class Scratch:
         self._copied: deque[tuple[Event, memoryview]] = deque()
 
     def take(self, nbytes: int) -> memoryview:
-        """Return memory for a message of `nbytes`, with room for a much longer one.
+        """Return memory for a message of `nbytes` that can hold a much longer one.
 
-        If a message is too long, Open MPI 5.0 reports an error but writes all of it, past the end of the buffer. With
-        the extra room MPI can receive it, and this library raises the error. Pageable memory that is never written
-        takes no pages.
+        If a message is too long, Open MPI 5.0 reports an error but writes the whole message, past the end of the
+        buffer. With the extra memory MPI can receive it, and this library raises the error. Pageable memory that is
+        never written uses no pages.
         """
         if self._copied:
             self._reclaim()
@@ -81,7 +81,7 @@ class Scratch:
         for _ in range(_FOR_ONE):
             try:
                 copied, piece = self._copied.popleft()
-            # Another thread has taken it.
+            # Another thread has taken the piece.
             except IndexError:
                 return
             self.give_back(piece, None if copied.is_over() else copied)
@@ -90,7 +90,7 @@ class Scratch:
 def host_memory(device: Device, nbytes: int, *, is_pinned: bool) -> npt.NDArray[np.uint8]:
     """Allocate host memory for a message.
 
-    Pinned memory is from CuPy's pool. GPUs copy to and from it faster.
+    Pinned memory is from CuPy's pool, and GPUs copy to and from it faster.
     """
     if device.name == "host" or not is_pinned:
         return np.empty(nbytes, np.uint8)

@@ -1,1 +1,1 @@
-"""Partitioned sends and receives, and how their two ends meet."""
+"""Partitioned sends and receives, and the handshake of their two ends."""

@@ -1,7 +1,7 @@
 """The common part of both ends of partitioned messages (device/partitions.cuh).
 
-The two ends exchange addresses once (`letters.py`). After that, rounds are counted on
-the device: a start only launches a kernel and waits for nothing. So rounds can be captured in a graph.
+The two ends exchange addresses once (`letters.py`). After that, rounds are counted on the device: a start only launches
+a kernel and does not wait. So a graph can capture rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..pending import StreamWait
 from .starts import FUNCTIONS, start_several
 
 WORD = struct.Struct("=I")
-# A word that is set this many rounds ahead releases all kernels that wait for it.
+# Setting a word this many rounds ahead releases all kernels that wait for it.
 FAR = 1 << 30
 
 
@@ -113,7 +113,7 @@ class PartitionedMessage(Startable):
     def activate(self, began: Event | None) -> None:
         """Mark the round as begun.
 
-        `began` is recorded after the launch that began it; None in a graph.
+        The event `began` is recorded after the launch that began the round; it is None in a graph.
         """
         self.active, self._began = True, began
 
@@ -135,13 +135,13 @@ class PartitionedMessage(Startable):
 
     @property
     def is_met(self) -> bool:
-        """Whether both ends have each other's addresses."""
+        """Whether both ends have exchanged addresses."""
         raise NotImplementedError
 
     def meet(self) -> None:
-        """Wait on the host until both ends have each other's addresses.
+        """Wait on the host until both ends have exchanged addresses.
 
-        Raise the reason if they cannot exchange them.
+        If they cannot exchange addresses, raise the reason.
         """
         raise NotImplementedError
 
@@ -187,7 +187,7 @@ class PartitionedMessage(Startable):
         self.launch("await_partitions", 1, self.packed(), stream)
 
     def is_over(self) -> bool:
-        """Whether `finish` would return at once."""
+        """Return whether `finish` would return immediately."""
         if not self.active or self.is_nobodys:
             return True
         self.check_errors()
@@ -203,9 +203,9 @@ class PartitionedMessage(Startable):
         return struct.unpack(f"={number}I", self.endpoint.device.peek(address, WORD.size * number))
 
     def let_go(self) -> bool:
-        """Release kernels that wait for the peer, which has failed.
+        """Release kernels that wait for the failed peer.
 
-        Return whether any may be waiting.
+        Return whether any kernel may have been waiting.
         """
         raise NotImplementedError
 

@@ -1,9 +1,9 @@
-"""A rank's offers to one sender of partitioned messages.
+"""A board: a receiver's offers to one sender of partitioned messages.
 
-They are in memory that the sender opens. The receiver writes an offer into a free slot, and the sender overwrites it
-with an answer. Neither sends a message of MPI for that, or waits for a call of the other rank. Each slot has two words:
-the receiver writes the number of its last offer, the sender the number of the offer that it has answered. Each word is
-written after the slot's bytes.
+A board is memory that the sender opens. The receiver writes an offer into a free slot, and the sender overwrites it
+with an answer. Neither needs a message of MPI or a call of the other rank. Each slot has two words, which are written
+after the slot's bytes: the receiver writes the number of its last offer, the sender the number of the offer that it has
+answered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..memory.arena import Piece
 _SLOTS = 32  # one more offer needs another board
 _WORD, _WORDS = struct.Struct("=I"), struct.Struct(f"={_SLOTS}I")
 _HEAD = struct.Struct("=II")  # checksum of the rest of the slot, which begins with the number of the offer
-#: Bytes of an offer or an answer, at most: an envelope and another one, or a text.
+#: Most bytes of an offer or an answer, which is two envelopes, or an envelope and a text.
 CONTENT_NBYTES = ENVELOPE_NBYTES + 512
 _SLOT_NBYTES = _HEAD.size + CONTENT_NBYTES
 _ANSWERS_AT, _NEXT_AT = _WORDS.size, 2 * _WORDS.size
@@ -33,7 +33,7 @@ class _Board:
 
     def __init__(self, device: Device, address: int) -> None:
         self._device, self._address = device, address
-        self._numbers = [0] * _SLOTS  # numbers of the last offers seen here
+        self._numbers = [0] * _SLOTS  # numbers of the last offers that were read
 
     def _write(self, slot: int, content: bytes, words_at: int) -> None:
         """Write into a slot, then the number of its offer into its word."""
@@ -59,7 +59,7 @@ class OwnBoard(_Board):
     Attributes
     ----------
     piece : Piece or None
-        Its memory, until the sender has been told where it is.
+        Its memory, until the sender has its location.
     """
 
     piece: Piece | None = None
@@ -80,15 +80,15 @@ class OwnBoard(_Board):
         return slot
 
     def offer(self, slot: int, content: bytes) -> None:
-        """Write an offer into its slot, unless it has been written.
+        """Write an offer into its slot, unless it is already written.
 
-        The sender may have answered it.
+        The sender may already have answered an earlier write of it.
         """
         if self._word(slot, 0) != self._numbers[slot]:
             self._write(slot, content, 0)
 
     def answer(self, slot: int) -> bytes | None:
-        """Return the answer to an offer; None before it is there."""
+        """Return the answer to an offer; None before it arrives."""
         number = self._word(slot, _ANSWERS_AT)
         return self._read(slot, number) if number == self._numbers[slot] else None
 
@@ -97,7 +97,7 @@ class OwnBoard(_Board):
         return int(word)
 
     def free(self, slot: int) -> None:
-        """Let another offer use a slot."""
+        """Make a slot free for another offer."""
         self._free.append(slot)
 
     def link(self, following: Envelope) -> None:
@@ -117,7 +117,7 @@ class PeerBoard(_Board):
     """The sender's view of a board."""
 
     def look(self) -> tuple[list[Note], Envelope | None]:
-        """Return offers that are not seen yet, and the location of the next board."""
+        """Return unread offers, and the location of the next board."""
         words, notes = self._device.peek(self._address, _SLOTS_AT), []
         for slot, number in enumerate(_WORDS.unpack_from(words)):
             content = self._read(slot, number) if number != self._numbers[slot] else None
@@ -126,10 +126,10 @@ class PeerBoard(_Board):
         return notes, unpack(words[_NEXT_AT:], ENVELOPE_NBYTES)
 
     def see(self, note: Note) -> None:
-        """Leave an offer out of what `look` returns."""
+        """Mark an offer as read, so that `look` omits it."""
         self._numbers[note.slot] = note.number
 
     def answer(self, note: Note, content: bytes) -> None:
-        """Write the answer to an offer over it."""
+        """Overwrite an offer with its answer."""
         self.see(note)
         self._write(note.slot, content, _ANSWERS_AT)

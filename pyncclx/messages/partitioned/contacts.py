@@ -1,9 +1,9 @@
-"""First messages between two ranks with partitioned requests.
+"""The first messages between two ranks with partitioned requests.
 
-MPI transfers them on the program's communicator. There is no other one for them: making one is collective, and making a
-partitioned request is not. So receives and probes of any tag must not match them. MPI gives a message to the receive
-that was posted first. So the library posts receives for its own messages before any such call of the program. The
-number of these messages is limited, so that it need not post others later.
+MPI transfers them on the program's communicator, because creating another one would be collective. So the program's
+receives and probes with MPI.ANY_TAG must not match them. MPI matches a message with the receive that was posted first.
+So the library posts receives for its own messages before any such call of the program. The number of these messages is
+limited, so one post is enough.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import operator
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
-from weakref import WeakSet
 
 from mpi4py import MPI
 
@@ -24,21 +23,20 @@ from ...arrays import places
 from ...errors import MPIError
 from ...requests.open_receives import LOCK
 from ...system import driver
-from ...system.mpi_library import before_finalize
-from ...system.process import PerProcess
+from ...system.mpi_library import ended_before_finalize
 from ..envelope import ENVELOPE_NBYTES, Envelope, unpack
 from ..progress.polling import PROGRESS
 
-# The receiver's message has the location of its board, the sender's says why it cannot open the board.
+# The receiver sends the location of its board, the sender a reason if it cannot open the board.
 LOCATION, REFUSAL = 1, 2
 _MOST = 2  # messages from one rank: a location and a refusal
 _NBYTES = ENVELOPE_NBYTES + 512  # length of a message, at most
-# Open receives of deleted communicators, with their memory.
+# Posted receives of deleted communicators, with their memory.
 _LOST: list[tuple[MPI.Request, bytearray]] = []
 
 
 def freed() -> MPIError:
-    """Return the error of a handshake after its communicator has been freed."""
+    """Return the error for a handshake after its communicator has been freed."""
     return MPIError(MPI.ERR_COMM, "the communicator of a partitioned request has been freed")
 
 
@@ -50,18 +48,18 @@ def highest_tag() -> int:
 
 @functools.cache
 def contact_tag() -> int:
-    """Return the reserved tag of these messages, at neither end of MPI's range."""
+    """Return the reserved tag of these messages, inside MPI's range of tags."""
     highest = highest_tag()
     return highest - highest // 7
 
 
 class Contacts:
-    """Messages of one communicator between its ranks with partitioned requests.
+    """One communicator's first messages between ranks with partitioned requests.
 
     Attributes
     ----------
     guarded : set of int
-        Sources from which receives of any tag match messages of the program only.
+        Sources from which receives with MPI.ANY_TAG match the program's messages only.
     is_predefined : bool
         Whether the communicator can be used after `free`.
     """
@@ -85,7 +83,7 @@ class Contacts:
         return self._comm is None
 
     def guard(self, source: int) -> None:
-        """Post receives, so that later ones of any tag match no message of the library."""
+        """Post receives, so that later ones with MPI.ANY_TAG match no internal message."""
         sources = range(self._size) if source == MPI.ANY_SOURCE else (source,)
         if places.host_arrays() or driver.is_there():  # otherwise there are no device arrays
             self._post(sources)
@@ -120,7 +118,7 @@ class Contacts:
 
     @mpi_bootstrap.interrupts_deferred()
     def send(self, rank: int, kind: int, head: Envelope, body: bytes = b"") -> None:
-        """Send a message of a kind to a rank. Call this once for each rank and kind."""
+        """Send a message of a kind to a rank; call this once for each rank and kind."""
         if self._comm is None:
             raise freed()
         message = head._replace(answer=kind).pack() + body
@@ -156,7 +154,7 @@ class Contacts:
             self._come.clear()
             while self._open:
                 _, posted = self._open.popitem()
-                # MPI calls an error handler, which may end the program, for the Cancel of a null request.
+                # Skip null requests: for their Cancel, MPI calls an error handler, which may abort the program.
                 for request, _ in filter(operator.itemgetter(0), posted):
                     with suppress(MPI.Exception):
                         request.Cancel()
@@ -176,16 +174,4 @@ def _has_ended(request: MPI.Request) -> bool:
         return True
 
 
-def _finalized() -> WeakSet[Contacts]:
-    """Return a set of contacts that are closed before MPI is finalized."""
-    made = WeakSet[Contacts]()
-
-    def close() -> None:
-        for contacts in list(made):
-            contacts.close()
-
-    before_finalize(close)
-    return made
-
-
-_FINALIZED = PerProcess(_finalized)
+_FINALIZED = ended_before_finalize(Contacts.close)

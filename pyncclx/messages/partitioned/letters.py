@@ -1,8 +1,8 @@
-"""The ends of partitioned messages, and the handshakes ("letters") of two ends.
+"""The ends of partitioned messages, and the handshake messages of two ends.
 
-The receiver's offer has the location of its memory; the sender answers. Both are on a board of the receiver's
-(`board.py`). MPI transfers only the location of a rank's first board to another rank, see `contacts.py`. So receives
-and probes of the program do not meet these messages.
+The receiver's offer has the location of its memory; the sender answers. Both are on a board of the receiver
+(`board.py`). MPI transfers only the location of the first board between two ranks; see `contacts.py`. So receives and
+probes of the program do not match these messages.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
 
 from ...backends import Device, Exported
 from ...errors import MPIError, NotSupported, PeerTimeout
@@ -39,7 +40,7 @@ class Key(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """The receiver's offer: two envelopes, and where it is."""
+    """The receiver's offer: two envelopes, and its place on a board."""
 
     head: Envelope
     body: bytes
@@ -48,7 +49,7 @@ class Offer(NamedTuple):
 
 
 def refusal(operation: str, error_class: int, text: str) -> Exception | None:
-    """Return the exception that an answer describes; None if it has no text.
+    """Return the exception that an answer describes; None if the answer has no text.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def refusal(operation: str, error_class: int, text: str) -> Exception | None:
 class Letters:
     """The handshakes of a communicator's partitioned messages.
 
-    Those of a predefined communicator outlast its `free`: another rank may not have called it yet.
+    For a predefined communicator they outlive `free`, because another rank may not have called it yet.
 
     Parameters
     ----------
@@ -79,19 +80,19 @@ class Letters:
     def __init__(self, contacts: Contacts, postbox: Postbox, device: Device, rank: int) -> None:
         self._contacts, self._postbox, self._device, self._rank = contacts, postbox, device, rank
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
-        # Own boards for each sender, and the places of offers that are not answered.
+        # This rank's boards for each sender, and the places of unanswered offers.
         self._boards: dict[int, list[OwnBoard]] = {}
         self._places: dict[Key, tuple[OwnBoard, int]] = {}
         self._pieces: Pieces | None = None
-        # Boards of each receiver, and offers on them that are not answered.
+        # Boards of each receiver, and unanswered offers on them.
         self._opened: dict[int, list[PeerBoard]] = {}
-        # By rank: the last poll of open receives that has read its boards.
+        # For each rank, the last poll of open receives in which its boards were read.
         self._rounds: dict[int, int] = {}
         self._offers: dict[Key, Offer] = {}
         self._refused: dict[int, str] = {}
 
     def key(self, rank: int, tag: int, *, sends: bool) -> Key:
-        """Return the key of a new request. Both ends number their requests alike."""
+        """Return the key of a new request; both ends number their requests equally."""
         self._contacts.expect(rank)
         with LOCK:
             number = self._numbers[sends, rank, tag]
@@ -102,9 +103,9 @@ class Letters:
 
     @mpi_bootstrap.interrupts_deferred()
     def offer(self, key: Key, head: Envelope, body: bytes) -> None:
-        """Write an offer for the key's rank, unless it is there.
+        """Write an offer for the key's rank, unless it is already written.
 
-        An interrupted call is made again, and goes on.
+        After an interrupt, call it again to continue.
         """
         head = head._replace(channel=key.number, channel_place=key.tag)
         with LOCK:
@@ -129,7 +130,7 @@ class Letters:
         return board
 
     def _announce(self, rank: int, *boards: OwnBoard) -> None:
-        """Tell a sender where the last board is: on the one before, or by a message."""
+        """Send the location of the last board: on the previous board, or by a message."""
         postbox, board = self._postbox, boards[-1]
         assert board.piece is not None
         location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), board.piece)
@@ -140,7 +141,7 @@ class Letters:
         board.piece = None
 
     def answer(self, key: Key) -> tuple[int, str] | None:
-        """Return error class and text of the answer; None before it is there."""
+        """Return error class and text of the answer; None before it arrives."""
         with LOCK:
             board, slot = self._places[key]
             content = board.answer(slot)
@@ -161,9 +162,9 @@ class Letters:
     # The sender's end
 
     def take(self, key: Key) -> Offer | None:
-        """Return the offer of the key's rank; None before it is there.
+        """Return the offer of the key's rank; None before it arrives.
 
-        Raise NotSupported if this rank cannot read it, and MPI.ERR_COMM if it cannot arrive any more.
+        Raise NotSupported if this rank cannot read it, and class ERR_COMM if it can no longer arrive.
         """
         with LOCK:
             try:
@@ -187,7 +188,7 @@ class Letters:
             if location is not None:
                 self._open(rank, location[0])
         for board in self._opened.get(rank, [])[:]:
-            # An interrupt may come between any two of these.
+            # An interrupt may occur between any two of these statements.
             notes, following = board.look()
             for note in notes:
                 head = unpack(note.content, ENVELOPE_NBYTES)
@@ -200,7 +201,7 @@ class Letters:
 
     @mpi_bootstrap.interrupts_deferred()
     def _open(self, rank: int, location: Envelope) -> None:
-        """Open a board of a receiver. If that is impossible, refuse its offers."""
+        """Open a board of a receiver; if that is impossible, send a refusal."""
         postbox, text = self._postbox, self._refused.get(rank, "")
         if text:
             raise NotSupported(text)
@@ -222,9 +223,9 @@ class Letters:
 
     @mpi_bootstrap.interrupts_deferred()
     def reply(self, key: Key, offer: Offer, error_class: int, text: str) -> None:
-        """Answer an offer, unless it has been answered.
+        """Answer an offer, unless it is already answered.
 
-        The receiver uses the place of an answered one again.
+        The receiver may already have reused the place of an answered offer.
         """
         postbox = self._postbox
         head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0, error_class)
@@ -251,15 +252,12 @@ class PartitionedEnds:
     Attributes
     ----------
     letters : Letters
-        Handshake messages by which two ends exchange addresses.
-    spare_streams : list of stream
-        Streams of freed sending ends, for new ones.
+        The handshakes in which two ends exchange addresses.
     """
 
     letters: Letters
 
     def __init__(self) -> None:
-        self.spare_streams: list[Any] = []
         self._ends: weakref.WeakSet[_End] = weakref.WeakSet()
 
     def add(self, end: _End) -> None:
@@ -273,7 +271,7 @@ class PartitionedEnds:
     def meet(self) -> None:
         """Wait until the ends of active messages have exchanged addresses.
 
-        This raises no errors: the calls that wait for the messages raise them.
+        Errors are raised by the calls that wait for the messages, not here.
         """
         for end in list(self._ends):
             try:
@@ -281,11 +279,12 @@ class PartitionedEnds:
                     end.meet()
             except PeerTimeout:
                 return
-            except Exception:
-                continue
+            except BaseException as error:
+                if own_error(error) is None:
+                    raise
 
     def let_go(self, rank: int) -> bool:
-        """End the waits of kernels for a rank that has failed.
+        """Release kernels that wait for a failed rank.
 
         Return whether any kernel may have waited.
         """

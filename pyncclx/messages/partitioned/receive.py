@@ -14,10 +14,10 @@ import mpi_bootstrap
 from ...errors import MPIError, NotSupported
 from ...requests.status import fill_empty
 from ...team.streams import current_stream
+from ..arguments import partitions as pack_partitions
 from ..base import MessageBase
 from ..envelope import EMPTY, OFFERED, WINDOW, Envelope
 from ..memory.arena import Piece
-from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
 from .letters import located, refusal
 
@@ -25,8 +25,8 @@ from .letters import located, refusal
 class PartitionedReceive(PartitionedMessage):
     """The work of a request of `Precv_init`.
 
-    Its words are the number of rounds begun, then for each partition the last round in which it has arrived. If the
-    sender cannot open the buffer's memory, partitions go to a landing buffer. `arrived` or the end of the round copies
+    Its words are the number of rounds begun, then for each partition the last round in which it arrived. If the sender
+    cannot open the buffer's memory, it stores partitions in a landing buffer. `arrived` or the end of the round copies
     them from there.
     """
 
@@ -78,7 +78,7 @@ class PartitionedReceive(PartitionedMessage):
         allocation = self.endpoint.device.allocation(address)
         if allocation is not None and allocation.handle:
             return self._envelope(OFFERED).located(allocation)
-        # An interrupted start is begun again, but the offer is not.
+        # After an interrupt the start is repeated, but the offer is not.
         if self._landing is None:
             self._landing = self.pieces.take(self.nbytes)
         return located(self._envelope(OFFERED), self._landing)
@@ -92,7 +92,7 @@ class PartitionedReceive(PartitionedMessage):
             self.wait_until(self._has_met)
 
     def _has_met(self) -> bool:
-        """Return whether the sender has answered. Raise if it refuses."""
+        """Return whether the sender has answered; raise if its answer is a refusal."""
         if self._error is not None:
             raise self._error
         if self._met:
@@ -176,9 +176,9 @@ class PartitionedReceive(PartitionedMessage):
         return True
 
     def stream(self) -> Any:
-        """Return the stream of a start. It waits for copies from the landing buffer.
+        """Return the stream of a start, which waits for copies from the landing buffer.
 
-        After the start the sender may overwrite that buffer.
+        After the start, the sender may overwrite the landing buffer.
         """
         stream = super().stream()
         device = self.endpoint.device
@@ -187,7 +187,7 @@ class PartitionedReceive(PartitionedMessage):
         return stream
 
     def _come(self) -> list[bool]:
-        """Return for each partition whether it has arrived."""
+        """Return, for each partition, whether it has arrived."""
         epoch, *arrived = self.peek(self.epoch, 1 + self.partitions)
         return [(word - epoch) % (1 << 32) < FAR * 2 for word in arrived]
 

@@ -1,8 +1,8 @@
 """The sender's end of a partitioned message.
 
-When the receiver's offer has arrived, the next poll opens the receiver's memory, answers, and launches the kernels of
-earlier `Pready` calls. The program or the monitor thread polls, so `Pready` does not wait. Its kernels wait
-for the receiver's start, on a stream of the request's own.
+After the receiver's offer has arrived, the next poll opens the receiver's memory, answers, and launches the kernels of
+earlier `Pready` calls. The program or the monitor thread polls, so `Pready` does not wait. Its kernels wait for the
+receiver's start, on the request's own stream.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
+
 from ...errors import MPIError, NotSupported
 from ...requests.open_receives import LOCK, OpenReceive
-from ...system.begun import forget, has_begun
+from ...system.threads import forget, has_begun
+from ..arguments import MOST_LISTED, send_arguments
+from ..arguments import partitions as pack_partitions
 from ..base import MessageBase
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.opened import address_of
 from ..persistent.batch import BLOCK_NBYTES
-from .arguments import MOST_LISTED, send_arguments
-from .arguments import partitions as pack_partitions
 from .base import FAR, WORD, PartitionedMessage
 from .letters import Key, Offer, refusal
 
 
 class _Other(NamedTuple):
-    """The receiver's end: its number of partitions, and addresses in this process.
+    """The receiver's end: its number of partitions, and its addresses in this process.
 
-    `sent` is the address of this end's counters, one for each partition of the receiver.
+    `sent` is the address of the sender's counters, one for each partition of the receiver.
     """
 
     words: int
@@ -52,8 +54,10 @@ class Meeting(OpenReceive):
         is_dropped = self._end() is None
         try:
             self._offer = None if is_dropped else self._letters.take(self._key)
-        except Exception as error:
-            self._error = error
+        except BaseException as error:
+            self._error = own_error(error)
+            if self._error is None:
+                raise
         self.has_arrived = is_dropped or self._offer is not None or self._error is not None
         return self.has_arrived
 
@@ -65,10 +69,13 @@ class Meeting(OpenReceive):
                 end.error = refusal(end.name, 0, str(self._error)) if is_refused else self._error
             elif end is not None and self._offer is not None:
                 end.find(self._offer)
-        # The next call of the request raises it.
-        except Exception as error:
+        except BaseException as error:
+            own = own_error(error)
+            if own is None:
+                raise
+            # The request's next call raises the error.
             if end is not None:
-                end.error = error
+                end.error = own
         self.launched = True
 
 
@@ -80,7 +87,7 @@ class PartitionedSend(PartitionedMessage):
     Attributes
     ----------
     error : Exception or None
-        Why the two ends cannot exchange addresses.
+        The reason why the two ends cannot exchange addresses.
     """
 
     error: Exception | None = None
@@ -97,7 +104,7 @@ class PartitionedSend(PartitionedMessage):
         super().__init__(comm, operation, buf, rank, tag, partitions, receives=False)
         # Partitions that the host has sent in this round.
         self._readied: set[int] = set()
-        # Those whose kernel is launched only when the handshake is complete.
+        # Partitions whose kernel is launched only after the handshake is complete.
         self._waiting: list[int] = []
         # One stream for calls outside of captures (False), one for captures (True).
         self._streams: dict[bool, Any] = {}
@@ -129,9 +136,9 @@ class PartitionedSend(PartitionedMessage):
             raise self.error
 
     def find(self, offer: Offer) -> None:
-        """Open the receiver's memory, answer, and send the partitions that wait.
+        """Open the receiver's memory, answer, and send the waiting partitions.
 
-        An interrupted poll calls this again.
+        After an interrupted poll, this is called again.
         """
         assert self._key is not None
         if self._answer is None:
@@ -153,12 +160,14 @@ class PartitionedSend(PartitionedMessage):
             words, address = self._address_of(head), self._address_of(buffer)
             sent = self.pieces.take(8 * head.place, zeroed=True).address
         except (OSError, RuntimeError, KeyError) as error:
+            if own_error(error) is None:
+                raise
             return 0, f"rank {self.endpoint.rank} cannot open the memory of rank {self.peer} ({error})"
         self._other = _Other(words, address, head.place, sent)
         return 0, ""
 
     def _address_of(self, envelope: Envelope) -> int:
-        """Return the address of memory that is open as long as this end exists."""
+        """Return the address of memory that stays open as long as this end exists."""
         if envelope.transport == EMPTY:
             return 0
         address = address_of(self.endpoint, envelope, self.peer)
@@ -208,23 +217,21 @@ class PartitionedSend(PartitionedMessage):
                 raise self.error
             self._side = self._beside(stream)
             if self._other is None:
-                # No interrupt comes between the two.
+                # No interrupt can occur between these two statements.
                 self._waiting += numbers
                 self._readied.update(numbers)
             else:
                 self._send(numbers, self._side)
 
     def _beside(self, stream: Any) -> Any:
-        """Return a stream of this request's own that waits for the work of `stream`.
+        """Return the request's own stream, ordered after the work of `stream`.
 
         No other work waits for this stream.
         """
         device = self.endpoint.device
         captured = device.is_capturing(stream)
         if captured not in self._streams:
-            spare = self.endpoint.partitioned.spare_streams
-            self._streams[captured] = spare.pop() if spare else device.new_stream()
-            weakref.finalize(self, spare.append, self._streams[captured]).atexit = False
+            self._streams[captured] = device.new_stream()
         side = self._streams[captured]
         if captured:
             return side if device.fork(stream, side) else stream
@@ -234,7 +241,7 @@ class PartitionedSend(PartitionedMessage):
     def _send(self, numbers: Sequence[int], stream: Any) -> None:
         """Launch the kernels that send partitions.
 
-        After an exception those whose kernel was not launched may be sent again.
+        After an exception, partitions whose kernel was not launched may be sent again.
         """
         most = self.endpoint.device.max_channels
         chunks = min(max(1, -(-self.buffer.nbytes // BLOCK_NBYTES)), most)

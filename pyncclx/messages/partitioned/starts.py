@@ -1,6 +1,6 @@
 """Starts of partitioned messages.
 
-One launch serves all those that start together on a stream.
+One launch serves all messages that start together on a stream.
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mpi_bootstrap.own_errors import own_error
+
 from ... import backends
 from ...errors import NotSupported
 from ...launch import kernels
-from ...system.begun import forget, has_begun
 from ...system.process import PerProcess
-from .arguments import MOST_ROUNDS, begin_arguments
+from ...system.threads import forget, has_begun
+from ..arguments import MOST_ROUNDS, begin_arguments
 
 #: `PartitionedMessage`, whose module imports this one.
 _Partitioned = Any
@@ -26,19 +28,19 @@ FUNCTIONS = PerProcess(lambda: kernels.load_alone(backends.select(), "messages/p
 def start_several(messages: Sequence[_Partitioned]) -> None:
     """Start messages, with one launch for each communicator and stream.
 
-    After an interrupt all or none have been started.
+    After an interrupt, all or none have been started.
     """
     batches = _batches(messages)
     try:
         _begin_all(batches, messages)
     except BaseException as error:
-        if not isinstance(error, Exception):
+        if own_error(error) is None:
             _begin_all(batches, messages)
         raise
 
 
 def _begin_all(batches: Sequence[_Batch], messages: Sequence[_Partitioned]) -> None:
-    """Begin the rounds of all messages, except those that have begun."""
+    """Begin the rounds of all messages whose rounds have not begun."""
     for batch, stream in batches:
         if not batch[0].active:
             _begin(batch, stream)
@@ -73,7 +75,7 @@ def _batches(messages: Sequence[_Partitioned]) -> list[_Batch]:
 def _begin(messages: Sequence[_Partitioned], stream: Any) -> None:
     """Begin a round of each message.
 
-    If an exception comes after the launch, the rounds have begun.
+    If an exception is raised after the launch, the rounds have begun.
     """
     endpoint = messages[0].endpoint
     arguments = begin_arguments([message.epoch for message in messages])

@@ -1,8 +1,8 @@
 """Persistent sends and receives of device arrays.
 
-Outside of graphs a start sends or receives one message as `Isend` and `Irecv` do, so MPI matches it with any other
-message. In a graph requests use channels (`channels.py`): each is matched with the request it was matched with last.
-In both cases requests that are started together share one launch.
+Outside graphs, a start sends or receives one message as `Isend` and `Irecv` do, and MPI matches it with any other send
+or receive. In a graph, requests use channels (`channels.py`): each is matched with the request that it matched last. In
+both cases, requests that are started together share one launch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from ...arrays.readers import places_of
 from ...backends import Event
-from ...memory.error_words import FAILURE
+from ...failures.kernel_errors import FAILURE
 from ...requests.open_receives import let_receives_leave
 from ...requests.work import Startable
 from ...system.process import held
@@ -27,12 +27,12 @@ from .batch import Message
 from .channels import Outlet
 from .starts import end_lone_start, start_several
 
-# Requests that were freed while active in a graph. They keep their arrays, which the graph may use at any time.
+# Requests that were freed while active in a graph. They keep their arrays, because the graph may use them at any time.
 _IN_GRAPHS: list[PersistentMessage] = held([])
 
 
 class PersistentMessage(MessageWork, Startable):
-    """The work of a persistent request. It is active from its start to its end.
+    """The work behind a persistent request, active from its start to its end.
 
     Attributes
     ----------
@@ -42,11 +42,12 @@ class PersistentMessage(MessageWork, Startable):
     buffer : Buffer
         Not set if the peer is MPI.PROC_NULL.
     producer : hashable
-        Equal for messages that start on one stream: of one endpoint, with arrays that name the same stream or none.
+        Equal for messages of one endpoint that start on the same stream, because their arrays name the same stream or
+        none.
     of_current : bool
         Whether the current stream may still be writing the buffer.
     make : class
-        Class of its messages: Outgoing or Incoming.
+        Class of its messages, Outgoing or Incoming.
     channel : Outlet or None
         Channel that the envelopes of a send describe.
     needs_channel : bool
@@ -93,10 +94,10 @@ class PersistentMessage(MessageWork, Startable):
     # The start
 
     def start(self) -> None:
-        """Start it alone: on the current stream, in fewer steps than `start_several`."""
+        """Start this message on the current stream, in fewer steps than `start_several`."""
         endpoint, device, caller = self.endpoint, self.endpoint.device, self.endpoint.caller
         is_plain = self.producer is not None and self.buffer.stream is None and not self.needs_channel
-        if not is_plain or caller.stream is not None or caller.blocking == "host" or endpoint.loss is not None:
+        if not is_plain or caller.stream is not None or caller.blocking == "host" or endpoint.comm_failure is not None:
             start_several((self,))
             return
         stream = device.current_stream()
@@ -123,7 +124,7 @@ class PersistentMessage(MessageWork, Startable):
         """Create the channel that the envelopes of a send describe, if possible."""
 
     def check_capture(self) -> None:
-        """Raise NotSupported if it has no channel yet."""
+        """Raise NotSupported if the request has no channel yet."""
         raise NotImplementedError
 
     def capture(self, stream: Any, batch: list[Message]) -> None:
@@ -131,7 +132,7 @@ class PersistentMessage(MessageWork, Startable):
         raise NotImplementedError
 
     def capture_end(self, event: Event, stream: Any) -> None:
-        """Mark it as active in a graph that was started on `stream`.
+        """Mark the request as active in a graph, from a start on `stream`.
 
         `event` is recorded after its part of the graph.
         """
@@ -165,6 +166,6 @@ class PersistentMessage(MessageWork, Startable):
         if self._event is not None:
             _IN_GRAPHS.append(self)
         super().abandon()
-        # MPI may keep `shown` for ever, so `shown` must not keep this.
+        # MPI may keep `shown` forever, so `shown` must not refer to this object.
         if self.shown is not None:
             self.shown.work = self.left()

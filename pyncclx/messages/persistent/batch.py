@@ -7,11 +7,11 @@ import struct
 from threading import get_ident
 from typing import Any, NamedTuple
 
-from ...system.begun import has_begun
+from ...system.threads import has_begun
 from ..arguments import BATCH, MESSAGE, MOST_MESSAGES, PULL_MESSAGE
 from ..endpoint import Endpoint
 
-# A message gets one more block for each such number of bytes (not measured).
+# A message gets one more block for each BLOCK_NBYTES (not measured).
 BLOCK_NBYTES = 32 << 10
 _ARRIVED_NBYTES = struct.calcsize("=I")
 _KIND = operator.itemgetter(0)
@@ -20,9 +20,9 @@ Message = tuple[int, ...]
 
 
 class ChannelMessage(NamedTuple):
-    """Work of a batch for a message of a channel; see `arguments.MESSAGE`.
+    """Work of a batch for one message of a channel; see `arguments.MESSAGE`.
 
-    Messages outside of channels have neither `epoch` nor `stride`.
+    Messages outside channels have neither `epoch` nor `stride`.
     """
 
     kind: int
@@ -42,10 +42,10 @@ class ChannelMessage(NamedTuple):
 def launch(endpoint: Endpoint, operation: str, messages: list[Message], stream: Any) -> None:
     """Launch the kernels that move an endpoint's messages on a stream.
 
-    Messages that signal peers come before those that wait for peers, also across launches. Otherwise the first
-    launches of two ranks could wait for each other's second.
+    Messages that signal peers are launched before messages that wait for peers, also across launches. Otherwise the
+    first launches of two ranks could wait for each other's second.
 
-    `messages` then is empty. After an exception it has those that have not been launched.
+    Afterwards `messages` is empty. After an exception it contains those that have not been launched.
     """
     messages.sort(key=_KIND)  # the order of MessageKind
     while messages:

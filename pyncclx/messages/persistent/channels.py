@@ -1,15 +1,15 @@
-"""Channels, which transfer messages of persistent requests in graphs, without MPI.
+"""Channels: they transfer messages of persistent requests in graphs, without MPI.
 
-Each persistent send has the sender's end, the *outlet*, and describes it in its envelopes. A persistent receive that
-matches such an envelope makes the receiver's end, the *inlet*, and answers. From then on both requests may be captured,
-and in graphs each is matched with the other.
+Each persistent send has the sender's end, the *outlet*, which its envelopes describe. A persistent receive that matches
+such an envelope creates the receiver's end, the *inlet*, and answers. From then on both requests may be captured, and
+in graphs each is matched with the other.
 
 Each end has a place in its process's bounce memory, with 32-bit words (cuda/messages/point_to_point.cu):
 
     outlet   ready | done, answer | times sent | times awaited      the other end reads `ready`, writes `done`, `answer`
     inlet    times received | blocks that have arrived
 
-Short messages use two slots alternately; long ones are fetched from the sender's buffer.
+Short messages use two slots alternately; long messages are fetched from the sender's buffer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import weakref
 from typing import NamedTuple
 
 from mpi4py import MPI
+
+from mpi_bootstrap.own_errors import own_error
 
 from ...errors import NotSupported
 from ..arguments import AWAIT_MESSAGE, PULL_MESSAGE, PUT_MESSAGE, SIGNAL_MESSAGE
@@ -78,13 +80,13 @@ class Outlet:
 
     @property
     def is_answered(self) -> bool:
-        """Whether a persistent receive has made the inlet."""
+        """Whether a persistent receive has created the inlet."""
         if not self._answered:
             self._answered = self._device.peek(self._words.done + 4, len(_ANSWER)) == _ANSWER
         return self._answered
 
     def send(self, batch: list[Message], data: int, peer: int, tag: int) -> None:
-        """Append to a batch what sends the data at an address."""
+        """Append to a batch the work that sends the data at an address."""
         ready, done, sent, awaited = self._words
         common = {"ready": ready, "done": done, "peer": peer, "tag": tag}
         if self._nbytes > SLOT_NBYTES:
@@ -114,7 +116,7 @@ class Inlet:
         self._answer(endpoint)
 
     def _continue(self, endpoint: Endpoint) -> None:
-        """Continue the count of received messages of an earlier inlet of this channel."""
+        """Continue the count of received messages from an earlier inlet of this channel."""
         device, stream = endpoint.device, endpoint.device.current_stream()
         received = bytearray(device.peek(self._theirs.done, 4))
         if any(received):
@@ -129,7 +131,7 @@ class Inlet:
         )
 
     def receive(self, batch: list[Message], buffer: int, tag: int) -> None:
-        """Append to a batch what receives the next message at an address."""
+        """Append to a batch the work that receives the next message at an address."""
         words = {"ready": self._theirs.ready, "done": self._theirs.done}
         own = {"epoch": self._mine, "arrived": self._mine + _WORD_NBYTES}
         where = {"data": self._data, "stride": self._stride, "buffer": buffer, "nbytes": self.nbytes}
@@ -137,9 +139,9 @@ class Inlet:
 
 
 def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -> int:
-    """Map a channel's data for the life of the inlet; return its address here."""
+    """Map a channel's data for the inlet's lifetime; return its local address."""
     if not envelope.channel_stride and not envelope.allocation_nbytes:
-        assert endpoint.team is not None  # windows are made by all ranks
+        assert endpoint.team is not None  # all ranks create windows together
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
     located = envelope._replace(offset=envelope.channel_offset) if envelope.channel_stride else envelope
     opened = endpoint.postbox.opened
@@ -149,7 +151,7 @@ def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -
 
 
 def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
-    """Make the outlet of a persistent send; None if graphs cannot share its data."""
+    """Create the outlet of a persistent send; None if graphs cannot share its data."""
     device, team = endpoint.device, endpoint.team
     in_place = nbytes > SLOT_NBYTES and (team is None or team.windows.at(address) is None)
     if in_place and (device.exports_are_copies or device.allocation(address) is None):
@@ -159,9 +161,9 @@ def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
 
 
 def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | None:
-    """Return the inlet of an envelope's channel, made and answered if it is new.
+    """Return the inlet of an envelope's channel; create it and answer if it is new.
 
-    None if the envelope has no channel, no place is free, or the sender's memory cannot be mapped here.
+    Return None if the envelope has no channel, no place is free, or the sender's memory cannot be mapped.
     """
     postbox = endpoint.postbox
     bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
@@ -176,7 +178,9 @@ def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | Non
         return None
     try:
         inlet = postbox.inlets[key] = Inlet(endpoint, bounce, envelope, source, place)
-    except (OSError, RuntimeError):
+    except (OSError, RuntimeError) as error:
+        if own_error(error) is None:
+            raise
         return None
     return inlet
 

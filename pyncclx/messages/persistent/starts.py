@@ -1,6 +1,6 @@
 """Starts of persistent sends and receives.
 
-One launch serves all those that start together on a stream.
+One launch serves all messages that start together on a stream.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 from mpi4py import MPI
+
+from mpi_bootstrap.own_errors import own_error
 
 from ...team.streams import stream_for
 from ..endpoint import Endpoint
@@ -52,7 +54,7 @@ class Group:
 def start_several(works: Sequence[_Persistent]) -> None:
     """Start messages in their order, with one launch for each communicator and stream.
 
-    After an interrupt all or none have been started.
+    After an interrupt, all or none have been started.
     """
     groups = _groups_of(works)
     # Producers may share a group.
@@ -83,7 +85,7 @@ def start_several(works: Sequence[_Persistent]) -> None:
     except BaseException as error:
         _end_start(works, groups, error)
         raise
-    # Launch even after an exception: receivers already have the envelopes of messages that have begun.
+    # Launch even after an exception, because receivers already have the envelopes of messages that have begun.
     finally:
         try:
             for group in filter(_BATCH, every):
@@ -94,22 +96,22 @@ def start_several(works: Sequence[_Persistent]) -> None:
 
 
 def end_lone_start(work: _Persistent, stream: Any, error: BaseException) -> None:
-    """Take back the message of a start that has raised; after an interrupt, start it."""
+    """Withdraw the message of a start that has raised; after an interrupt, start it."""
     group = Group()
     group.stream, group.is_captured = stream, False
     _end_start((work,), {work.producer: group}, error)
 
 
 def _end_start(works: Sequence[_Persistent], groups: dict[Hashable, Group], error: BaseException) -> None:
-    """Take back the message whose start has raised.
+    """Withdraw the message whose start has raised.
 
-    After an interrupt start it, and the later ones. A graph gets no more messages.
+    After an interrupt, start it and the later messages instead; in a capture, add no more messages.
     """
     for work in works:
         group = groups.get(work.producer)
         if work.active or (group is not None and group.is_captured):
             continue
-        if isinstance(error, Exception):
+        if own_error(error) is not None:
             messages, work.messages = work.messages, ()
             for message in messages:
                 message.leave()
@@ -138,15 +140,15 @@ def _start_again(work: _Persistent, group: Group) -> None:
 
 
 def _launch_left(groups: Iterable[Group], error: BaseException) -> None:
-    """Launch the messages that an interrupted launch has left."""
-    if not isinstance(error, Exception):
+    """Launch the messages that an interrupted launch has not launched."""
+    if own_error(error) is None:
         for group in groups:
             if group.batch and not group.is_captured:
                 group.launch()
 
 
 def _groups_of(works: Sequence[_Persistent]) -> dict[Hashable, Group]:
-    """Return the group of each producer. Raise if a message cannot start.
+    """Return the group of each producer; raise if a message cannot start.
 
     Messages to and from MPI.PROC_NULL have no group.
     """
@@ -155,7 +157,7 @@ def _groups_of(works: Sequence[_Persistent]) -> dict[Hashable, Group]:
     for work in works:
         if work.peer != MPI.PROC_NULL:
             endpoint, caller, device = work.endpoint, work.endpoint.caller, work.endpoint.device
-            if endpoint.loss is not None and not work.receives:
+            if endpoint.comm_failure is not None and not work.receives:
                 endpoint.check_peer(work.name, work.peer)
             if work.producer not in groups:
                 if work.buffer.stream is None and caller.stream is None and caller.blocking != "host":

@@ -1,4 +1,4 @@
-"""The works of requests of `Send_init` and its relatives, and of `Recv_init`."""
+"""The work of requests of `Send_init`, `Ssend_init`, `Rsend_init` and `Recv_init`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .base import PersistentMessage
 from .batch import Message
 from .channels import Inlet, inlet_of, outlet_of, unmatched
 
-# Time to wait for the receiver's answer. The receiver sends it when it completes its request.
+# Seconds to wait for the receiver's answer, which the receiver sends when it completes its request.
 LONGEST_WAIT_S = 5.0
 
 
@@ -58,7 +58,7 @@ class PersistentReceive(PersistentMessage):
 
     make, receives = Incoming, True
     status: MPI.Status
-    # The channel of the request that it was matched with last.
+    # The channel of the request that this request matched last.
     _inlet: Inlet | None = None
 
     def __init__(self, comm: MessageBase, operation: str, buf: Any, rank: int, tag: int) -> None:
@@ -84,7 +84,7 @@ class PersistentReceive(PersistentMessage):
         assert self._inlet is not None
         if isinstance(self.buffer, TypedBuffer):
             self.buffer.allocate(self.endpoint.device, stream)
-        # The status stays that of the last matched message.
+        # The status keeps the values of the last message that MPI matched.
         self._inlet.receive(batch, self.buffer.address, self.status.tag)
 
     def _finish_captured(self, event: Event, stream: Any) -> None:

@@ -1,10 +1,11 @@
-"""Open receives: on which stream their kernels run, and when to launch them."""
+"""Open receives: choose the stream of their kernels, and when to launch them."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import Any
+
+from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from ...backends import Event
 from ..arrival import Arrival
@@ -15,7 +16,7 @@ from ..typed import TypedBuffer
 
 
 def event_of(endpoint: Endpoint) -> Event:
-    """Return an event for the start or the end of a receive, if possible a used one."""
+    """Return an event for a receive's start or end; reuse one if possible."""
     try:
         return endpoint.postbox.spare_events.pop()
     except IndexError:
@@ -28,11 +29,11 @@ class OpenArrival(Arrival):
     Attributes
     ----------
     is_abandoned : bool
-        Whether no call will finish it. Its kernel is then launched once the data can be read.
+        Whether no call will finish it. Then its kernel is launched once the data can be read.
     is_settled : bool
-        Whether its own stream waits for the data, and `finish` has nothing left to do unless a rank fails.
+        Whether its own stream already waits for the data, so that `finish` has nothing left to do unless a rank fails.
     start_event : Event or None
-        Event that the kernel waits for on the side stream; None while the kernel belongs on the receive's own stream.
+        Event that the kernel waits for on the side stream; None while the kernel is to run on the receive's own stream.
     """
 
     is_abandoned = is_settled = False
@@ -50,9 +51,9 @@ class OpenArrival(Arrival):
         return self.status.source
 
     def leave_stream(self) -> None:
-        """Move the kernel to the side stream, after the work enqueued so far on its own.
+        """Move the kernel to the side stream, after the present work of its own stream.
 
-        Later work on its own stream does not wait for the kernel until the receive is finished.
+        Until the receive is finished, later work on its own stream does not wait for the kernel.
         """
         device = self.endpoint.device
         if self.start_event is None and not self.is_abandoned and device.can_leave(self.stream):
@@ -61,12 +62,12 @@ class OpenArrival(Arrival):
             self.start_event = event
 
     def is_due(self) -> bool:
-        """Return whether the sender may wait for the kernel, which waits for nothing.
+        """Return whether the sender may wait for the kernel, which can run immediately.
 
-        Senders wait only for receivers of long messages. Such a receive leaves its stream once its data can be read.
-        It is due when the earlier work of that stream has ended, too. So no other kernel waits for it, nor a call that
-        synchronizes the device. An abandoned receive, of any length, is due once its data can be read. Its kernel stays
-        on its stream, unless it had left before.
+        Senders wait only for receivers of long messages. Such a receive leaves its stream once its data can be read,
+        and is due when the earlier work of that stream has ended too. So its launch delays neither another kernel nor a
+        call that synchronizes the device. An abandoned receive, of any length, is due once its data can be read. Its
+        kernel stays on its stream, unless it had left before.
         """
         if self.is_abandoned:
             is_free = can_read(self.endpoint, self.envelope) and self._has_started()
@@ -78,9 +79,9 @@ class OpenArrival(Arrival):
 
     @property
     def is_held_back(self) -> bool:
-        """Whether to delay the launch, which would make this rank wait for the sender.
+        """Whether to delay the launch because it would make this rank wait for the sender.
 
-        On a GPU this concerns abandoned receives: the program's stream would wait, though no call does. On the host
+        On a GPU this concerns abandoned receives: the program's stream would wait, although no call does. On the host
         device a launch may return only when its kernel has ended, and holds the lock until then. Threads that must
         first enqueue the sender's work may need that lock.
         """
@@ -90,23 +91,23 @@ class OpenArrival(Arrival):
             self.leave_stream()
         start = self.start_event
         if start is None and self.stream is not None and not self.is_abandoned:
-            # A stream of the host device has its own thread: that one waits.
+            # A stream of the host device has its own thread, which waits.
             return False
         if (start is None or self._is_copied or start.is_over()) and can_read(self.endpoint, self.envelope):
             return False
         return not self._is_late()
 
     def _has_started(self) -> bool:
-        """Whether the work has ended that the kernel waits for on the side stream."""
+        """Return whether the work before the kernel on its former stream has ended."""
         return self.start_event is None or self.start_event.is_over()
 
     @property
     def _is_copied(self) -> bool:
-        """Whether MPI has received the data; the receive's own stream then copies it."""
+        """Whether MPI has received the data, which the receive's own stream then copies."""
         return self.envelope is None or self.envelope.transport in (EMPTY, INLINE)
 
     def _is_late(self) -> bool:
-        """Return whether the sender failed or PYNCCLX_TIMEOUT passed since first asked."""
+        """Return whether the sender failed, or the wait has exceeded PYNCCLX_TIMEOUT."""
         now, endpoint = time.monotonic(), self.endpoint
         self._held_since = self._held_since or now
         return now - self._held_since > endpoint.timeout_s or self._sender_failure() is not None
@@ -115,13 +116,13 @@ class OpenArrival(Arrival):
         return self.endpoint.failure_of(self.status.source, self.plan.operation)
 
     def _is_lost(self) -> bool:
-        """Return whether the sender failed before its data was readable; keep this error."""
+        """Return whether the sender failed before its data was readable; store the error."""
         failure = None if can_read(self.endpoint, self.envelope) else self._sender_failure()
         self._error = self._error or failure
         return failure is not None
 
     def _unpack(self) -> Any:
-        """Unpack the data into an array with gaps; return the stream, the receive's own."""
+        """Unpack the data into an array with gaps; return the receive's own stream."""
         assert isinstance(self.buffer, TypedBuffer)
         if self._kernel_stream is not self.stream:
             self.endpoint.device.order(self._kernel_stream, self.stream)
@@ -131,7 +132,7 @@ class OpenArrival(Arrival):
     def _finish_alone(self) -> None:
         """Make the program's stream wait for the data of an abandoned receive."""
         # No call is left that could raise an error.
-        with suppress(Exception):
+        with own_errors_suppressed():
             if isinstance(self.buffer, TypedBuffer) and self._error is None:
                 self._unpack()
             elif self._kernel_stream is not self.stream:

@@ -1,8 +1,8 @@
-"""Progress of open receives: poll for their messages, and launch their kernels.
+"""Poll for the messages of open receives, and launch their kernels.
 
-Every message carries a logical clock: see `LamportClock` in `postbox.py`. The program's calls launch the kernels that
-receive in the order of these clocks. The monitor thread launches only kernels that wait for no sender, so their order
-does not matter.
+Every message has a logical clock; see `LamportClock` in `postbox.py`. The program's calls launch receiving kernels in
+the order of these clocks. The monitor thread launches only kernels that wait for no sender, so their order does not
+matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .unsent import Unsent, begin_to_follow
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
-# Seconds to wait for more messages before a launch: the time of a few launches, for senders may wait (not measured).
+# Seconds to wait for more messages before a launch: only the time of a few launches, because senders may wait (not
+# measured).
 GATHER_S = 50e-6
 
 
@@ -35,13 +36,13 @@ class ReceiveProgress:
     unsent : Unsent
     watcher : Watcher
     round : int
-        Number of the poll of all open receives that is under way, or the last one.
+        Number of the current or last poll of all open receives.
     """
 
     def __init__(self, device: Device) -> None:
         self.device, self._turn, self.round = device, 0, 0
         self._holds_all = not device.launches_at_once
-        # Receives that are being launched. A request that is dropped meanwhile must not post its receive again.
+        # Receives that are being launched. If their request is dropped meanwhile, it must not post them again.
         self._leaving: list[OpenReceive] = []
         self.watcher = Watcher(self)
         self.unsent = Unsent(self.watcher)
@@ -52,7 +53,7 @@ class ReceiveProgress:
         return self._turn + self.unsent.begun
 
     def post(self, receive: OpenReceive) -> None:
-        """Open a receive: from now on every poll also looks for its message."""
+        """Open a receive: every later poll also checks for its message."""
         with LOCK:
             self._turn, receive.is_posted = self._turn + 1, True
             if receive not in OPEN_RECEIVES and receive not in self._leaving:
@@ -63,7 +64,7 @@ class ReceiveProgress:
     def claim(self, receive: OpenReceive) -> bool:
         """Return whether the caller may wait in MPI for the message of a receive.
 
-        It may if no other receive is open; this one is then removed from the open ones. Otherwise the receive is
+        It may if no other receive is open; this receive is then removed from the open ones. Otherwise the receive is
         posted, unless another thread has just launched it.
         """
         with LOCK:
@@ -78,7 +79,7 @@ class ReceiveProgress:
     def check(self) -> None:
         """Raise the error that ended the monitor thread, once.
 
-        Every call that sends, receives or waits calls this first.
+        Call it first in every call that sends, receives or waits.
         """
         if self.watcher.failure is not None:
             with LOCK:
@@ -103,7 +104,7 @@ class ReceiveProgress:
         """Launch the receives whose messages have arrived, in the order of their clocks.
 
         A kernel may wait until the sender has written the data. Unless a call waits for the receive, its kernel runs on
-        another stream than the program's: later work of the program must not wait for the sender, because the sender
+        another stream than the program's. Later work of the program must not wait for the sender, because the sender
         may wait for that work. An abandoned receive stays on its stream, so it is launched only when its data is ready.
         """
         if self.watcher.failure is not None:
@@ -162,7 +163,7 @@ class ReceiveProgress:
                 os.sched_yield()
 
     def go_on(self) -> None:
-        """Do, on the monitor thread, the work that peers may wait for, without waiting."""
+        """Run, on the monitor thread, work that peers may wait for, without waiting."""
         self.launch_due()
         self.unsent.go_on()
 
@@ -204,7 +205,7 @@ class ReceiveProgress:
     def wait(self, request: MPI.Request, hopeless: Callable[[float], Exception | None]) -> None:
         """Launch arrived receives until a request of MPI is complete.
 
-        `hopeless` gets the seconds waited, and returns an exception to raise, or None to wait on.
+        `hopeless` is called with the seconds waited, and returns an exception to raise, or None to continue.
         """
         began: float | None = None
         while not request.Test():
@@ -219,7 +220,7 @@ class ReceiveProgress:
 
 
 def _open_again(receives: Sequence[OpenReceive]) -> None:
-    """Open receives again whose launch was interrupted. A later call launches them."""
+    """Open receives again after an interrupted launch; a later call launches them."""
     for receive in receives:
         if not receive.launched and receive not in OPEN_RECEIVES:
             OPEN_RECEIVES.append(receive)

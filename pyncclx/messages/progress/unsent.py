@@ -1,9 +1,9 @@
 """Pending sends, and other work that MPI does only inside its own calls.
 
-MPI buffers a limited number of envelopes, and sends the others inside later calls. There it also moves long messages
-of host memory, and runs later steps of nonblocking collectives. This rank may make no such call, because it waits in a
-kernel or computes. So the monitor thread calls MPI meanwhile. Messages that no call completes are kept here, with the
-memory that MPI, a receiver or a stream still uses.
+MPI buffers a limited number of envelopes, and sends the others inside later calls. In these it also moves long messages
+of host memory, and runs later steps of nonblocking collectives. A rank that computes or waits for a kernel makes no
+such call. So the monitor thread calls MPI meanwhile. Messages that no call completes are kept here, with the memory
+that MPI, a receiver or a stream still uses.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weakref import WeakSet, ref
 
 from mpi4py import MPI
 
+from mpi_bootstrap.own_errors import own_error
 from mpi_bootstrap.waiting import let_go_on
 
 from ...backends import Device
@@ -25,22 +26,22 @@ from ...system.process import held
 from .watcher import Watcher
 
 _Begun = TypeVar("_Begun", bound=MPI.Request)
-# New requests that are not counted yet. Many more objects would start the garbage collector.
+# Most new requests before they are counted. With many more objects the garbage collector would start.
 MOST_NEW = 64
-# Progress steps of MPI in one poll. Between two, a receiver may take as little as one message (MPICH).
+# Progress steps of MPI in one poll. In one step, a receiver may accept as little as one message (MPICH).
 STEPS = 16
-# Kept messages tested in one poll.
+# Number of kept messages tested in one poll.
 _AT_A_LOOK = 64
-# Kept messages tested when one is added. More than one, so that the number of ended messages shrinks.
+# Number of kept messages tested when one is added: more than one, so that the number of ended messages shrinks.
 _FOR_ONE = 2
-# Memory of transfers whose requests are lost. MPI may use it at any time.
+# Memory of transfers whose requests are lost; MPI may use it at any time.
 _LOST: list[Any] = held([])
 
 
 class Kept(NamedTuple):
     """Memory, or a message with its memory, that the library keeps until its use ends.
 
-    `Unsent` keeps other objects with `has_ended` and `nbytes`, too.
+    `Unsent` also keeps other objects with `has_ended` and `nbytes`.
 
     Attributes
     ----------
@@ -57,7 +58,7 @@ class Kept(NamedTuple):
 
 
 class Follows(ref[Any]):
-    """Weak reference to a part of an MPI request that needs progress of its own."""
+    """Weak reference to a part of an MPI request that needs its own progress."""
 
     __slots__ = ()
 
@@ -70,7 +71,7 @@ class Follows(ref[Any]):
         return self.__callback__ is not None
 
     def go_on(self) -> None:
-        """Do the request's work that other ranks may wait for, and wait for nothing."""
+        """Run work of the request that other ranks may wait for, without waiting."""
 
 
 class Unsent:
@@ -79,14 +80,14 @@ class Unsent:
     Attributes
     ----------
     new : deque of weak references
-        MPI requests that the program has begun and that are not counted in `begun` yet.
+        MPI requests that the program has begun and that `begun` does not count yet.
     begun : int
         Number of MPI requests that the program has begun.
     dropped : deque
-        Messages of requests that the program has dropped. Destructors append to it at any time.
+        Messages of requests that the program has dropped. Destructors may append to it at any time.
     may_have_more : bool
-        Whether MPI may have messages to send that have no request: buffered ones, or those whose requests the program
-        has freed or dropped. MPI does not report when it has sent them.
+        Whether MPI may have messages to send that have no request, because they are buffered, or because the program
+        has freed or dropped their requests. MPI does not report when it has sent them.
     """
 
     may_have_more = False
@@ -96,7 +97,7 @@ class Unsent:
         self.begun = 0
         self.dropped: deque[Any] = deque()
         self._watcher = watcher
-        # MPI requests that the program has still to complete.
+        # MPI requests that the program still has to complete.
         self._followed: list[ref[Any]] = []
         # Sends that a call will complete.
         self._open = WeakSet[Any]()
@@ -107,9 +108,9 @@ class Unsent:
         return self._follows() or bool(self._open or self._kept or self.dropped)
 
     def _follows(self) -> bool:
-        """Return whether the program has MPI requests to complete. Count new ones first.
+        """Count new requests; return whether the program has MPI requests to complete.
 
-        Requests that are complete are null. Only the program tests requests with MPI. Call this in each poll.
+        Completed requests are null; only the program tests requests with MPI. Call this in each poll.
         """
         with LOCK:
             self._count_new()
@@ -130,14 +131,14 @@ class Unsent:
         self._followed += [reference for reference in new if _is_under_way(reference)]
 
     def note_buffered(self) -> None:
-        """Let MPI make progress from now on, because it has a buffered message to send."""
+        """Have MPI make progress from now on, because it has a buffered message to send."""
         with LOCK:
             if not self.may_have_more:
                 self.may_have_more = True
                 self._watcher.wake()
 
     def add(self, message: Any) -> None:
-        """Let MPI make progress for a message until `discard`."""
+        """Have MPI make progress for a message until `discard`."""
         with LOCK:
             self._open.add(message)
             self._watcher.wake()
@@ -154,7 +155,7 @@ class Unsent:
         """
         try:
             has_ended = request.Test()
-        # Its receiver has failed, and no call waits for the message.
+        # The receiver has failed, and no call waits for the message.
         except MPI.Exception:
             has_ended = True
         if has_ended and not self._kept and not self.dropped:
@@ -168,7 +169,7 @@ class Unsent:
                 self.sweep(_FOR_ONE)
 
     def keep_lost(self, memory: Any) -> None:
-        """Keep the memory of a transfer for ever: an interrupt has lost its request."""
+        """Keep the memory of a transfer forever, because an interrupt lost its request."""
         _LOST.append(memory)
         self.note_buffered()
 
@@ -183,7 +184,7 @@ class Unsent:
             self.keep_message(Kept(end.is_over, memory))
 
     def keep_message(self, message: Any) -> None:
-        """Keep a message until its memory is no longer used. No call waits for it."""
+        """Keep a message, for which no call waits, until its memory is unused."""
         with LOCK:
             self._kept.appendleft(message)
             self.sweep(1 + _FOR_ONE)
@@ -193,7 +194,8 @@ class Unsent:
     def has_room(self, nbytes: int, most: int) -> bool:
         """Return whether one more message of `nbytes` may be kept.
 
-        Kept messages may have `most` bytes together; a single one may be longer. Those that have ended are dropped.
+        All kept messages together may have `most` bytes; a single one may be longer. Messages that have ended are
+        dropped.
         """
         with LOCK:
             for number in (_FOR_ONE, len(self._kept)):
@@ -221,7 +223,7 @@ class Unsent:
                 self.dropped.popleft().abandon()
 
     def give_back(self, message: Any) -> None:
-        """Stop keeping a message; when this returns, no other thread is testing it."""
+        """Stop keeping a message; on return, no other thread is testing it."""
         with LOCK, suppress(ValueError):
             self._kept.remove(message)
 
@@ -231,32 +233,34 @@ class Unsent:
             self.take_dropped()
         with LOCK:
             for message in list(islice(self._kept, most)):
-                # This may keep other messages, and so sweep.
+                # This may keep other messages, and so call `sweep` again.
                 try:
                     has_ended = message.has_ended()
-                # Its receiver has failed, so it never completes. No call waits for the message.
-                except Exception:
-                    has_ended = True
+                except BaseException as error:
+                    # The receiver has failed, so the message never completes, and no call waits for it.
+                    has_ended = own_error(error) is not None
+                    if not has_ended:
+                        raise
                 if has_ended:
                     self.give_back(message)
                 elif self._kept and self._kept[0] is message:
                     self._kept.rotate(-1)
 
 
-#: The pending sends of this process: one item once they exist, if the monitor thread may call MPI.
+#: The pending sends of this process: one item after they are created, if the monitor thread may call MPI.
 OF_PROCESS: list[Unsent] = held([])
-# MPI requests that the program has begun before.
+# MPI requests that the program began before the pending sends were created.
 _before: list[ref[Any]] = held([])
 
 
 def going_on(request: _Begun) -> _Begun:
-    """Return an MPI request, for which the monitor thread now lets MPI make progress."""
+    """Have the monitor thread make progress for an MPI request, and return it."""
     follow(ref(request))
     return request
 
 
 def begin_to_follow(unsent: Unsent) -> None:
-    """Follow this process's requests from now on, and those begun before."""
+    """Follow this process's requests from now on, also those already begun."""
     OF_PROCESS.append(unsent)
     before, _before[:] = list(_before), ()
     for reference in filter(_is_under_way, before):
@@ -264,13 +268,13 @@ def begin_to_follow(unsent: Unsent) -> None:
 
 
 def note_buffered() -> None:
-    """Let MPI make progress from now on, because it has a buffered message to send."""
+    """Have MPI make progress from now on, because it has a buffered message to send."""
     if OF_PROCESS:
         OF_PROCESS[0].note_buffered()
 
 
 def follow(reference: ref[Any]) -> None:
-    """Let MPI make progress until an MPI request, or a part of one, is complete."""
+    """Have MPI make progress until an MPI request, or a part of one, is complete."""
     if not OF_PROCESS:
         _before.append(reference)
         if not len(_before) % MOST_NEW:

@@ -1,7 +1,8 @@
-"""The monitor thread of messages, for progress while the program does not call.
+"""The monitor thread, which makes progress while the program makes no calls.
 
-MPI requires this. A send may wait, on its stream or on the host, until its receiver has read the data; a receiver that
-has posted the receive need not call MPI again for that. A sender need not call MPI for its message to arrive.
+MPI requires this progress. A send may wait, on its stream or on the host, until its receiver has read the data. A
+receiver that has posted the receive need not call MPI again for that. A sender need not call MPI for its message to
+arrive.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from mpi4py import MPI
 from ...system import threads
 from ...system.mpi_library import before_finalize
 
-# Cost of the thread: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without it and 47 to 49 µs
-# with it (host device, medians of 10 000, November 2026; on GPUs not measured).
+# Cost of the thread: `Irecv`, `Isend` and `Waitall` of 1 KB to the own rank took 46 to 47 µs without the thread and 47
+# to 49 µs with it (host device, medians of 10 000, November 2026; not measured on GPUs).
 
 # Seconds between two polls. If the program polls within this time, the thread does not.
 PAUSE_S = 1e-3
-# Seconds between two polls while the program polls, too. Each poll takes the interpreter from the program.
+# Seconds between two polls while the program polls too. Each poll takes the interpreter from the program.
 LONGEST_PAUSE_S = 16e-3
-# Pauses without an open message before the thread sleeps. Waking it costs the program more than a pause.
+# Number of pauses without an open message before the thread sleeps. Waking it costs the program more than a pause.
 QUIET = 64
 # Seconds to wait at exit for a poll in progress.
 _END_S = 5.0
@@ -39,7 +40,7 @@ class Watcher:
     Attributes
     ----------
     asleep : bool
-        Whether a message that may need the thread must call `wake`.
+        Whether the thread sleeps, so that a new message must call `wake`.
     failure : BaseException or None
         Error that ended the thread.
     """
@@ -54,7 +55,7 @@ class Watcher:
         self._ended = False
 
     def wake(self) -> None:
-        """Wake the thread, if it is asleep. Only one thread may call this at a time."""
+        """Wake the thread if it is asleep. Only one thread may call this at a time."""
         if not self.asleep:
             return
         self.asleep = False
@@ -66,7 +67,7 @@ class Watcher:
                 if self._thread is not None:
                     before_finalize(self._end)
         except BaseException:
-            # An interrupt may have come before it was woken.
+            # An interrupt may have prevented the wake-up.
             self.asleep = True
             raise
 
@@ -95,7 +96,7 @@ class Watcher:
             with self._receives.device.attached():
                 self._watch()
         except BaseException as error:
-            # After the end there is no call to raise it.
+            # After the end of the program, no call can raise the error.
             if not self._ended:
                 self.failure = error
 
@@ -105,7 +106,7 @@ class Watcher:
             time.sleep(pause)
             at_rest, turn_before, turn = self._receives.at_rest, turn, self._receives.turn
             stuck = not at_rest and turn == turn_before
-            # Polls of the program do only a part of the work.
+            # The program's polls do only a part of the work.
             more = pause == LONGEST_PAUSE_S and (not at_rest or self._receives.may_have_more)
             if stuck or more:
                 self._receives.go_on()
@@ -116,10 +117,10 @@ class Watcher:
                 pause, quiet = PAUSE_S, 0
 
     def _sleep(self) -> None:
-        """Sleep until `wake`. Poll meanwhile if `may_have_more`."""
+        """Sleep until `wake`; meanwhile poll if `may_have_more`."""
         self._posted.wait(0.0)
         self.asleep = not self._ended
-        # Test this after setting `asleep`: from then on new messages call `wake`.
+        # Test this after setting `asleep`, because from then on new messages call `wake`.
         if self._receives.at_rest and not self._ended:
             while not self._posted.wait(LONGEST_PAUSE_S if self._receives.may_have_more else None):
                 self._receives.go_on()

@@ -1,4 +1,4 @@
-"""Memory of a token shuffle over nodes, inside the node and for exchanges."""
+"""Memory of a token shuffle over nodes, inside the node and between nodes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ...nodes.spanning import Spanning
 from ...operations import NUMBERS
 from ..memory import Memory, address_of
 from ..parameters import CrossingArgs
+from ..placement import Proxies
 from ..rows import Handle, Outputs, Part, Rows, output_shapes, parts_of
 from ..settings import ITEMSIZE, Settings
-from .proxies import Proxies
 
 VALUE_NBYTES = 4  # bytes of a number that a collect moves
 
 
 @dataclass(frozen=True, eq=False)
 class SpanningHandle(Handle):
-    """A handle with the addresses in `CrossingArgs` that `Outputs` lacks."""
+    """A handle with addresses for `CrossingArgs` that `Outputs` does not have."""
 
     where: int
     crossing: int
 
 
 def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) -> Settings:
-    """Return the settings of the shuffle inside this node, whose experts are ranks.
+    """Return the settings of the shuffle inside this node, which has ranks as experts.
 
-    It only dispatches with a given routing.
+    That shuffle dispatches only with a given routing.
     """
     return Settings.agreed(
         spanning.local,
@@ -51,7 +51,7 @@ def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) ->
 
 
 class SpanningMemory:
-    """A shuffle's memory on this rank. Collective to make."""
+    """A shuffle's memory on this rank. Creation is collective."""
 
     def __init__(self, settings: Settings, spanning: Spanning) -> None:
         comm = cast(MPI.Intracomm, settings.comm)
@@ -72,12 +72,12 @@ class SpanningMemory:
         self.team.dependents.append(self)
 
     def _allocate(self) -> None:
-        """Allocate what a rank has alone, which may fail on one rank."""
+        """Allocate this rank's private memory, which may fail on one rank only."""
         settings, proxies, places = self.settings, self.proxies, self.spanning.places
         size, most, device = places.size, settings.max_tokens, self.team.device
         on_node = list(places.ranks_of(places.node))
         first = self._first_buckets(on_node)
-        self.words_nbytes = 8 * (1 + most * settings.k)  # bytes of a rank's announcement
+        self.words_nbytes = 8 * (1 + most * settings.k)  # bytes of a rank's number of tokens and choices
         self.row_nbytes = settings.hidden * ITEMSIZE[settings.dtype]
         longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)
         self.header = self._zeros(HEADER_NBYTES)
@@ -130,7 +130,7 @@ class SpanningMemory:
     def _handle_parts(self) -> dict[str, Part]:
         """Return the arrays that a dispatch writes.
 
-        They are those of a dispatch inside a node, with a token map of all slots, and the rows to exchange.
+        They are the arrays of a dispatch inside a node, with a token map of all slots, and the rows to exchange.
         """
         settings, places, slots = self.settings, self.spanning.places, self.proxies.slots
         tokens = slots * settings.max_tokens
@@ -143,7 +143,7 @@ class SpanningMemory:
         return parts_of(shapes)
 
     def _zeros(self, nbytes: int) -> int:
-        """Allocate memory of this rank alone; return its address."""
+        """Allocate zeroed private memory; return its address."""
         self._arrays.append(self.xp.zeros(max(nbytes, 1), np.uint8))
         return address_of(self._arrays[-1])
 

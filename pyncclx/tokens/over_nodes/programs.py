@@ -1,7 +1,7 @@
 """Dispatch, combine and collect over nodes as programs of steps.
 
-Rows between nodes are contiguous. An engine takes lengths from the host, so either the host reads the number of rows,
-or the most possible rows are sent (*padded*). Padding needs no read, so captured calls pad, whatever the size of rows.
+Rows between nodes are contiguous. An engine needs lengths on the host. So either the host reads the number of rows, or
+the largest possible number of rows is sent (*padded*). Padding needs no read, so captured calls always pad.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ..parameters import RECEIVE, SEND, CombineArgs, DispatchArgs
 from ..settings import CXX
 from .memory import VALUE_NBYTES, SpanningHandle, SpanningMemory
 
-# Up to so many bytes are sent to another node padded. Not measured.
+# If at most this many bytes go to another node, they are padded. Not measured.
 PADDED_NBYTES = 64 << 10
-_THREADS = 256  # threads per block of kernels that wait for nothing
+_THREADS = 256  # threads per block of kernels that do not wait
 _TOKEN_THREADS = 32  # threads per token that is moved
 
 _Add = Callable[[Composition], None]
@@ -51,7 +51,7 @@ def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: b
 
 
 def is_padded(memory: SpanningMemory, row_nbytes: int) -> bool:
-    """Return whether calls that are not captured also send the most possible rows."""
+    """Return whether calls that are not captured are padded too."""
     return memory.settings.max_tokens * row_nbytes <= PADDED_NBYTES
 
 
@@ -81,14 +81,14 @@ class _Moving:
         return cast(SpanningHandle, self.move.handle)
 
     def of_call(self) -> dict[str, int]:
-        """Return the arguments of kernels that differ between calls."""
+        """Return the kernels' arguments that differ between calls."""
         handle = self.handle
         outputs = {name: value for name, value in handle.outputs._asdict().items() if name != "token_counts"}
         sizes = {"token_count": self.arguments.token_count, "row_nbytes": self.row_nbytes}
         return outputs | sizes | {"where": handle.where, "crossing": handle.crossing}
 
     def run(self, composition: Composition, kernel: str, threads: int, of_call: dict[str, int], *template: str) -> None:
-        """Add a step with a kernel of this rank alone, on at least `threads` threads."""
+        """Add a step with a kernel on this rank only, on at least `threads` threads."""
         spanning, device = self.memory.spanning, self.memory.team.device
         function = kernels.get(spanning.local, spanning.team, file_of(kernel), kernel, *template)
         grid = max(1, min(-(-threads // _THREADS), device.max_channels))
@@ -96,7 +96,7 @@ class _Moving:
         composition.launch(function, grid, min(_THREADS, device.threads), parameters)
 
     def run_inside(self, composition: Composition, arguments: CStruct, *template: str) -> None:
-        """Add a step with the kernel by which the node's ranks do their part of the move."""
+        """Add a step with the kernel that runs the move among the node's ranks."""
         spanning, inner, name = self.memory.spanning, self.memory.inner, self.move.operation.lower()
         function = kernels.get(spanning.local, spanning.team, f"tokens/{name}.cu", name, *template)
         parameters = inner.packed[self.move.operation] + arguments.pack()
@@ -111,7 +111,7 @@ class _Moving:
     def exchange(self, composition: Composition, *, backwards: bool) -> None:
         """Add the step that moves rows between this node and others.
 
-        A rank sends its rows to its proxy on each other node, and receives the rows of the ranks that it is a proxy of.
+        A rank sends its rows to its proxy on each other node, and receives the rows of the ranks whose proxy it is.
         With `backwards` the rows move the other way.
         """
         memory = self.memory
@@ -151,7 +151,8 @@ class _Moving:
 class _Dispatch(_Moving):
     """A dispatch.
 
-    All ranks get all choices, and compute the rows' places. Then tokens go to their nodes, which dispatch them.
+    All ranks receive all choices, and compute the rows' places. Then tokens are sent to their nodes, which dispatch
+    them.
     """
 
     def programs(self, phases: int) -> list[list[_Add]]:
@@ -164,7 +165,7 @@ class _Dispatch(_Moving):
         return [[self._announce], [self._share_words], [self._number, self._cross, spread]]
 
     def of_call(self) -> dict[str, int]:
-        """Return the arguments of kernels that differ between calls."""
+        """Return the kernels' arguments that differ between calls."""
         given = self.arguments
         chosen = {"chosen": given.experts, "weights": given.weights, "expert_nbytes": given.expert_nbytes}
         return super().of_call() | chosen | {"tokens": given.tokens}
@@ -174,7 +175,7 @@ class _Dispatch(_Moving):
         self.run(composition, "announce_choices", choices, self.of_call())
 
     def _share_words(self, composition: Composition) -> None:
-        """Add a step in which all ranks get each other's numbers of tokens and choices.
+        """Add a step that sends numbers of tokens and choices from all ranks to all ranks.
 
         See `SpanningMemory.words_nbytes`.
         """

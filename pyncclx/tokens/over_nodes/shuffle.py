@@ -18,7 +18,7 @@ class SpanningShuffle(TokenShuffle):
 
     Only the order of sums differs: see `combine`. A dispatch applies a transform before it sends tokens to other nodes.
     Either all ranks capture a call in a CUDA graph, or none does. A captured call sends `max_tokens` rows to each node,
-    because the host cannot read the number of rows inside a capture.
+    because the host cannot read the number of rows in a capture.
     """
 
     def _make_memory(self) -> SpanningMemory:
@@ -66,8 +66,8 @@ class SpanningShuffle(TokenShuffle):
     ) -> Any:
         """Return the sum of the experts' results for each token. Collective.
 
-        Parameters, result and exceptions are those of `TokenShuffle.combine`. A sum is made in two steps, both in
+        Parameters, result and exceptions are those of `TokenShuffle.combine`. The sum is computed in two steps, both in
         single precision. First each node adds up the results of its ranks, in rank order, and rounds the sum to
-        `dtype`. Then the sums of the nodes are added in the order of the nodes, and rounded to `dtype`.
+        `dtype`. Then the nodes' sums are added in the order of the nodes, and rounded to `dtype`.
         """
         return super().combine(expert_out, handle, out=out, weighted=weighted, transform=transform)

@@ -1,7 +1,7 @@
 """python -m pyncclx bench-beside: how much collectives slow down a matrix product.
 
-Each rank multiplies square matrices of 16-bit floats on one stream, while the collective is repeated on another. The
-collective runs by kernels, which take multiprocessors from the product, or by the copy engines. All buffers are in
+Each rank multiplies square matrices of 16-bit floats on one stream, while a collective is repeated on another. The
+collective runs as kernels, which take multiprocessors from the product, or on the copy engines. All buffers are in
 windows.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from mpi4py import MPI
 
 from ...collectives import copy_engine
-from .. import files
+from .. import common
 from . import environment, timing
 from .cases import CASES, Options
 from .environment import Row
@@ -24,7 +24,7 @@ from .memory import Windows, parse_nbytes
 ALGORITHMS = {"kernel": None, "copy engine": copy_engine.COPY_ENGINE}
 OPERATIONS = tuple(name.lower() for name in copy_engine.OPERATIONS)
 PRODUCTS = 10  # products in one measurement
-LEAD = 1.3  # time of the collectives over that of the products alone
+LEAD = 1.3  # time of the collectives divided by the time of the products alone
 COLUMNS = f"{'operation':>10} {'by':>12} {'us':>9} {'GB/s':>6} {'us beside':>10} {'product us':>11} {'slower by':>10}"
 
 
@@ -77,9 +77,9 @@ class Product:
 
 
 def measure(comm: Any, product: Product, name: str, by: str, nbytes: int, memory: Windows) -> Row:
-    """Time an operation by kernels or copy engines, alone and beside the product.
+    """Time an operation on kernels or copy engines, alone and beside the product.
 
-    Collective. Rank 0 prints.
+    Collective. Rank 0 prints the times.
     """
     case = CASES[name](comm, nbytes, Options(algorithm=ALGORITHMS[by]), memory)
     form = case.forms[0]
@@ -117,7 +117,7 @@ def line(row: Row) -> str:
 
 def draw(path: Path, about: Row, rows: list[Row]) -> None:
     """Draw a bar for each row: the slowdown of the product."""
-    figure, panel = files.pyplot().subplots(figsize=(6.5, 0.5 * len(rows) + 1.4))
+    figure, panel = common.pyplot().subplots(figsize=(6.5, 0.5 * len(rows) + 1.4))
     labels = [f"{row['operation']}, {row['by']}" for row in rows]
     colours = ["C0" if row["by"] == "kernel" else "C1" for row in rows]
     bars = panel.barh(labels, [slowdown_percent(row) for row in rows], color=colours)
@@ -128,4 +128,4 @@ def draw(path: Path, about: Row, rows: list[Row]) -> None:
     size = f"{rows[0]['nbytes'] >> 20} MB"
     panel.set_title(f"{size} beside a product, {environment.ranks(about)}, {about['date']}", fontsize=10)
     figure.tight_layout()
-    files.save(figure, path)
+    common.save(figure, path)

@@ -26,8 +26,6 @@ class Elements:
 
     NumPy has no bfloat16. Such elements are stored as their bits, and passed to operations with their name.
 
-    NumPy has no bfloat16: such elements are stored as their bits, and passed to operations with their name.
-
     Attributes
     ----------
     name : str
@@ -66,7 +64,7 @@ class Elements:
     def to_move(self, xp: Any, rank: int, first: int, count: int) -> Any:
         """Return elements for operations that move them, from element `first` of a rank.
 
-        Each place of each rank has its own bits, within the type's range.
+        Each element of each rank has different bits, within the type's range.
         """
         place = xp.arange(first, first + count, dtype=np.int64)
         return ((place * 0x9E3779B1 + (rank + 1) * 0x85EBCA6B) >> 7).astype(self.bits).view(self.storage)

@@ -1,4 +1,4 @@
-"""Environment of the benchmark's figures, and what rank 0 prints and writes."""
+"""Describe where a benchmark ran, and print and write its results on rank 0."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from mpi4py import MPI
 
 from ...communicator.adopting import Communicator
-from ...system import packages, settings
+from ...system import settings
 from ...team.members import most_ranks_per_device
-from .. import files
+from .. import common
 from .peers import Peer
 
 Row = dict[str, Any]
@@ -24,12 +24,12 @@ _PACKAGES = (
     *("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
 )
 _NVLINK4 = ("H100", "H200")
-# Nominal, in one direction: 18 links of 25 GB/s.
+# Nominal bandwidth in one direction: 18 links of 25 GB/s.
 _NVLINK4_GBS = 450.0
 
 
 def describe(comm: Any, *, graph: bool, buffers: str = "ordinary", peers: Mapping[str, Peer] | None = None) -> Row:
-    """Return the environment of figures of operations."""
+    """Return where and how operations were measured."""
     return {
         **of(comm),
         "mode": mode(graph=graph),
@@ -40,9 +40,9 @@ def describe(comm: Any, *, graph: bool, buffers: str = "ordinary", peers: Mappin
 
 
 def of(comm: Any) -> Row:
-    """Return where and with what a benchmark ran (collective at first use).
+    """Return where and with which versions a benchmark ran (collective at first use).
 
-    That is the number of ranks and nodes, the engine between nodes, the device, the date, and versions.
+    The result has the number of ranks and nodes, the engine between nodes, the device, the date, and versions.
     """
     spanning = comm.spanning
     # The team of this rank's node.
@@ -55,7 +55,7 @@ def of(comm: Any) -> Row:
         "device": team.device.kind,
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
-        "versions": {name: version for name in _PACKAGES if (version := packages.version(name))},
+        "versions": {name: version for name in _PACKAGES if (version := common.installed_version(name))},
     }
 
 
@@ -80,7 +80,7 @@ def over_nodes(about: Row) -> bool:
 def wire(about: Row) -> float | None:
     """Return the GB/s of a device's links in one direction; None if unknown.
 
-    None also if the links do not join all ranks.
+    It is also None if the links do not connect all ranks.
     """
     device = about["device"]
     has_nvlink4 = any(name in device for name in _NVLINK4) and "PCIe" not in device
@@ -112,6 +112,6 @@ def write_files(
 
 
 def write_json(path: Path | None, about: Row, results: Row) -> None:
-    """Write environment and results to the file of --json; do nothing without one."""
+    """Write environment and results to the file of --json, if given."""
     if path:
-        files.write_json(path, {"environment": about, **results})
+        common.write_json(path, {"environment": about, **results})

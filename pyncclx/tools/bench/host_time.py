@@ -28,14 +28,14 @@ from .timing import CupyQueue, Queue, queue_of, repeat
 NBYTES = 1024
 CALLS = 10_000
 TOGETHER = 8  # persistent requests in one Startall
-# Calls between waits for the device, so that no call waits for a place in the device's queue.
+# Calls between two waits for the device, few enough that no call waits for the device's queue.
 BATCH = 100
 
 
 def default_peers(comm: Any) -> str | None:
-    """Return the library to compare with if the command line names none, or None.
+    """Return the default library to compare with, or None.
 
-    It is PyTorch, if that is installed and all ranks have GPUs of one node.
+    It is PyTorch, if installed and if all ranks have GPUs of one node.
     """
     return "torch" if comm.device == "gpu" and find_spec("torch") and comm.spanning is None else None
 
@@ -43,8 +43,8 @@ def default_peers(comm: Any) -> str | None:
 def run(comm: Any, arguments: argparse.Namespace, peers: dict[str, Peer], about: environment.Row) -> None:
     """Measure and print the host time of each operation's calls. Collective.
 
-    The calls are pyncclx's and those of `peers`. pyncclx's include the nonblocking form and the Start of the persistent
-    form. Rank 0 prints the table and writes the results.
+    It times pyncclx's blocking and nonblocking calls, the Start of persistent ones, and the calls of `peers`. Rank 0
+    prints the table and writes the results.
     """
     arguments.operation = arguments.operation or ["allreduce"]
     title = f"# host time of one call of {NBYTES} bytes, {CALLS} calls, {environment.ranks(about)}"
@@ -75,7 +75,7 @@ class Timed(NamedTuple):
 
 
 def driver_alone(comm: Any) -> Iterator[Timed]:
-    """Yield the driver's launches of an empty kernel: a lower bound for any call."""
+    """Yield launches of an empty kernel by the driver: a lower bound for any call."""
     if comm.device != "gpu":
         return
     import cupy  # noqa: PLC0415  only where there is a GPU
@@ -90,7 +90,7 @@ def driver_alone(comm: Any) -> Iterator[Timed]:
 
 
 def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
-    """Yield the calls to time of one operation: pyncclx's, then those of `peers`."""
+    """Yield one operation's calls to time: first pyncclx's, then those of `peers`."""
     in_place = case.forms[0]
     queue = queue_of(case.comm)
     yield Timed(case.method, case.call(in_place), queue)
@@ -119,7 +119,7 @@ def calls(case: Case, peers: dict[str, Peer]) -> Iterator[Timed]:
 def _method(case: Case, name: str) -> Callable[..., Any] | None:
     """Return the communicator's method of this name, or None.
 
-    It is None if the method is mpi4py's own, which takes no device arrays, or if the case cannot be captured in a
+    Return None if the method is mpi4py's own, which accepts no device arrays, or if the case cannot be captured in a
     graph.
     """
     kind = type(case.comm)
@@ -130,7 +130,7 @@ def _method(case: Case, name: str) -> Callable[..., Any] | None:
 def measure(comm: Any, timed: Timed) -> dict[str, float]:
     """Return median and 99th percentile of a call's host time in µs. Collective.
 
-    Both are those of the slowest rank.
+    Both are the values of the slowest rank.
     """
     times = np.empty(CALLS)
     call, finish, queue = timed.call, timed.finish, timed.queue

@@ -1,6 +1,6 @@
-"""Sizes of the benchmark's arrays, and their memory.
+"""Sizes and memory of the benchmark's arrays.
 
-It is ordinary, registered, in windows, or pinned.
+Memory is ordinary, registered, in windows, or pinned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parse_nbytes(text: str) -> int:
 def steps(first_nbytes: int, last_nbytes: int, *, factor: int = 2, difference: int = 0) -> Iterator[int]:
     """Yield the sizes from the first to the last, by factor or by difference.
 
-    A difference of 0 means the factor.
+    With a difference of 0, the factor is used.
     """
     nbytes = first_nbytes
     while nbytes <= last_nbytes:
@@ -108,7 +108,7 @@ def memory_of(comm: Any, buffers: str, nbytes: int) -> Memory:
     try:
         return Registered(comm, nbytes)
     except NotSupported as refusal:
-        # All ranks raise it.
+        # All ranks raise the exception.
         raise SystemExit(f"bench: {refusal}") from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .. import files
+from .. import common
 from . import shuffle_peers
 from .environment import Row, ranks, wire
 
@@ -13,7 +13,7 @@ TICKS = {1: "1 B", 1 << 10: "1 KB", 1 << 20: "1 MB", 1 << 30: "1 GB"}
 STYLES = ("C0o-", "C1s--", "C2^--", "C3v:", "C4d:")  # pyncclx, then the peers in order
 ABREAST = 4  # operations in a row of panels
 LABELS = ("time (µs)", "bus bandwidth (GB/s)", "peer's time / ours")
-# Operations of a token shuffle with pyncclx's ways to do them, and the options that settings may differ in.
+# Operations of a token shuffle with pyncclx's forms of them, and options that may differ between settings.
 WAYS = {"dispatch": ("dispatch", "again"), "combine": ("combine",)}
 VARIED = ("hidden", "k", "experts", "routing", "mode")
 SHUFFLE_STYLES = {"dispatch": "C0o-", "again": "C0x:", "combine": "C0o-"}
@@ -23,12 +23,12 @@ SHUFFLE_STYLES |= dict(zip(shuffle_peers.NAMES, STYLES[1:], strict=True))
 def write(path: Path, about: Row, results: list[Row]) -> None:
     """Draw a column of panels for each operation.
 
-    They show time, bus bandwidth and, with peers, the ratio of times.
+    The panels show time, bus bandwidth and, with peers, the ratio of times.
     """
     operations = list(dict.fromkeys(row["operation"] for row in results))
     columns, bands = min(len(operations), ABREAST), -(-len(operations) // ABREAST)
     labels = LABELS if any(row["peers"] for row in results) else LABELS[:2]
-    figure = files.pyplot().figure(figsize=(3.5 * columns, 2.5 * len(labels) * bands + 0.5), layout="constrained")
+    figure = common.pyplot().figure(figsize=(3.5 * columns, 2.5 * len(labels) * bands + 0.5), layout="constrained")
     for number, band in enumerate(figure.subfigures(bands, 1, squeeze=False)[:, 0]):
         panels = band.subplots(len(labels), columns, squeeze=False, sharex="col")
         for panel, label in zip(panels[:, 0], labels, strict=True):
@@ -40,7 +40,7 @@ def write(path: Path, about: Row, results: list[Row]) -> None:
         for panel in panels[:, len(here) :].flat:
             panel.remove()
     figure.suptitle(f"pyncclx: {where(about)}", fontsize=10)
-    files.save(figure, path)
+    common.save(figure, path)
 
 
 def where(about: Row) -> str:
@@ -54,7 +54,7 @@ def wire_style(limit_gbs: float) -> dict[str, Any]:
 
 
 def lines(rows: list[Row]) -> dict[str, list[tuple[float, ...]]]:
-    """Return (size, time, busbw, ratio) by library: out of place, or else in place."""
+    """Return (size, time, busbw, ratio) for each library, out of place if possible."""
     found: dict[str, list[tuple[float, ...]]] = {}
     for row in rows:
         for name, forms in {"pyncclx": row, **row["peers"]}.items():
@@ -95,21 +95,21 @@ def draw(panels: Any, rows: list[Row], limit: float | None) -> None:
 
 
 def write_shuffles(path: Path, about: Row, results: list[Row]) -> None:
-    """Draw the first setting over tokens and over blocks, where there are several."""
+    """Draw the first setting over tokens, and over blocks, if there are several."""
     first = results[0]
     of_setting = [row for row in results if all(row[name] == first[name] for name in VARIED)]
     of_tokens = [row for row in of_setting if row["blocks"] == first["blocks"]]
     drawn = {"tokens": of_tokens, "blocks": rows_of_blocks(of_setting)}
     columns = {over: rows for over, rows in drawn.items() if len(rows) > 1}
     count = max(len(columns), 1)
-    figure, panels = files.pyplot().subplots(2, count, figsize=(5.2 * count, 7), squeeze=False)
+    figure, panels = common.pyplot().subplots(2, count, figsize=(5.2 * count, 7), squeeze=False)
     for (over, rows), column in zip(columns.items(), panels.T, strict=False):
         for panel, way in zip(column, WAYS, strict=True):
             draw_shuffle(panel, way, rows, over, wire(about))
     routing = f"hidden {first['hidden']}, top {first['k']} of {first['experts']}, {first['routing']}"
     figure.suptitle(f"pyncclx token shuffle: {where(about)}\n{routing}, rows {first['rows_dtype']}", fontsize=9)
     figure.tight_layout()
-    files.save(figure, path, dpi=110)
+    common.save(figure, path, dpi=110)
 
 
 def rows_of_blocks(rows: list[Row]) -> list[Row]:

@@ -1,7 +1,7 @@
 """Tables in the formats of nccl-tests and of the OSU benchmarks.
 
-That of nccl-tests has two more columns for each form of a peer. OSU's has the size of one rank's message, and the
-average latency over the ranks.
+The format of nccl-tests is extended by two columns for each form of a peer. OSU's has the size of one rank's message,
+and the average latency over the ranks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _form(row: Row, cell: Row | None) -> str:
 def _peer(ours: Row | None, theirs: Row | None) -> str:
     if ours is None or theirs is None:
         return f" {'n/a':>9} {'n/a':>6}"
-    mark = "!" if theirs["wrong"] else ""  # wrong results make the ratio void
+    mark = "!" if theirs["wrong"] else ""  # wrong results make the ratio meaningless
     return f" {theirs['time_us']:>9.2f} {mark + format(theirs['time_us'] / ours['time_us'], '.2f'):>6}"
 
 
@@ -105,7 +105,7 @@ def osu_header(kind: type[Case], about: Row, peers: dict[str, Peer], options: Op
 def osu_line(row: Row, scale: int, peers: dict[str, Peer]) -> str:
     """Return the line of one size.
 
-    A peer's time is that of the same form, or in place if it has no other.
+    A peer's time is that of the same form, or in place if the peer has no other form.
     """
     form = "out_of_place" if row["out_of_place"] else "in_place"
     text = f"{row['nbytes'] // scale:<10}{row[form]['average_us']:>18.2f}"

@@ -1,10 +1,10 @@
 """python -m pyncclx bench-shuffle: time dispatch and combine of token shuffles.
 
 Every rank has the same number of tokens, each with k different experts. Times are microseconds of one operation on the
-slowest rank. GB/s are bytes that a rank receives from others, by time: a token counts once for each rank that it
-travels to. "again" is a dispatch with the handle of an earlier one. NCCL can be timed beside it. Options hidden, k,
-experts, routing and blocks take several values. All combinations are timed, or, with --one-at-a-time, those that differ
-from the first in one value.
+slowest rank. GB/s are the bytes that a rank receives from others, divided by the time; a token counts once for each
+rank that it is sent to. "again" is a dispatch with an earlier dispatch's handle. NCCL can be timed in the same run. The
+options hidden, k, experts, routing and blocks accept several values. All combinations are timed, or, with
+--one-at-a-time, those that differ from the first in one value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .memory import array_module
 ROUTINGS = ("uniform", "zipf", "one", "trace")
 TOKENS = (1, 4, 16, 64, 128, 256, 1024, 4096, 8192)
 COLUMNS = f"{'tokens':>7} {'blocks':>6} {'dispatch':>9} {'GB/s':>6} {'again':>8} {'combine':>8} {'GB/s':>6}"
-# From this number on, a quarter of the operations is timed.
+# From this number of tokens on, only a quarter of the operations is timed.
 _MANY_TOKENS = 1024
 
 
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 class Setting(NamedTuple):
-    """Token shuffle, and how its tokens choose experts.
+    """A token shuffle, and how its tokens choose experts.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Setting(NamedTuple):
     experts : int
         Experts of all ranks.
     dtype, rows_dtype : str
-        Types of the tokens, and of the rows that travel.
+        Types of the tokens, and of the rows that are sent.
     layout : {"expert", "source"}
         Layout of the rows.
     mode : {"graph", "eager"}
@@ -110,7 +110,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(arguments: argparse.Namespace) -> list[Setting]:
-    """Return all settings of the command line; first the options' first values."""
+    """Return all settings of the command line, beginning with the first values."""
     modes = (
         ["graph", "eager"] if arguments.graph and arguments.one_at_a_time else [environment.mode(graph=arguments.graph)]
     )
@@ -145,9 +145,9 @@ def choose(setting: Setting, tokens: int, rank: int, trace: Path | None = None) 
 
 
 def traffic(ranks_chosen: list[np.ndarray[Any, Any]]) -> tuple[int, int]:
-    """Return the tokens that the busiest rank receives, and the results it gets back.
+    """Return how many tokens and how many results the busiest rank receives.
 
-    Tokens and partial results within a rank do not count. Two ranks may be the busiest ones.
+    Tokens and partial results within a rank do not count. The busiest rank may be a different one for each number.
 
     `ranks_chosen` has the ranks of the experts that each rank's tokens choose.
     """
@@ -197,7 +197,7 @@ class _Bench:
         return rows
 
     def _time_shuffle(self, setting: Setting, x: Any, chosen: Any, ranks: list[Any], blocks: int | None) -> Row:
-        """Return the microseconds of a dispatch, of one with a handle, and of a combine."""
+        """Return the microseconds of a dispatch, a dispatch with a handle, and a combine."""
         comm, weights = self._comm, self._xp.full(chosen.shape, 1 / setting.k, "f4")
         capacity = max(sum(int((each == rank).sum()) for each in ranks) for rank in range(comm.size))
         out, graph = self._xp.empty_like(x), setting.mode == "graph"

@@ -1,4 +1,4 @@
-"""Peers of token shuffles: programs for NCCL, through PyTorch.
+"""Peers of token shuffles: programs that use NCCL through PyTorch.
 
 read      sorts the choices and exchanges counts, which the host reads; all_to_all_single moves the rows;
 known     is read with counts and order that the host has cached;
@@ -43,7 +43,7 @@ class Peers(Torch):
         }
         row = {}
         for name, (there, back) in ways.items():
-            # The host reads counts in "read", which no graph can hold.
+            # In "read" the host reads counts, which a graph cannot capture.
             graph = setting.mode == "graph" and name != "read"
             row[f"{name}_dispatch_us"] = self.time_of(there, arguments, graph=graph)
             row[f"{name}_combine_us"] = self.time_of(back, arguments, graph=graph)
@@ -97,7 +97,7 @@ class Peers(Torch):
     def padded(self, tokens: Any, largest: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Return dispatch and combine in equal blocks of the largest count.
 
-        Sorting and adding are left out, in favour of this program.
+        Sorting and adding are not timed, in favour of this program.
         """
         send = tokens.new_zeros((self.comm.size * max(largest, 1), tokens.shape[1]))
         recv = self.torch.empty_like(send)
@@ -107,7 +107,7 @@ class Peers(Torch):
     def gathers(self, tokens: Any, ids: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
         """Return dispatch by two all-gathers, and combine by all-to-all of partial sums.
 
-        Selecting is left out, in favour of this program.
+        Selecting is not timed, in favour of this program.
         """
         distributed, size = self.distributed, self.comm.size
         everything = tokens.new_empty((size * len(tokens), tokens.shape[1]))
@@ -125,6 +125,6 @@ class Peers(Torch):
         return there, back
 
     def time_of(self, operation: Callable[[], Any], arguments: Any, *, graph: bool) -> float:
-        """Return the microseconds of one operation, timed as pyncclx's."""
+        """Return the microseconds of one operation, timed like pyncclx's."""
         iters = max(3, int(arguments.iters) // 4)
         return timing.time(self.comm, self.queue, operation, iters, arguments.warmup_iters, graph=graph).slowest

@@ -18,7 +18,7 @@ from .environment import Row
 from .memory import memory_of, parse_nbytes, steps
 from .peers import Ours, Peer
 
-# From this size on, a fifth of the operations is timed.
+# From this size on, only a fifth of the operations is timed.
 _LONG_NBYTES = 16 << 20
 # Maximum padding that gives every rank at least one element.
 _MAX_GROWTH_NBYTES = 1 << 10
@@ -44,7 +44,7 @@ class Sweep:
         for operation in given.operation:
             rows += self._time_sizes(CASES[operation])
             self._about["heap"] = self._comm.memory_report()["heap"]
-            # The file is written after each operation, in case the run is interrupted.
+            # Write the file after each operation, in case the run is interrupted.
             if self._comm.rank == 0:
                 environment.write_json(given.json, self._about, {"results": rows})
         if self._comm.rank == 0 and given.plot:
@@ -95,7 +95,7 @@ class Sweep:
         graph = given.graph and case.capturable and library.capturable
         try:
             times = timing.time(case.comm, library.queue, call, iters, given.warmup_iters, graph=graph)
-        # The given algorithm raises it.
+        # The chosen algorithm does not support this case.
         except NotSupported:
             if not self._options.algorithm:
                 raise
@@ -107,7 +107,7 @@ class Sweep:
 def options_of(comm: Any, arguments: argparse.Namespace) -> Options:
     """Return the command line's options; exit if an operation does not allow them."""
     for operation in arguments.operation:
-        # Otherwise it is a method of a window.
+        # A missing method is one of a window.
         method = getattr(comm, CASES[operation].method, None)
         if arguments.algorithm and (method is None or "algorithm" not in inspect.signature(method).parameters):
             raise SystemExit(f"--algorithm {arguments.algorithm}: {operation} has no choice of algorithms")
@@ -152,8 +152,8 @@ def sizes_of(arguments: argparse.Namespace) -> list[int]:
 def count_wrong(library: Peer, case: Case, call: timing.Work, in_place: bool) -> int:
     """Count the wrong elements of a library's result (collective).
 
-    pyncclx's result must have the expected bits; where all ranks have the same result, it must have the bits of rank 0.
-    A peer's result may differ by rounding, because it may fold in another order, or round less often.
+    pyncclx's result must have the expected bits; if all ranks have the same result, it must have the bits of rank 0. A
+    peer's result may differ by rounding, because the peer may fold in another order, or round less often.
     """
     _run(library, case, call, in_place)
     target = library.target(case, in_place)
@@ -182,5 +182,5 @@ def _differs(library: Peer, case: Case, target: Any) -> Any:
     if library.exact or not (case.reduces and elements.precision):
         return target.view(elements.bits) != expected.view(elements.bits)
     values, wanted = (elements.decode(array).astype(np.float64) for array in (target, expected))
-    # NaN is wrong, too.
+    # The negation makes NaN wrong too.
     return ~(abs(values - wanted) <= case.size * elements.precision * abs(wanted))

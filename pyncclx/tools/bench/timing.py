@@ -16,9 +16,9 @@ Work = Callable[[], Any]
 
 
 class Times(NamedTuple):
-    """Microseconds of one operation: fastest rank, average, and slowest rank.
+    """Microseconds of one operation: fastest rank, average of ranks, slowest rank.
 
-    Results report the slowest.
+    Results report the slowest rank.
     """
 
     fastest: float
@@ -27,9 +27,9 @@ class Times(NamedTuple):
 
 
 class Queue:
-    """Queue of calls to time that return when they are complete.
+    """Times calls that return when they are complete.
 
-    `CupyQueue` is for calls that enqueue work on a stream: inside ``with`` its stream is the current one.
+    `CupyQueue` times calls that enqueue work on a stream. Inside ``with``, the queue's stream is the current one.
     """
 
     def __enter__(self) -> Any:
@@ -61,7 +61,7 @@ class Queue:
 
 
 class CupyQueue(Queue):
-    """Queue of calls to time on a CuPy stream."""
+    """Times calls on a CuPy stream."""
 
     def __init__(self) -> None:
         import cupy  # noqa: PLC0415  only where there is a GPU
@@ -95,13 +95,13 @@ class CupyQueue(Queue):
 
 
 def queue_of(comm: Any) -> Queue:
-    """Return a queue for the operations of a communicator."""
+    """Return a queue to time the operations of a communicator."""
     return Queue() if comm.device == "host" else CupyQueue()
 
 
 def time(comm: Any, queue: Queue, call: Work, iters: int, warmup: int, *, graph: bool) -> Times:
     """Time a call, as the average of `iters` calls after `warmup` calls (collective)."""
-    # The arguments must be complete.
+    # Work that produces the arguments must have ended.
     backends.select().synchronize()
     with queue:
         # Preparation cannot be captured.

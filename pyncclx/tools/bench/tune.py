@@ -1,7 +1,7 @@
 """python -m pyncclx tune: time all algorithms, and write a table of the fastest.
 
-The table is for this kind of device and this number of ranks; entries for other numbers of ranks stay. Communicators
-use it if they make their first operation on device arrays afterwards. Tuning takes some seconds on GPUs.
+The table is for this kind of device and this number of ranks; entries for other numbers of ranks are kept.
+Communicators use it if their first operation on device arrays follows. Tuning takes some seconds on GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from ...system.cache_folders import cache_directory
 from ...tuning import ALGORITHMS, file_name, read
-from .. import files
+from .. import common
 from . import environment, timing
 from .cases import CASES, Options
 from .memory import Memory, Ordinary, parse_nbytes, steps
@@ -50,14 +50,14 @@ def run(arguments: argparse.Namespace) -> None:
         table = read(path)
         table["environment"][str(comm.size)] = about
         table["limits"][str(comm.size)] = limits
-        files.write_json(path, table)
+        common.write_json(path, table)
         print(f"# {path}")
 
 
 def measure(comm: Any, sizes: Sequence[int], iters: int) -> dict[str, int]:
     """Time all algorithms; return the longest message for each (collective).
 
-    These limits, in bytes, are by kernel. Rank 0 prints the times.
+    The limits are in bytes, by kernel. Rank 0 prints the times.
     """
     memory = Ordinary(comm)
     limits: dict[str, int] = {}
@@ -83,14 +83,15 @@ def time_algorithm(comm: Any, operation: str, algorithm: str, nbytes: int, *, me
     try:
         return timing.time(comm, queue, case.call(form), iters, _WARMUP, graph=comm.device != "host").slowest
     except ValueError:
-        # All ranks raise it: the algorithm cannot move so many bytes.
+        # All ranks raise this if the algorithm cannot move so many bytes.
         return IMPOSSIBLE
 
 
 def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
-    """Return an algorithm for each size; a larger size never has an earlier one.
+    """Return an algorithm for each size, in the order of the table.
 
-    The choice with the least sum of logarithms of times is taken, so that one noisy size does not decide.
+    A larger size never has an algorithm earlier in the table. The choice has the least sum of logarithms of times, so
+    that one noisy size does not decide.
     """
     sizes, algorithms = len(times), len(times[0])
     choices = []
@@ -103,8 +104,8 @@ def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
 def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Sequence[int]) -> list[int]:
     """Return the longest message, in bytes, for each algorithm but the last.
 
-    It is the last size at which this algorithm or an earlier one is chosen. If the algorithm cannot move the next
-    size, it is one byte less than that size.
+    The limit is the last size for which this algorithm or an earlier one is chosen. If the algorithm cannot move the
+    next size, the limit is one byte less than that.
     """
     found: list[int] = []
     for number in range(len(times[0]) - 1):

@@ -1,7 +1,7 @@
 """python -m pyncclx build: compile kernels before a program needs them.
 
-The kernels are for this machine, a cluster or an image. This needs no GPU. Put the folder before the user's own in
-PYNCCLX_CACHE: /opt/pyncclx-kernels:/home/me/.cache/pyncclx
+The kernels are for this machine, a cluster or an image. No GPU is needed. In PYNCCLX_CACHE, put the folder before the
+user's own: /opt/pyncclx-kernels:/home/me/.cache/pyncclx
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _counted(done: Iterable[Future[None]], total: int) -> Iterable[Future[None]]
 def selected(
     architectures: Sequence[str], operations: Sequence[str], types: Sequence[str], operators: Sequence[str]
 ) -> Iterator[Unit]:
-    """Yield the units to compile, for names as the command takes them."""
+    """Yield the units to compile, for names in the form of the command line."""
     is_wanted = _filter(types, operators)
     for architecture in architectures:
         for file, source in FILES.items():
@@ -108,7 +108,7 @@ def selected(
 def _filter(types: Sequence[str], operators: Sequence[str]) -> Callable[[Template], bool]:
     """Return a function that checks a kernel's template arguments.
 
-    All its element types and operators must be among the given ones.
+    All element types and operators of a kernel must be among the given ones.
     """
     wanted = {datatypes.TABLE[name].cxx for name in types if name != _BYTES}
     wanted |= {ops.TABLE[name].cxx for name in operators}

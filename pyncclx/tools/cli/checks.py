@@ -1,4 +1,4 @@
-"""Checks of this machine: problems that keep pyncclx from working, and advice."""
+"""Check this machine: yield problems that keep pyncclx from working, and advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MPS_FOLDER = "/tmp/nvidia-mps"
 
 
 class Finding(NamedTuple):
-    """Problem or advice in one sentence; a problem keeps programs from running."""
+    """A problem, which keeps programs from running, or advice, in one sentence."""
 
     is_problem: bool
     text: str
@@ -132,9 +132,9 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _has_mps() -> bool:
-    """Return whether CUDA's Multi-Process Service runs.
+    """Return whether CUDA's Multi-Process Service is running.
 
-    With it, ranks use a GPU at the same time.
+    With it, the kernels of several ranks run on a GPU at the same time.
     """
     return (Path(settings.foreign("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER) / "control").exists()
 

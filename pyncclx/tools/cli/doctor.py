@@ -2,9 +2,9 @@
 
     mpiexec -n 4 python -m pyncclx doctor
 
-Results are compared with NumPy's. It takes some seconds, or more if kernels must be compiled. Rank 0 prints a line for
-each trial, with what went wrong on which rank. The exit status is 1 if a trial failed. If a trial does not end, the job
-is ended.
+Results are compared with NumPy's. The command takes some seconds, or more if kernels must be compiled. Rank 0 prints a
+line for each trial, with what went wrong on which rank. The exit status is 1 if a trial failed. If a trial hangs, the
+command ends the job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..bench.environment import say
 from ..bench.memory import Ordinary, array_module
 from . import checks
 
-# Numbers of elements, for each way that a message can take.
+# Numbers of elements, one for each kind of transport.
 _COUNTS = (1, 1000, 1 << 18)
 _REPEATS = 100
 
@@ -64,7 +64,7 @@ def _succeeds(world: MPI.Intracomm, job: Job, name: str, seconds: float) -> bool
     try:
         text = TRIALS[name](job)
     except Exception as exception:
-        # Over several nodes, all ranks raise alike what is not supported there.
+        # Over several nodes, all ranks raise NotSupported for operations that are not supported there.
         skipped = isinstance(exception, NotSupported) and job.node_count > 1
         text = f"skipped: {exception}" if skipped else ""
         error = "" if skipped else f"{type(exception).__name__}: {exception}"
@@ -86,7 +86,7 @@ class Job:
     xp: Any
 
     def begin(self) -> str:
-        """Choose this rank's device, and make the communicator's memory."""
+        """Choose this rank's device, and allocate the communicator's memory."""
         self.comm = Communicator(MPI.COMM_WORLD)
         self.comm.select_device()
         self.xp = array_module(self.comm)
@@ -106,7 +106,7 @@ class Job:
         return self.xp.asarray(values)
 
     def empty(self, count: int) -> Any:
-        """Return a device array without a correct element."""
+        """Return a device array in which every element is wrong."""
         return self.xp.full(count, -1, "i4")
 
     def compare(self, what: str, array: Any, expected: np.ndarray) -> None:
@@ -133,7 +133,7 @@ def _compare(job: Job, operation: str, counts: tuple[int, ...] = _COUNTS) -> str
         form = case.forms[0]
         case.fill(form)
         case.call(form)()
-        # The expected elements are NumPy's.
+        # NumPy computes the expected elements.
         case.xp = np
         job.compare(f"{case.method} of {count}", case.target(form), case.expected())
     return ""
@@ -166,7 +166,7 @@ def _window(job: Job) -> str:
 
 
 def _nonblocking(job: Job) -> str:
-    """Run collectives of two communicators, in opposite orders on every other rank."""
+    """Run collectives of two communicators, in the opposite order on every other rank."""
     comms = [job.comm.Dup() for _ in range(2)]
     results = [job.empty(100) for _ in comms]
     order = (0, 1) if job.comm.rank % 2 == 0 else (1, 0)

@@ -1,7 +1,7 @@
 """python -m pyncclx info: print what this machine has and what it lacks.
 
-It also prints how to get what is missing. It needs neither a GPU nor mpiexec. Under mpiexec, rank 0 prints. The exit
-status is 1 if something keeps programs from running.
+It also prints how to install what is missing. It needs neither a GPU nor mpiexec; under mpiexec, rank 0 prints. The
+exit status is 1 if something keeps programs from running.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import mpi_bootstrap
 
 from ... import tuning
 from ...nodes import nccl_library
-from ...system import driver, mpi_library, packages, settings
+from ...system import driver, mpi_library, settings
 from ...system.cache_folders import cache_directory
+from .. import common
 from . import checks, networks, sharing
 from .networks import Facts
 
@@ -138,12 +139,12 @@ def _setting(setting: Facts) -> str:
 def gather(place: mpi_bootstrap.Topology) -> Facts:
     """Return all facts by subject; `place` is this rank's place among the nodes.
 
-    Values are those of JSON: dictionaries, lists, text, numbers, True, False, None.
+    The values can be written as JSON.
     """
     return {
-        "pyncclx": {"version": packages.version("pyncclx"), "python": platform.python_version()},
+        "pyncclx": {"version": common.installed_version("pyncclx"), "python": platform.python_version()},
         "gpus": _gpus(),
-        "packages": {name: packages.version(*each) for name, each in _DISTRIBUTIONS.items()},
+        "packages": {name: common.installed_version(*each) for name, each in _DISTRIBUTIONS.items()},
         "mpi": _mpi(),
         "between_nodes": _between_nodes(place),
         "launcher": _launcher(),
@@ -178,7 +179,7 @@ def _between_nodes(place: mpi_bootstrap.Topology) -> Facts:
 def _engine(refusal: str | None) -> str | None:
     """Return the engine between nodes; None if a setting is wrong.
 
-    The wrong setting is a problem of its own.
+    The wrong setting is reported as a problem separately.
     """
     try:
         is_mpi = settings.ENGINE.get() == "mpi" or settings.DEVICE.get() == "host" or refusal is not None
@@ -203,7 +204,7 @@ def _launcher() -> Facts:
 
 
 def _of_folder(facts: Callable[[], Facts]) -> Facts:
-    """Return the facts of a folder, or the error that keeps it from being read."""
+    """Return the facts of a folder, or the error that prevents reading it."""
     try:
         return facts()
     except OSError as error:

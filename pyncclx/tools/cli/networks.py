@@ -1,7 +1,7 @@
 """Network interfaces of a job's nodes, and the rails that use them, for `info`.
 
-Rail k is the link of the ranks with local index k. NCCL gives a rail the interface that is nearest to its GPU on the
-PCI bus. `assigned` does the same, as far as /sys shows it. It is a guess; NCCL's log has the truth.
+Rail k is the link of the ranks with local index k. NCCL assigns a rail the interface that is nearest to its GPU on the
+PCI bus. `assigned` guesses this assignment from /sys; NCCL's log has the real one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Facts = dict[str, Any]
 def gather(place: mpi_bootstrap.Topology) -> list[Facts]:
     """Return the facts of every node on rank 0 (collective over MPI.COMM_WORLD)."""
     world = MPI.COMM_WORLD
-    # One communicator of the nodes' first ranks, and one of the others.
+    # Split off one communicator of the nodes' first ranks, and one of the others.
     firsts = world.Split(int(place.local_rank > 0), place.rank)
     own = of_node(place) if place.local_rank == 0 else None
     found = [each for each in firsts.gather(own) or [] if each is not None]
@@ -92,7 +92,7 @@ def is_named(adapter: str, chosen: str) -> bool:
 def assigned(rails: int, gpus: Sequence[str], adapters: Sequence[Facts], sys: Path = SYS) -> list[str]:
     """Return the name of each rail's adapter; none if there are no adapters.
 
-    It is the adapter nearest to the rail's GPU, and of several equally near ones the one with the fewest rails.
+    It is the adapter nearest to the rail's GPU. If several are equally near, it is the one with the fewest rails.
     """
     usable = [each["name"] for each in adapters if each["usable"]]
     chosen: list[str] = []
@@ -138,7 +138,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 def shared(nodes: Sequence[Facts]) -> Iterator[str]:
     """Yield a sentence for each interface that two rails of a node use.
 
-    There is none on a single node.
+    On a single node it yields nothing.
     """
     for node in nodes if len(nodes) > 1 else ():
         for name in dict.fromkeys(node["rails"]):

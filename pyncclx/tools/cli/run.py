@@ -1,9 +1,9 @@
 """python -m pyncclx run: run an mpi4py program on pyncclx's communicators.
 
-The program is unchanged: every `from mpi4py import MPI` imports `pyncclx.MPI`. Calls on device arrays return when they
-are complete, as in MPI; with PYNCCLX_BLOCKING=stream in the environment, when they are enqueued. MPI is initialised
-when the program imports it, by `mpi4py.rc` as it is then, or by the program itself. If a rank ends by an exception, all
-ranks end. Processes that the program spawns with Python run under this command, too.
+The program needs no change: every `from mpi4py import MPI` imports `pyncclx.MPI`. Calls on device arrays return when
+they are complete, as in MPI. With PYNCCLX_BLOCKING=stream in the environment, they return when they are enqueued. MPI
+is initialised when the program imports it, according to `mpi4py.rc`, or by the program itself. If a rank ends by an
+exception, all ranks end. Processes that the program spawns with Python run under this command too.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from mpi4py.run import run_command_line, set_abort_status
 from ...system import driver, settings
 
 _PACKAGE = __package__.partition(".")[0]
-# Switches of programs that stage device arrays unless MPI is GPU-aware; their own checks are for other MPI libraries,
-# or are turned off. These environment variables are set before the program begins.
+# Switches of programs that copy device arrays through the host unless MPI is GPU-aware. Their own checks cannot
+# recognize pyncclx, or are turned off. These environment variables are set before the program starts.
 VARIABLES = {"PYLOPS_MPI_CUDA_AWARE": "1"}
-# These attributes, which a module sets by itself, are changed after its import.
+# These module attributes are changed after the module's import.
 ATTRIBUTES = {"heat.core._config": {"GPU_AWARE_MPI": True}}
 
 
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _words(arguments: argparse.Namespace) -> list[str]:
     """Return the command line for `python -m mpi4py`.
 
-    A file's name is absolute, as in Python's ``__file__``.
+    The file name is made absolute, like Python's ``__file__``.
     """
     program = arguments.program
     if arguments.kind is not None:
@@ -76,9 +76,9 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 
 def _switch_on() -> None:
-    """Set the variables, unless the user has, and the attributes of modules.
+    """Set the variables that the user has not set, and the attributes of modules.
 
-    Modules change when they are imported.
+    Modules are changed when they are imported.
     """
     for name, value in VARIABLES.items():
         settings.set_foreign(name, value)
@@ -86,7 +86,7 @@ def _switch_on() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finder of the modules in `ATTRIBUTES`, by the finders after it."""
+    """Finder that changes the modules in `ATTRIBUTES`; later finders find them."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -117,8 +117,8 @@ class _Switching(importlib.abc.Loader):
 
 # ---- the swap of mpi4py.MPI ------------------------------------------------------------------------------------------
 
-# mpi4py.MPI is not loaded before the program imports it, because loading initializes MPI by `mpi4py.rc`, which the
-# program sets first.
+# mpi4py.MPI is not loaded before the program imports it: loading initializes MPI according to `mpi4py.rc`, which the
+# program may set first.
 
 
 class Swap:
@@ -127,7 +127,7 @@ class Swap:
     Parameters
     ----------
     report : bool
-        Whether to count the operations of the program from then on.
+        Whether to count the operations of the program after the swap.
     words : sequence of str
         Options of `run` for processes that the program spawns.
     """
@@ -158,7 +158,7 @@ class Swap:
             return None
         self._waits = False
         self.swap()
-        # importlib puts it back.
+        # importlib restores the entry.
         module = sys.modules.pop(name, None)
         return None if module is None else importlib.machinery.ModuleSpec(name, _Loaded(module))
 
@@ -176,7 +176,7 @@ class Swap:
 
 
 class _Loaded(importlib.abc.Loader):
-    """Loader of a module that has been loaded already."""
+    """Loader of a module that has already been loaded."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__

@@ -1,8 +1,8 @@
-"""Trials of what ranks need to share memory: descriptors, and paths in /proc.
+"""Try what ranks need to share memory: file descriptors, and paths in /proc.
 
-Every device sends file descriptors over abstract Unix sockets, which needs one network namespace and no privilege. The
-host device also opens memory as /proc/PID/fd/N, for messages and comm.Register. That needs the same user, PID namespace
-and user namespace. Neither needs ptrace. The MPI library may need it for its own copies between ranks.
+Every device sends file descriptors over abstract Unix sockets, which needs a common network namespace and no privilege.
+The host device also opens memory as /proc/PID/fd/N, for messages and comm.Register. That needs the same user, PID
+namespace and user namespace. Neither needs ptrace, but the MPI library may need it for its own copies between ranks.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def ptrace_scope(proc: Path = PROC) -> int | None:
 
 
 def combined(ranks: list[Facts], nodes: tuple[int, ...]) -> Facts:
-    """Return the results of the job from those of its ranks.
+    """Combine the results of ranks to those of the job.
 
-    They are the first refusals, the most namespaces on a node, and the strictest scope.
+    The result has the first refusals, the largest number of namespaces on a node, and the strictest scope.
     """
     scopes = [each["ptrace_scope"] for each in ranks if each["ptrace_scope"] is not None]
     return {
@@ -146,7 +146,7 @@ def _most(ranks: list[Facts], nodes: tuple[int, ...], what: str) -> int:
 
 
 def line(facts: Facts) -> str:
-    """Return a line for people."""
+    """Return the results as a line of text."""
     sent = "are refused" if facts["descriptors_refused"] else "can be sent"
     opens = "does not open" if facts["proc_refused"] else "opens"
     spaces = f"PID namespaces on a node: {facts['pid_namespaces']}, user namespaces: {facts['user_namespaces']}"

@@ -1,1 +1,1 @@
-"""Statistics of a program's operations, and verdicts, traces, metrics of a job."""
+"""Statistics of a program's operations; verdicts, traces and metrics of a job."""

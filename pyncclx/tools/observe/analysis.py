@@ -1,7 +1,7 @@
-"""python -m pyncclx analyze: name what is wrong with a job, from its records.
+"""python -m pyncclx analyze: say what is wrong with a job, from its records.
 
-The folder is that of the dumps, which their messages name (PYNCCLX_DUMP), or that of a job's flight recorders. Ranks
-that were killed have no dump: their flight recorder's file is read, if it is on this host. The first line is the
+Pass the folder of the dumps, which log messages name (PYNCCLX_DUMP), or the folder of a job's flight recorders. Ranks
+that were killed have no dump; their flight recorder's file is read, if it is on this host. The first line is the
 verdict; its evidence follows. Exit status: 0 if nothing is wrong, 1 otherwise, 2 if nothing was found.
 """
 
@@ -21,10 +21,10 @@ from .verdict import CAUSES, Verdict, Words
 
 HEALTHY = "no fault found"
 _Check = Callable[[Job, Words], Iterator[Verdict]]
-#: Checks for causes that a job has reported, or that its state shows at any time.
+#: Checks for causes that a job has reported, or that its records always show.
 _REPORTED: tuple[_Check, ...] = (failures.gpu_error, failures.dead, failures.exception, failures.full_capacity)
 _SEEN: tuple[_Check, ...] = (comparisons.different_operation, comparisons.different_argument, hangs.hang)
-# A wait's end is noticed by other ranks within this time.
+# Other ranks notice the end of a wait within this time.
 _NOTICED_S = 0.1
 
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(job: Job, verdicts: list[Verdict]) -> str:
-    """Return the first verdict and its evidence, the others, and each rank's place."""
+    """Return the first verdict with its evidence, the others, and each rank's place."""
     lines = [verdicts[0].sentence if verdicts else HEALTHY]
     for number, verdict in enumerate(verdicts):
         lines += [""] if number == 0 else ["", f"also: {verdict.sentence}"]
@@ -88,10 +88,10 @@ def analyse(job: Job) -> list[Verdict]:
 
 
 def unsettled(job: Job) -> Job:
-    """Return a job without failures that its program has survived.
+    """Return the job without failures that its program has survived.
 
-    The communicators that these failures ended are left out, too. A rank has survived if it has made two collective
-    calls since: it may wait in the second one, but the first one is over.
+    The communicators that these failures ended are omitted too. A rank has survived a failure if it has made two
+    collective calls since then: it may wait in the second one, but has completed the first.
     """
     handled = {rank.number: _handled(rank) for rank in job}
     survived = {world for found in handled.values() for failure in found for world in failures.died(failure)}
@@ -111,7 +111,7 @@ def _handled(rank: Rank) -> list[dict[str, Any]]:
 
 
 def before_failures(job: Job) -> Job:
-    """Return a job as it was when the first wait timed out.
+    """Return the job as it was when the first wait timed out.
 
     Later calls do not explain the timeout.
     """
@@ -120,5 +120,5 @@ def before_failures(job: Job) -> Job:
 
 
 def _found(checks: Iterable[_Check], job: Job, words: Words) -> list[Verdict]:
-    """Return the first verdict of each check; its later ones are mostly consequences."""
+    """Return the first verdict of each check; later ones are mostly consequences."""
     return [verdict for check in checks for verdict in islice(check(job, words), 1)]

@@ -1,7 +1,7 @@
-"""Comparisons of the calls that ranks have made at one place.
+"""Compare the calls that ranks have made with the same number.
 
-The place is a number in a communicator's order of calls. Operations or arguments may differ, or a rank may begin its
-calls later than the others, again and again.
+The number is that of a call on a communicator. Operations or arguments may differ, or a rank may repeatedly begin its
+calls later than the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from .job import Comm, Entry, Job
 from .verdict import Verdict, Words, odd_ones
 
-#: Arguments that must be equal on all ranks: name, and value in an entry. The last one stands for all others.
+#: Arguments that must be equal on all ranks: name, and function to read the value from an entry. The last one covers
+#: all other arguments.
 ARGUMENTS: tuple[tuple[str, Callable[[Entry], Any]], ...] = (
     ("type", itemgetter("datatype")),
     ("operator", itemgetter("operator")),
@@ -28,7 +29,7 @@ ARGUMENTS: tuple[tuple[str, Callable[[Entry], Any]], ...] = (
 
 
 def different_operation(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield verdicts on call numbers at which operations differ."""
+    """Yield verdicts on calls with the same number whose operations differ."""
     for comm, number, entries in _compared(job):
         odd, usual = _odd_ones(entries, itemgetter("operation"))
         if odd:
@@ -41,7 +42,7 @@ def different_operation(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def different_argument(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield verdicts on call numbers at which arguments differ that must be equal."""
+    """Yield verdicts on calls with the same number whose arguments must not differ."""
     for comm, number, entries in _compared(job):
         operations, signatures = ({entry[name] for entry in entries.values()} for name in ("operation", "signature"))
         if len(operations) == 1 and len(signatures) > 1:
@@ -77,7 +78,7 @@ def _site(entry: Entry) -> str:
 
 
 def described(entry: Entry) -> str:
-    """Return a text of a call with its arguments."""
+    """Return a call with its arguments as text."""
     parts = [entry["operation"]]
     if entry["datatype"]:
         parts.append(f"{entry['elements']} x {entry['datatype']}")
@@ -92,24 +93,26 @@ def described(entry: Entry) -> str:
 # A call that all members have made: last rank, its delay in seconds, and the time of the first begin in ns.
 Call = tuple[int, float, int]
 
-# Numbers of last calls of a communicator to check: a rank may be slow recently, or slightly all the time.
+# How many last calls of a communicator to check: a rank may have become slow recently, or be slightly slow all the
+# time.
 LAST_CALLS = (50, 500)
-# Some rank must be late in at least this number of calls, and this share of the calls that are checked.
+# A rank is reported only if late in at least this number of calls, and this share of the checked calls.
 FEWEST_LATE = 5
 SHARE_LATE = 1 / 3
-# Least delay in seconds after the first rank that counts as late.
+# A rank is late if it begins at least this many seconds after the first rank.
 SHORTEST_S = 1e-3
 # Least share of late calls in which the same rank is last.
 MOSTLY = 0.7
-# Least share of the time, and least seconds, that the others lose. A healthy job on a busy machine lost 0.06 of 0.19 s.
+# Least share of the time, and least seconds, that the other ranks must lose. A healthy job on a busy machine lost 0.06
+# s of 0.19 s.
 OF_TIME = 0.2
 LEAST_S = 0.25
 
 
 def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield a verdict on the rank that is last in most late calls.
+    """Yield a verdict on a rank that is last in most late calls.
 
-    The others must lose much time by it.
+    A verdict requires that the other ranks lose much time.
     """
     for comm in job.comms:
         calls = list(lateness(job, comm))

@@ -1,6 +1,6 @@
 """Causes that ranks have reported: deaths, exceptions, GPU errors, full capacity.
 
-Versions and settings that differ between ranks are here, too.
+Differences of versions and settings between ranks are reported here too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .job import Job
 from .verdict import Verdict, Words, odd_ones, site
 from .waits import reached
 
-# Errors that ranks raise because of others, after a timeout or at once.
+# Errors that ranks raise because of other ranks, after a timeout or immediately.
 _TIMEOUTS = ("PeerTimeout", "GridTimeout", "RanksMissing", "SendTimeout", "StepTimeout")
 OF_WAITS = ("RankFailed", *_TIMEOUTS, "Aborted", "Revoked")
 OF_OTHERS = (*OF_WAITS, "CollectiveMismatch")
@@ -21,7 +21,7 @@ _GPU = re.compile(r"\bcuda|illegal memory access|\bXid\b|device-side assert|unco
 
 
 def gpu_error(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield a verdict for each failure whose text is CUDA's."""
+    """Yield a verdict for each failure that CUDA has reported."""
     for rank, failure in job.failures:
         if failure["kind"] not in OF_OTHERS and _GPU.search(f"{failure['kind']}: {failure['text']}"):
             sentence = f"{words.rank(rank.number)} has an error of its GPU: {_text(failure)}"
@@ -31,7 +31,7 @@ def gpu_error(job: Job, words: Words) -> Iterator[Verdict]:
 def dead(job: Job, words: Words) -> Iterator[Verdict]:
     """Yield a verdict on processes that have ended.
 
-    The other ranks have reported them; otherwise the flight recorder shows them.
+    Other ranks have reported them, or the flight recorder shows them.
     """
     found: dict[int, str] = {}
     for _, failure in job.failures:
@@ -42,7 +42,7 @@ def dead(job: Job, words: Words) -> Iterator[Verdict]:
     # After a failure, a launcher may have ended the other ranks.
     if not found and not any(failure["unhandled"] or failure["kind"] in OF_OTHERS for _, failure in job.failures):
         found = dict.fromkeys(_gone(job), "its process is gone")
-    # A failure that the rank has reported is the one to explain.
+    # If the rank itself has reported a failure, that failure is the cause.
     ranks = tuple(number for number in sorted(found) if number not in job.ranks or not job.ranks[number].failures)
     if ranks:
         reasons = "; ".join(dict.fromkeys(found[number] for number in ranks))
@@ -56,7 +56,7 @@ def died(failure: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _gone(job: Job) -> list[int]:
-    """Return the ranks whose processes have ended; if all, those behind the others."""
+    """Return the ranks whose processes have ended; if all have, those that are behind."""
     calls = {rank.number: sum(reached(rank, comm) for comm in job.comms) for rank in job if rank.is_dead}
     all_are = len(calls) == len(job.ranks)
     return [number for number, count in calls.items() if not all_are or count == min(calls.values())]
@@ -73,7 +73,7 @@ def exception(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def full_capacity(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield a verdict for each message or array that a receiver had no room for."""
+    """Yield a verdict for each message or array that did not fit at the receiver."""
     for rank, failure in job.failures:
         if failure["kind"] == "CapacityExceeded":
             sentence = f"{words.rank(rank.number)} has too little room: {failure['text']}"
@@ -81,7 +81,7 @@ def full_capacity(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def mismatch(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield mismatches that ranks have found, even of calls no longer in records."""
+    """Yield mismatches that ranks have reported, even if the calls are overwritten."""
     for _, failure in job.failures:
         if failure["kind"] == "CollectiveMismatch":
             operations = set(re.findall(r"rank \d+ called (\w+)", failure["text"]))

@@ -1,4 +1,4 @@
-"""Causes of waits: ranks that others wait for, and circles of ranks."""
+"""Find the causes of waits: ranks that others wait for, and circles of ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def hang(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int]) -> Verdict:
-    """Return a verdict on ranks that others wait for, and that wait for nobody."""
+    """Return a verdict on ranks that others wait for, and that do not wait themselves."""
     root = roots[0]
     on_it = sorted((wait for wait in found if wait.awaited == root), key=lambda wait: wait.since_ns)
     wait, rank = on_it[0], job.ranks.get(root)
@@ -45,9 +45,9 @@ def _of_roots(job: Job, words: Words, found: Sequence[Wait], roots: Sequence[int
 
 
 def _first_missed(job: Job, rank: Rank, wait: Wait) -> Entry:
-    """Return the first call that a rank has not made, as a waiting rank has made it."""
+    """Return the first call that a rank has missed, from a waiting rank's entries."""
     comm = wait.entry["comm"]
-    # The rank's calls there have been overwritten.
+    # The rank's calls on the communicator have been overwritten.
     if rank.has_forgotten and not rank.last(comm):
         return wait.entry
     return job.ranks[wait.rank].calls.get(comm, {}).get(reached(rank, comm) + 1, wait.entry)
@@ -69,7 +69,7 @@ def _with_waiters(job: Job, words: Words, what: str, found: Sequence[Wait], root
 
 
 def _message(job: Job, words: Words, wait: Wait) -> tuple[str, str]:
-    """Return cause and sentence for a message that one side waits for."""
+    """Return cause and sentence for a message that sender or receiver waits for."""
     entry, comm = wait.entry, wait.entry["comm"]
     receives = wait.kind == "receive"
     other = job.ranks.get(wait.awaited)
@@ -90,7 +90,7 @@ def _message(job: Job, words: Words, wait: Wait) -> tuple[str, str]:
 
 
 def _left(receiver: Rank, sender: Rank, comm: Comm) -> set[int]:
-    """Return the tags of messages that were sent, and not received."""
+    """Return the tags of messages that were sent but not received."""
     left = sent(sender, receiver.number, comm) - received(receiver, sender.number, comm)
     return {tag for tag, count in left.items() if count > 0}
 
@@ -136,7 +136,7 @@ def _circle(found: Sequence[Wait]) -> list[Wait]:
 
 
 def _of_one(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield verdicts on calls that all ranks have made, and that do not end."""
+    """Yield verdicts on calls that all ranks have made, but that do not end."""
     for comm in job.comms:
         members = job.of(comm)
         are_level = len({reached(rank, comm) for rank in members}) == 1
@@ -145,9 +145,9 @@ def _of_one(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def _replays(words: Words, comm: Comm, members: Sequence[Rank]) -> Verdict | None:
-    """Return a verdict if ranks made equal calls, but ran different operations.
+    """Return a verdict if ranks made equal calls, but their kernels differ in number.
 
-    The numbers of operations on the device then differ: a graph was not replayed as often.
+    Then some rank has replayed a graph less often than others.
     """
     progress = {rank.number: rank.progress(comm) for rank in members}
     epochs = {number: each["epoch"] for number, each in progress.items() if each is not None}
@@ -171,7 +171,7 @@ def _launched(rank: Rank, comm: Comm) -> int:
 
 
 def _in_call(words: Words, comm: Comm, members: Sequence[Rank]) -> Verdict | None:
-    """Return a verdict on a call that began long ago on all ranks, and has not ended."""
+    """Return a verdict on a call that began long ago on all ranks and has not ended."""
     stuck = {rank: entry for rank in members if (entry := current(rank, comm)) and _is_in(rank, comm, entry)}
     if not stuck:
         return None
@@ -182,7 +182,7 @@ def _in_call(words: Words, comm: Comm, members: Sequence[Rank]) -> Verdict | Non
 
 
 def _is_in(rank: Rank, comm: Comm, entry: Entry) -> bool:
-    """Return whether a rank's kernels have left a call that began long ago undone."""
+    """Return whether a rank's kernels have not completed a call that began long ago."""
     progress = rank.progress(comm)
     left = progress is not None and progress["epoch"] < _launched(rank, comm)
     return left and entry["kind"] == "collective" and entry["ended_ns"] is None and is_stuck(rank, entry)

@@ -1,4 +1,4 @@
-"""Records of a job's ranks, from dumps or files of flight recorders."""
+"""Records of a job's ranks, from dumps or flight recorder files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Comm:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Ranks of its processes in MPI.COMM_WORLD."""
+        """The members' ranks in MPI.COMM_WORLD."""
         return (*self.world, *self.remote)
 
 
@@ -56,11 +56,11 @@ class Rank:
     condition : str or None
         State letter of the process in /proc; "" if it had ended. None for a dump, because the process was alive then.
     is_dead : bool
-        Whether the process was killed, perhaps by the launcher after another failure.
+        Whether the process was killed, possibly by the launcher after another failure.
     has_forgotten : bool
         Whether later entries have overwritten the first ones.
     comms, names : dict
-        Communicators by the references in entries; names that the program has given to communicators.
+        Communicators by the references in entries; names that the program gave to communicators.
     entries : list of dict
         All entries with their communicators, the oldest first.
     """
@@ -77,7 +77,7 @@ class Rank:
         self.comms = {int(place): Comm.of(fields) for place, fields in record["comms"].items()}
         self.names = {self.comms[int(place)]: fields.get("name", "") for place, fields in record["comms"].items()}
         self.entries: list[Entry] = [{**entry, "comm": self.comms[entry["comm"]]} for entry in record["entries"]]
-        # Numbers of last calls from a dump, which may have no entry of them.
+        # Numbers of last calls, from a dump that may have no entries of these calls.
         self._numbers = {self.comms[int(place)]: each for place, each in record.get("numbers", {}).items()}
 
     def until(self, ns: int) -> Rank:
@@ -87,7 +87,7 @@ class Rank:
             for entry in self.record["entries"]
             if entry["began_ns"] <= ns
         ]
-        # A process that has made later calls was running then, and one that is dead now was alive then.
+        # A process that has made later calls was running then. A process that is dead now counts as alive then.
         state = "running" if len(entries) < len(self.record["entries"]) else self.record["state"]
         record = {**self._with(entries), "state": state, "condition": self.condition or None}
         return Rank(record, min(self.at_ns, ns))
@@ -104,7 +104,7 @@ class Rank:
     def _with(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the record with some of its entries.
 
-        The record also has the numbers of calls that had no entries before.
+        The numbers of calls whose entries were overwritten are kept.
         """
         listed = {entry["comm"] for entry in self.record["entries"] if entry["kind"] in CALLS and entry["number"]}
         numbers = {place: each for place, each in self.record.get("numbers", {}).items() if int(place) not in listed}
@@ -112,7 +112,7 @@ class Rank:
 
     @cached_property
     def calls(self) -> dict[Comm, dict[int, Entry]]:
-        """Collective calls of each communicator, by number."""
+        """Collective calls of each communicator, by call number."""
         found: dict[Comm, dict[int, Entry]] = {}
         for entry in self.entries:
             if entry["kind"] in CALLS and entry["number"]:
@@ -121,7 +121,7 @@ class Rank:
 
     @cached_property
     def beginning(self) -> Entry | None:
-        """Collective call in preparation, which has no number yet."""
+        """The collective call in preparation, which has no number yet."""
         for entry in reversed(self.entries):
             if entry["kind"] in CALLS:
                 return entry if not entry["number"] and entry["ended_ns"] is None else None
@@ -148,7 +148,7 @@ class Job:
     ranks : dict
         Records by rank in MPI.COMM_WORLD.
     notes : list of str
-        What else the folder of the records has.
+        Notes on other contents of the records' folder.
     """
 
     ranks: dict[int, Rank]
@@ -165,7 +165,7 @@ class Job:
 
     @cached_property
     def comms(self) -> list[Comm]:
-        """Communicators of the entries, in the order of their first entries."""
+        """Communicators in the entries, in the order of their first entries."""
         return list(dict.fromkeys(entry["comm"] for rank in self for entry in rank.entries if entry["comm"].members))
 
     @property
@@ -186,9 +186,9 @@ class Job:
 
 
 def load(folder: Path) -> Job:
-    """Read the dumps and flight recorders' files of a job from a folder.
+    """Read a job's dumps and flight recorder files from a folder.
 
-    For ranks without a dump, the flight recorders on this host are read, too.
+    For ranks without a dump, the flight recorder files on this host are read too.
 
     Raises
     ------
@@ -211,9 +211,9 @@ def load(folder: Path) -> Job:
 
 
 def _is_of(record: dict[str, Any], newest: dict[str, Any]) -> bool:
-    """Return whether two dumps are of one job.
+    """Return whether two dumps belong to one job.
 
-    If the launcher names no job, each host has another name.
+    If the launcher does not name the job, each host uses a different name, which is ignored.
     """
     mine, others = record["process"], newest["process"]
     if record.get("job") == newest.get("job"):

@@ -1,4 +1,4 @@
-"""Counts of a program's operations by how they ran, printed over all ranks."""
+"""Count a program's operations by how they ran, and print the counts of all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEANINGS = {
 
 
 Count = tuple[int, int, float]  # calls, bytes, seconds
-Counts = dict[tuple[str, str], Count]  # key: operation, and how it ran
+Counts = dict[tuple[str, str], Count]  # key: operation and how it ran
 
 
 class Recorder:

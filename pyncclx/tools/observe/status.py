@@ -1,8 +1,8 @@
 """python -m pyncclx status: show where the ranks of a running job are.
 
-It reads the flight recorders of the processes on this host while they run, and names what is wrong. Without a job's
-name, exactly one job must be running; otherwise all are listed. With --prometheus the file is for the node exporter's
-textfile collector, with the names of NCCL's inspector where it has them.
+It reads the flight recorders of the processes on this host while they run, and says what is wrong. Without a job's
+name, exactly one job must be running; otherwise the command lists the jobs. With --prometheus it writes a file for the
+node exporter's textfile collector. Metrics have the names of NCCL's inspector if it has the same metric.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print the state of the job, once or again and again."""
+    """Print the state of the job, once or repeatedly."""
     folder = _folder(arguments.job)
     while True:
         try:
@@ -110,7 +110,7 @@ def _samples(job: Job, rank: Rank, words: Words) -> Iterator[tuple[str, dict[str
 def _timed(rank: Rank, labels: dict[str, Any], comm: Comm) -> Iterator[tuple[str, dict[str, Any], float]]:
     """Yield duration and bandwidth of the last call of each operation and size.
 
-    Only calls on `comm` with a recorded end count.
+    Only calls on `comm` whose end is recorded are included.
     """
     last = {}
     for entry in rank.entries:

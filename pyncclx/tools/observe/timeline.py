@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import files
+from .. import common
 from .job import Entry, Job, Rank, load
 from .verdict import Words
 
 _ARGUMENTS = ("number", "algorithm", "datatype", "operator", "elements", "nbytes", "peer", "tag", "site", "flags")
 _MOST_NAMED = 10  # operations in the legend
-# Least width of a bar, as a part of the whole.
+# Least width of a bar, as a share of the picture's width.
 _LEAST_WIDTH = 1 / 400
-# Least width of a bar that shows its operation's name, as a part of the whole.
+# Least width of a bar that shows its operation's name, as a share of the picture's width.
 _LEAST_NAMED = 1 / 14
 _PALE = 0.45
 
@@ -47,11 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def write_trace(job: Job, path: Path) -> None:
     """Write the trace."""
-    files.write_json(path, {"traceEvents": list(events(job)), "displayTimeUnit": "ns"}, indent=None)
+    common.write_json(path, {"traceEvents": list(events(job)), "displayTimeUnit": "ns"}, indent=None)
 
 
 def events(job: Job) -> Iterator[dict[str, Any]]:
-    """Yield the events: each rank is a process, each of its communicators a thread."""
+    """Yield the trace's events: ranks as processes, their communicators as threads."""
     words = Words(job)
     first_ns = min((rank.entries[0]["began_ns"] for rank in job if rank.entries), default=0)
     for rank in job:
@@ -103,14 +103,14 @@ def draw(job: Job, path: Path, seconds: float) -> None:
     colours = {name: f"C{number % 10}" for number, name in enumerate(names)}
     from matplotlib.patches import Patch  # noqa: PLC0415  optional
 
-    figure, axes = files.pyplot().subplots(figsize=(9, 1.2 + 0.45 * len(rows)), layout="constrained")
+    figure, axes = common.pyplot().subplots(figsize=(9, 1.2 + 0.45 * len(rows)), layout="constrained")
     width = max((end_ns - first_ns) / 1e6, 1e-6)
     for row, entry, begin, end in shown:
         length = max((end - begin) / 1e6, _LEAST_WIDTH * width)
         left, colour = (begin - first_ns) / 1e6, colours[entry["operation"]]
         alpha = 1.0 if entry["ended_ns"] else _PALE
         bars = axes.barh(row, length, left=left, color=colour, height=0.8, alpha=alpha, edgecolor="white")
-        # A mark where the call begins.
+        # Draw a mark where the call begins.
         axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.8)
         if length > _LEAST_NAMED * width:
             axes.bar_label(bars, [entry["operation"]], label_type="center", fontsize=7)
@@ -122,4 +122,4 @@ def draw(job: Job, path: Path, seconds: float) -> None:
     axes.set_title(title, fontsize=9)
     handles = [Patch(color=colours[name]) for name in names[:_MOST_NAMED]]
     figure.legend(handles, names[:_MOST_NAMED], loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    files.save(figure, path)
+    common.save(figure, path)

@@ -1,4 +1,4 @@
-"""Dumps in the form of PyTorch's flight recorder 2.10, for `torchfrtrace`."""
+"""Write dumps in the format of PyTorch's flight recorder 2.10, for `torchfrtrace`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .verdict import Words
 
 VERSION = "2.10"
 PREFIX = "pyncclx_rank_"
-# Before PyTorch 2.15, its analyser accepts no other name.
+# The analyser accepts no other name before PyTorch 2.15.
 LIBRARY = "nccl"
 
-# PyTorch's names of operations. The analyser rejects other operations, so they are left out.
+# PyTorch's names of operations. The analyser rejects other operations, so they are omitted.
 _NAMES = {row.name: row.pytorch for row in COLLECTIVES.values() if row.pytorch}
 _TYPES = {
     "float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int32": "Int",

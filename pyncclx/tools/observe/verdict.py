@@ -1,4 +1,4 @@
-"""Verdicts on a job: causes, and words for its ranks, communicators and calls."""
+"""Verdicts on a job: causes, and names for its ranks, communicators and calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Verdict(NamedTuple):
-    """One cause.
+    """A cause of a job's problem, with evidence.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ CAUSES = {
 
 
 def odd_ones(values: dict[int, T]) -> tuple[tuple[int, ...], T]:
-    """Return the ranks whose value is not the usual one, and the usual value."""
+    """Return the ranks whose value differs from the most common one, and that value."""
     usual = Counter(values.values()).most_common(1)[0][0]
     return tuple(rank for rank, value in values.items() if value != usual), usual
 
@@ -103,13 +103,13 @@ class Words:
         return f" of {name!r}" if name else f" of {what} {comm.number} of {ranks}"
 
     def comm_name(self, comm: Comm) -> str:
-        """Return a name such as "'rows'"; "MPI.COMM_WORLD" where `comm` says nothing."""
+        """Return a name such as "'rows'"; "MPI.COMM_WORLD" if `comm` returns no text."""
         return self.comm(comm).removeprefix(" of ") or "MPI.COMM_WORLD"
 
     def call(self, entry: Entry, *, at: bool = False) -> str:
         """Return a name such as "Allreduce #412" or "Recv from rank 1 with tag 7".
 
-        With `at`, the line of the program follows.
+        With `at`, the program's line follows.
         """
         text = str(entry["operation"])
         if entry["kind"] == "message":
@@ -147,7 +147,7 @@ class Words:
 
 
 def _at(entry: Entry) -> str:
-    """Return the line of a call; entries of equal calls have the first one's line."""
+    """Return the line of a call; cached calls have the line of the first equal call."""
     if not entry["site"]:
         return ""
     first = "first made " * ("repeated" in entry["flags"] and "persistent" not in entry["flags"])

@@ -1,4 +1,4 @@
-"""Waits between ranks, from calls that some have made and others have not."""
+"""Find waits between ranks, from calls that some have made and others have not."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from .job import CALLS, Comm, Entry, Job, Rank
 
-# Least seconds of a wait of a rank that has reported a failure.
+# Least seconds after which a rank that has reported a failure counts as waiting.
 AFTER_FAILURES_S = 0.2
-# Least seconds of a wait, also if there are few intervals between calls.
+# Least seconds after which a rank counts as waiting, even with few intervals between calls.
 SHORTEST_S = 1.0
 INTERVALS = 5
-# Factor of the longest interval so far, because the next one may be as long.
+# Factor for the longest interval so far, because the next one may be as long.
 _OF_LONGEST = 1.5
 _RECEIVES = ("Recv", "Mrecv", "Sendrecv", "Sendrecv_replace", "recv", "Irecv", "Imrecv", "Isendrecv", "Recv_init")
 _SENDS = ("Send", "Ssend", "Rsend", "Sendrecv", "send", "ssend", "Isend", "Issend", "Send_init", "Ssend_init")
@@ -24,7 +24,7 @@ _SENDS = ("Send", "Ssend", "Rsend", "Sendrecv", "send", "ssend", "Isend", "Issen
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait of one rank for another.
+    """A wait of one rank for another.
 
     Attributes
     ----------
@@ -46,14 +46,14 @@ class Wait:
 
 
 def waits(job: Job) -> list[Wait]:
-    """Return all waits that last longer than a moment."""
+    """Return all waits of ranks that are stuck."""
     return [*_in_calls(job), *_in_messages(job), *_for_locks(job), *_for_compilers(job)]
 
 
 def patience_ns(rank: Rank) -> float:
     """Return the time in a call after which a rank is stuck.
 
-    It is a second, or longer if calls are rare or come in bursts.
+    It is a second, or longer if calls are rare or in bursts.
     """
     if rank.failures:
         return AFTER_FAILURES_S * 1e9
@@ -65,7 +65,7 @@ def patience_ns(rank: Rank) -> float:
 
 
 def is_stuck(rank: Rank, entry: Entry) -> bool:
-    """Return whether a rank has been in a call for so long that it is stuck.
+    """Return whether a rank has been in a call for so long that it counts as stuck.
 
     The caller checks that the call has not ended.
     """
@@ -105,7 +105,7 @@ def _may_wait(rank: Rank, entry: Entry) -> bool:
 
 
 def _has_not_come(other: Rank, entry: Entry) -> bool:
-    """Return whether a rank's record is late enough to show that it has missed a call."""
+    """Return whether a rank's record is recent enough to show that it missed a call."""
     return other.is_dead or other.at_ns - int(entry["began_ns"]) >= patience_ns(other) / 2
 
 
@@ -113,9 +113,9 @@ def _has_not_come(other: Rank, entry: Entry) -> bool:
 
 
 def open_messages(rank: Rank) -> list[Entry]:
-    """Return the messages of a rank that have begun and not ended.
+    """Return the messages that a rank has begun and not ended.
 
-    Nonblocking ones count only while the rank is in the library.
+    Nonblocking messages count only while the rank is in the library.
     """
     entries = [entry for entry in rank.entries if entry["kind"] == "message" and entry["ended_ns"] is None]
     blocking = [entry for entry in entries if not re.search(r"^I|_init$", entry["operation"])]
@@ -128,7 +128,7 @@ def open_messages(rank: Rank) -> list[Entry]:
 def is_receive(entry: Entry) -> bool:
     """Return whether a message's entry is a receive.
 
-    An entry of a `Sendrecv` is both, by its peer.
+    The entry of a `Sendrecv` counts as a receive and as a send.
     """
     return entry["operation"] in _RECEIVES
 

@@ -1,10 +1,9 @@
 """python -m pyncclx simulate: time to make a communicator on thousands of ranks.
 
-The code that makes a communicator over nodes runs unchanged on one rank of each kind: the first, a middle one, the
-last. Ranks in symmetric places do the same, so these stand for all. They use a simulated MPI (`communicator.py`), whose
-clock advances by the cost of a collective's messages (`network.py`); the time that Python computes is measured and
-added. `creation.py` runs the code, also on the ranks of a real job, `report.py` prints and draws, and `command.py` is
-the command.
+The code that creates a communicator over nodes runs unchanged on one rank of each kind: the first, a middle one, the
+last. Ranks in symmetric places do the same, so these represent all ranks. They use a simulated MPI (`communicator.py`),
+whose clock advances by the cost of a collective's messages (`network.py`). The time that Python computes is measured
+and added. `creation.py` runs the code, also on the ranks of a real job; `command.py` prints and draws.
 
 * Executed: the rendezvous of the ranks, `mpi_bootstrap.topology`, `Places`, `Spanning`, `Rails`, `MpiEngine`, and the
   exchange of the identifier of NCCL's communicator on a rail.

@@ -14,14 +14,14 @@ from .network import Clock
 
 
 class Results:
-    """Results of collectives of rank 0, which runs first; later ranks get the same."""
+    """Results of rank 0's collectives, which runs first; other ranks get the same."""
 
     def __init__(self) -> None:
         self._made: list[bytes] = []
         self._next: int | None = None
 
     def again(self) -> None:
-        """Start again with the first result, for another rank."""
+        """Return to the first result, for another rank."""
         self._next = 0
 
     def give(self, buffer: memoryview, result: bytes | None = None) -> None:
@@ -38,7 +38,7 @@ class Results:
 
 
 class SimulatedGroup(NamedTuple):
-    """The parts of a group that the code uses."""
+    """The methods of MPI groups that the simulated code uses."""
 
     ranks: Sequence[int]
     name: str
@@ -53,10 +53,10 @@ class SimulatedGroup(NamedTuple):
 
 @dataclass(eq=False)
 class SimulatedComm:
-    """The methods of mpi4py's communicators that the code uses.
+    """The methods of mpi4py's communicators that the simulated code uses.
 
     Rank 0 takes part in all simulated collectives and is the lowest rank. So its value is the minimum, and it is the
-    root of broadcasts. A bitwise OR combines tables of which each rank has filled its part; `table` has all parts.
+    root of broadcasts. A bitwise OR combines tables in which each rank fills its part; `table` has all parts.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class SimulatedComm:
         Name of its group of ranks.
     table : bytes
     node : sequence of int
-        The ranks of this one's node.
+        The ranks of this rank's node.
     local : Intracomm
         The node's communicator: a real one, whose creation is not simulated.
     """

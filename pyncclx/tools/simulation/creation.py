@@ -1,7 +1,7 @@
 """Measure the creation of a communicator over many nodes, without the nodes.
 
-This process runs the code of the library for a few of the ranks. A `SimulatedComm` stands for the other ranks. The
-ranks of a real job measure the same over pretend nodes.
+This process runs the library's code for a few of the ranks; a `SimulatedComm` replaces the other ranks. The ranks of a
+real job measure the same over pretend nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ...team.state import state_of
 from .communicator import Results, SimulatedComm
 from .network import Clock, Network, Stage
 
-# Stands for NCCL, with an identifier of the length of ncclUniqueId.
+# Replaces NCCL, with an identifier as long as ncclUniqueId.
 _NCCL = SimpleNamespace(get_unique_id=lambda: bytes(range(128)))
 TEAM = "Team of a node"
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Creation(NamedTuple):
     stages : list of Stage
         Stages of the rank that takes longest.
     kept, peak : float
-        Bytes of this process's memory per rank: what is kept, and the peak.
+        Bytes of this process's memory per rank: after the creation, and at the peak.
     """
 
     ranks: int
@@ -74,13 +74,13 @@ class Job:
     results: Results = field(default_factory=Results)
 
     def make(self, rank: int) -> tuple[list[Stage], SimulatedComm, Spanning]:
-        """Make the communicator on one rank; return its stages, with times, and itself.
+        """Create the communicator on one rank; return its timed stages, and itself.
 
-        Call it for rank 0 first: other ranks get the results of its collectives.
+        Call it for rank 0 first, because other ranks use the results of its collectives.
         """
         clock = Clock(self.costs)
         local = Intracomm(MPI.COMM_SELF).Dup()
-        # The Team is made before the clock starts, and stands for the node's Team.
+        # The Team is created before the clock starts, and represents the node's Team.
         assert local.team is not None
         begin = rank // self.per_node * self.per_node
         node = list(range(begin, min(begin + self.per_node, self.ranks)))
@@ -102,7 +102,7 @@ class Job:
 def create(ranks: int, per_node: int, costs: Network, node_s: float) -> Creation:
     """Return the time and memory that a communicator of `ranks` ranks takes.
 
-    It is made on three ranks: the first, the last, and one in the middle. The times are those of the slowest.
+    It is created on three ranks: the first, the last, and one in the middle. The times are those of the slowest.
 
     Parameters
     ----------
@@ -141,13 +141,13 @@ def _memory(job: Job) -> tuple[float, float]:
 
 
 class Measured(NamedTuple):
-    """Time that a part of making a communicator has taken.
+    """Time that a part of creating a communicator has taken.
 
     Attributes
     ----------
     name : str
     seconds : float
-        On the rank that took longest; the shortest of all repetitions.
+        Time on the slowest rank; the shortest of all repetitions.
     cpu_seconds : float
         Processor time of all ranks together; the shortest of all repetitions.
     """
@@ -163,7 +163,7 @@ def pretend(per_node: int) -> None:
 
 
 def measure(repeats: int) -> list[Measured]:
-    """Make a communicator of all ranks several times, and time each part. Collective."""
+    """Create a communicator of all ranks several times; time each part. Collective."""
     found: dict[str, list[tuple[float, float]]] = {}
     for _ in range(repeats):
         comm = Intracomm(MPI.COMM_WORLD).Dup()

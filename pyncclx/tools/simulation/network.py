@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mpi_bootstrap import waiting
 
 _CONTEXT_NBYTES = 8  # bytes that ranks agree on before they have a communicator
-# Rounds of the agreement: Open MPI proposes the highest free context, checks that all ranks have it, and begins.
+# Rounds of the agreement: Open MPI proposes the highest free context, checks that it is free on all ranks, and begins.
 _CONTEXT_ROUNDS = 3
 
 
@@ -22,11 +22,11 @@ class Pattern(NamedTuple):
     ----------
     name : str
     hops : int
-        Messages one after the other.
+        Number of consecutive messages.
     messages, nbytes : int
         Messages and bytes of the rank that sends most.
     moved, combined : int
-        Bytes that pass a link, and bytes that are reduced, one after the other.
+        Bytes over a link, and bytes reduced, that cannot overlap.
     """
 
     name: str
@@ -83,13 +83,13 @@ def duplicate(size: int) -> tuple[Pattern, ...]:
 class Network:
     """Cost of messages. The defaults assume a large cluster, on the slow side.
 
-    `message_s` was measured: MPI_Comm_dup took 20 to 34 us of processor time for each message, on 2 to 16 processes on
-    two processors in use by others, too (24 November 2026).
+    `message_s` was measured: MPI_Comm_dup took 20 to 34 us of processor time for each message, with 2 to 16 processes
+    on two processors that others used too (24 November 2026).
 
     Attributes
     ----------
     latency_s : float
-        Time from one end to the other.
+        Time of a message from one rank to another.
     message_s : float
         Processor time at each end.
     connection_s : float
@@ -107,8 +107,8 @@ class Network:
     def seconds(self, pattern: Pattern, *, asleep: bool, connects: bool = False) -> float:
         """Return the time of a collective in seconds.
 
-        Ranks that wait in `mpi_bootstrap.waiting` are `asleep`: they notice a message at the end of a pause, which
-        counts in full at every hop.
+        Ranks that wait in `mpi_bootstrap.waiting` are `asleep`. They notice a message at the end of a pause, and every
+        hop is charged a whole pause.
         """
         hop = self.latency_s + 2 * self.message_s + (self.connection_s if connects else 0.0)
         data = pattern.moved / self.bandwidth + pattern.combined / self.reduction
@@ -120,7 +120,7 @@ class Network:
 
 
 def pause(waited_s: float) -> float:
-    """Return the pause of a rank that has waited so long; at first it only spins."""
+    """Return the pause of a rank after waiting `waited_s`; at first it only spins."""
     return waiting.pause_after(waited_s) if waited_s > waiting.SPIN_S else 0.0
 
 

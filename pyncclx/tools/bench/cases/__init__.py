@@ -8,7 +8,7 @@ from .moves import alternating
 
 __all__ = ["CASES", "FORMS", "Case", "Options", "alternating"]
 
-# By the operation's name, in alphabetical order.
+# Cases by the operation's name, in alphabetical order.
 CASES: dict[str, type[Case]] = {
     case.method.lower(): case
     for _, case in sorted((vars(moves) | vars(reductions)).items())

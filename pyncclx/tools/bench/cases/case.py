@@ -1,4 +1,4 @@
-"""Case: an operation at one size, its buffers, pyncclx's call, expected result."""
+"""A case: an operation at one size, its buffers, pyncclx's call, expected result."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Case:
     blocks : bool
         Whether the size is that of all ranks' blocks together.
     nbytes, count, block : int
-        Size in bytes as in nccl-tests; elements of it; elements of one rank's part.
+        Size in bytes as in nccl-tests; the same in elements; elements of one rank's part.
     send, recv : arrays
         Buffers. In place, one of them is both.
     """
@@ -86,7 +86,7 @@ class Case:
 
     @property
     def bus_factor(self) -> float:
-        """Bytes over the busiest link for each byte of size, which makes busbw comparable."""
+        """Bytes on the busiest link for each byte of size; makes busbw comparable."""
         return 1 - 1 / self.size if self.blocks else 1.0
 
     def source(self, in_place: bool) -> Any:
@@ -98,7 +98,7 @@ class Case:
         return self.recv if self.has_result else None
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:
-        """Return the arguments of pyncclx's method and of mpi4py's."""
+        """Return the arguments of pyncclx's method, which are also those of mpi4py's."""
         send = MPI.IN_PLACE if in_place and self.has_result else self.spec(self.send)
         return send, self.whole(self.recv) if self.has_result else None, *self.further()
 
@@ -130,7 +130,7 @@ class Case:
         return array[rank * self.block : (rank + 1) * self.block]
 
     def fill(self, in_place: bool) -> None:
-        """Fill the buffers for a checked operation: this rank's contribution, else POISON."""
+        """Fill the buffers to check an operation: this rank's contribution, else POISON."""
         self.send[...] = POISON
         self.recv[...] = POISON
         source = self.source(in_place)

@@ -93,9 +93,9 @@ class Alltoall(Case):
 
 
 class Alltoallv(Counted, Alltoall):
-    """Equal counts: pyncclx's on the device with all outputs, the peers' on the host.
+    """Alltoallv with equal counts: on the device for pyncclx, on the host for peers.
 
-    Counts on the host are easier.
+    pyncclx also writes all outputs. Counts on the host are less work.
     """
 
     method, kind = "Alltoallv", "alltoallv"
@@ -117,7 +117,7 @@ class Alltoallv(Counted, Alltoall):
 
 
 def alternating(case: Case, send: Callable[[], Any], recv: Callable[[], Any]) -> Callable[[], None]:
-    """Return a function that makes a blocking send and a blocking receive.
+    """Return a function that runs a blocking send and a blocking receive.
 
     Every second rank receives first.
     """

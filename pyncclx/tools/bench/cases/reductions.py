@@ -43,7 +43,7 @@ class Reduction(Case):
         return self.elements.fold(self.xp, self.options.op, results, self.size)
 
     def in_order(self, ranks: Sequence[int], first: int = 0, count: int | None = None, op: str | None = None) -> Any:
-        """Return the fold of some ranks' contributions, by `op` if it is given."""
+        """Return the fold of some ranks' contributions, by `op` if given."""
         contributions = [self.own(rank, first, count) for rank in ranks]
         return self.elements.fold(self.xp, op or self.options.op, contributions)
 

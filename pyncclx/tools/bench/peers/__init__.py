@@ -17,7 +17,7 @@ PEERS: dict[str, Callable[[Any], Peer]] = {"nccl": Nccl, "nccl-symmetric": Symme
 def make(names: str | None, comm: Any) -> dict[str, Peer]:
     """Return the peers of a list separated by commas (collective)."""
     wanted = [name.strip() for name in names.split(",")] if names else []
-    # Before a peer starts NCCL, because NCCL checks only once whether nodes are simulated.
+    # Read this before a peer starts NCCL, because NCCL checks only once whether nodes are simulated.
     spanning = comm.spanning
     for name in wanted:
         if name not in PEERS:

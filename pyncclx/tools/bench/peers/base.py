@@ -16,7 +16,7 @@ Call = Callable[[], Any]
 
 
 class Peer:
-    """Library, with the ranks of a communicator.
+    """A library to time, on the ranks of a communicator.
 
     A peer has a method for each kind of case that it supports, named by the kind. The method takes the case and whether
     it is in place, and returns the call.
@@ -30,7 +30,7 @@ class Peer:
     exact : bool
         Whether it folds in the expected order, so that its results are compared bit by bit.
     capturable : bool
-        Whether CUDA graphs can capture its calls; if not, they are timed eagerly.
+        Whether CUDA graphs can capture its calls; otherwise they are timed eagerly.
     in_place_only, out_of_place_only : set of str
         Kinds that it supports in one form only.
     """
@@ -76,7 +76,8 @@ class Ours(Peer):
 class Staged(Peer):
     """mpi4py's own operations on pinned copies.
 
-    Programs do so without a CUDA-aware MPI. Graphs cannot capture them, and reductions take only MPI's types.
+    This is what programs do without a CUDA-aware MPI. Graphs cannot capture it, and reductions support only MPI's
+    types.
     """
 
     capturable = False
@@ -118,7 +119,7 @@ def copy(to: Any, array: Any) -> None:
 def own_block(case: Case, in_place: bool) -> Any:
     """Return the part of a buffer for this rank's result in NCCL's form.
 
-    An in-place reduce-scatter of NCCL leaves each block in its place; otherwise this is `Case.target`.
+    An in-place reduce-scatter of NCCL leaves each block where it is; in other cases the result is `Case.target`.
     """
     if in_place and case.kind == "reduce_scatter":
         return case.part(case.send, case.rank)

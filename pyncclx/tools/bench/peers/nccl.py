@@ -18,7 +18,7 @@ from ..memory import array_module
 from ..timing import queue_of
 from .base import Call, Peer, own_block
 
-# Blocks, and the rank that each comes from or goes to.
+# Blocks, each with the rank that it is sent to or received from.
 Messages = list[tuple[Any, int]]
 
 UNIQUE_ID_NBYTES = 128
@@ -34,7 +34,7 @@ OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId, an argument by value."""
+    """ncclUniqueId, which is passed by value."""
 
     _fields_ = (("internal", ctypes.c_byte * UNIQUE_ID_NBYTES),)
 
@@ -106,7 +106,7 @@ class Library:
 def find() -> str:
     """Return the path of the library that pip installed with PyTorch, or its name.
 
-    The system searches for the name.
+    The system's search path then finds the library by its name.
     """
     nvidia = importlib.util.find_spec("nvidia")
     for folder in (nvidia.submodule_search_locations or ()) if nvidia else ():
@@ -125,7 +125,7 @@ def address(array: Any) -> int:
 
 
 class Nccl(Peer):
-    """Direct calls of NCCL; moves are of bytes.
+    """Direct calls of NCCL, which moves bytes.
 
     Gather, scatter and all-to-all are groups of sends and receives.
     """
@@ -151,7 +151,7 @@ class Nccl(Peer):
         return own_block(case, in_place)
 
     def _bind(self, function: Callable[..., None], *arguments: Any) -> Call:
-        """Return a call that runs on the stream that is current when it is made."""
+        """Return a call on the stream that is current at the time of the call."""
         handle, current = self._handle, self._device.current_stream
         return lambda: function(*arguments, handle, getattr(current(), "ptr", None))
 

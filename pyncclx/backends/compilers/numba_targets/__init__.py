@@ -1,1 +1,0 @@
-"""Functions and kernels written in Python, compiled by Numba's CUDA targets."""

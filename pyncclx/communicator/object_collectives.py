@@ -1,0 +1,136 @@
+"""mpi4py's lower-case collectives: kernels move the device arrays of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from ..messages.base import MessageBase
+from ..objects import operands
+from ..objects.broadcast import Share, in_step, in_step_with_arrays, open_broadcast, open_shares, with_shares
+from ..objects.messages import Exchange, seal, withdraw
+from ..objects.opening import open_all
+from ..objects.pickled import Packed, is_plain, pickled, take_apart
+from ..team.base import IntraBase
+
+
+def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[Any]:
+    """Return the objects to pickle in place of several objects, one for each rank.
+
+    All objects are pickled before any of them is offered to its receiver. A receiver unpickles each one separately, so
+    that it can decline the others if one raises.
+    """
+    contents = [None if is_plain(item) else pickled(item) for item in items]
+    messages: list[Any] = []
+    try:
+        for item, each, dest in zip(items, contents, dests, strict=True):
+            messages.append(item if each is None else seal(comm, each, dest) if each.arrays else Packed(each))
+    except BaseException:
+        withdraw(messages)
+        raise
+    return messages
+
+
+if TYPE_CHECKING:
+
+    class _IntraBase(IntraBase, MessageBase):
+        """For type checkers: the methods that `ObjectCollectives` uses of other classes."""
+else:
+    _IntraBase = MessageBase
+
+
+class ObjectCollectives(_IntraBase):
+    """Collectives of Python objects; see `ObjectMessages`."""
+
+    @in_step_with_arrays
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Broadcast root's object, and return a copy on every rank, also on root."""
+        own = None
+        if self.rank == root and not is_plain(obj) and (contents := take_apart(obj)) is not None:
+            obj, own = Share.of(self, contents, "bcast")
+
+        def opened(share: Share) -> Any:
+            return open_broadcast(self, share, own, root)
+
+        return with_shares(super().bcast, (obj, root), lambda result: type(result) is Share, opened)
+
+    @in_step_with_arrays
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """Return all ranks' objects at root, in rank order; None on other ranks."""
+        messages = _listed(self, [sendobj], [root]) if 0 <= root < self.size else [sendobj]
+        with Exchange(self, messages, defers=True):
+            items = super().gather(messages[0], root)
+            return None if items is None else open_all(items)
+
+    @in_step_with_arrays
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        """Send each rank its object from root's sequence; return this rank's object."""
+        messages = self._each_listed(sendobj) if self.rank == root and not is_plain(sendobj) else []
+        with Exchange(self, messages):
+            return super().scatter(messages or sendobj, root)
+
+    @in_step_with_arrays
+    def alltoall(self, sendobj: Any) -> list[Any]:
+        """Send an object to each rank; return the objects received, in rank order."""
+        messages = [] if is_plain(sendobj) else self._each_listed(sendobj)
+        with Exchange(self, messages, defers=True):
+            return open_all(super().alltoall(messages or sendobj))
+
+    def _each_listed(self, sendobj: Any) -> list[Any]:
+        """Return the objects to pickle for a sequence with an object for each rank."""
+        items = list(sendobj)
+        return _listed(self, items, range(self.size)) if len(items) == self.size else items
+
+    @in_step_with_arrays
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Return all ranks' objects on every rank, in rank order."""
+        own, contents = None, None if is_plain(sendobj) else pickled(sendobj)
+        if contents is not None:
+            sendobj, own = Share.of(self, contents, "allgather") if contents.arrays else (Packed(contents), None)
+
+        def opened(items: list[Any]) -> list[Any]:
+            return open_shares(self, items, own)
+
+        with Exchange(self, defers=True):
+            return open_all(with_shares(super().allgather, (sendobj,), lambda items: Share in map(type, items), opened))
+
+    @in_step
+    def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce all ranks' objects, and return the result on every rank.
+
+        `Allreduce` reduces device arrays with SUM, PROD, BAND, BOR and BXOR if they have the same form on all ranks.
+        mpi4py reduces everything else: it pickles the objects and applies the operator in Python.
+        """
+        if not operands.is_reduced(sendobj, op):
+            result = super().allreduce(sendobj, operands.listing(op))
+            return super().allreduce(sendobj, op) if operands.are_sound(self, result) else result
+        stand_in, own = operands.form_operand(sendobj)
+        result = operands.reduce_on_all(self, super().allreduce(stand_in, operands.listing(op)), own, op)
+        return super().allreduce(sendobj, op) if result is None else result
+
+    @in_step
+    def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
+        """Reduce all ranks' objects, and return the result at root; None on other ranks.
+
+        For device arrays with SUM, PROD, BAND, BOR or BXOR, kernels move the data, and root applies the operator.
+        """
+        messages: tuple[Any, ...] = ()
+        if 0 <= root < self.size and operands.is_reduced(sendobj, op):
+            sendobj, message = operands.sealed_operand(self, sendobj, root)
+            messages = (message,)
+        with Exchange(self, messages, defers=True):
+            result = super().reduce(sendobj, operands.listing(op), root)
+            return operands.reduce_here(self, result, op) if type(result) is operands.Operands else result
+
+    @in_step
+    def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce the objects of the ranks up to this one, as mpi4py's `scan`."""
+        return operands.carefully(self, partial(super().scan, sendobj), op)
+
+    @in_step
+    def exscan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
+        """Reduce the objects of the ranks before this one, as mpi4py's `exscan`."""
+        return operands.carefully(self, partial(super().exscan, sendobj), op)

@@ -1,0 +1,175 @@
+"""Failures of communicators, their exceptions, reports, and what is monitored.
+
+Failures that are found under the detector's lock are reported after its release. Hooks and logging handlers belong to
+the program, and may wait for a thread that waits for the lock.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mpi4py import MPI
+
+from mpi_bootstrap.own_errors import own_error
+from mpi_bootstrap.presence import Note
+
+from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
+from ..recording.failures import noted
+from ..system.process import held, lock
+
+TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
+MISMATCH = "mismatch"  # kind of a note: two ranks' calls differ
+#: The failure detector's lock.
+LOCK = lock()
+_errors: list[Exception] = held([])
+
+
+@dataclass(frozen=True, slots=True)
+class CommFailure:
+    """Why a communicator failed: failed ranks, or a note of a rank that ended it.
+
+    Attributes
+    ----------
+    ranks, world_ranks : tuple of int
+        The failed ranks.
+    reason : str
+        Why they failed.
+    note : Note or None
+        The note of a rank that ended the communicator, if no rank has failed.
+    host : str
+    """
+
+    ranks: tuple[int, ...] = ()
+    world_ranks: tuple[int, ...] = ()
+    reason: str = ""
+    note: Note | None = None
+    host: str = field(default_factory=socket.gethostname)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether the communicator was revoked."""
+        return self.note is not None and self.note.kind == REVOKED
+
+    def exception(self, operation: str = "", wait: PeerTimeout | None = None) -> Exception:
+        """Return the exception for a call.
+
+        Parameters
+        ----------
+        operation : str
+            The operation of this rank, if it is known.
+        wait : PeerTimeout, optional
+            The wait of a kernel on this rank that was ended.
+        """
+        note, operation = self.note, wait.operation if wait is not None else operation
+        if note is None:
+            epoch = wait.epoch if wait is not None else 0
+            return RankFailed(self.ranks, self.world_ranks, self.reason, self.host, operation, epoch)
+        if note.kind == TIMED_OUT:
+            return PeerTimeout(note.operation, note.epoch, note.rank, note.peer, note.expected, note.seen)
+        if note.kind == REVOKED:
+            return Revoked(f"{operation}{': ' * bool(operation)}the communicator was revoked; Shrink or Free it")
+        doing = note.operation or "a call"
+        if wait is not None:
+            doing = f"{operation}: rank {wait.rank} was made to stop waiting for rank {wait.peer} (epoch {wait.epoch})"
+        agree = "the ranks no longer agree where they are: Free the communicator"
+        return Aborted(f"{doing}: rank {note.rank} {_LEFT[note.kind]}; {agree}")
+
+
+def of_ranks(reasons: Mapping[int, str], world_ranks: Sequence[int]) -> CommFailure:
+    """Return the failure of a communicator's ranks, from the reason of each.
+
+    `world_ranks` are the ranks of COMM_WORLD of all ranks.
+    """
+    ranks = tuple(sorted(reasons))
+    text = "; ".join(dict.fromkeys(reasons[rank] for rank in ranks))
+    return CommFailure(ranks, tuple(world_ranks[rank] for rank in ranks), text)
+
+
+def ended_by(rank: int, kind: str, operation: str = "", group: bytes = bytes(16)) -> CommFailure:
+    """Return the failure of a communicator that a rank has ended; -1: an unknown rank."""
+    return CommFailure(note=Note(group, kind, rank, -1, 0, 0, 0, time.monotonic_ns(), operation))
+
+
+def left_by(rank: int, operation: str, error: BaseException) -> CommFailure:
+    """Return the failure of a communicator after one rank left a call by an exception."""
+    kind = INTERRUPTED if own_error(error) is None else ABORTED
+    return ended_by(rank, kind, operation)
+
+
+_LEFT = {
+    INTERRUPTED: "was interrupted in it (Ctrl-C, or a signal)",
+    ABORTED: "has aborted the communicator",
+    MISMATCH: "found that ranks have made different calls",
+}
+
+
+class Monitored:
+    """A communicator's kernels or its messages, which the failure detector watches.
+
+    Attributes
+    ----------
+    id : bytes
+        16 bytes, the same on all ranks. Empty: no notes about it are exchanged with other processes.
+    rank : int
+    uids : sequence of bytes
+        Identifiers of the ranks' processes. Empty: only MPI is asked for failed ranks.
+    world_ranks : tuple of int
+        The ranks' numbers in COMM_WORLD.
+    comm : MPI.Comm or None
+        The communicator of MPI, valid until `Detector.forget`; None: MPI is not asked.
+    comm_failure : CommFailure or None
+        Why the communicator has failed; None if it has not.
+    is_busy : callable
+        Returns whether a kernel runs, or may run in a graph. Any thread may call it.
+    may_launch : callable
+        Returns whether the program may launch kernels without a call of pyncclx. It may if it has kernels of its own
+        that communicate, or a CUDA graph with a captured call. Any thread may call it.
+    """
+
+    id: bytes = b""
+    rank: int
+    uids: Sequence[bytes] = ()
+    world_ranks: tuple[int, ...] = ()
+    comm: MPI.Comm | None = None
+    comm_failure: CommFailure | None = None
+    is_busy: Callable[[], bool] = staticmethod(lambda: False)
+    may_launch: Callable[[], bool] = staticmethod(lambda: False)
+
+    @property
+    def is_of_messages(self) -> bool:
+        """Whether its kernels only move messages, and wait for no later call of a rank."""
+        return False
+
+    def fail(self, failure: CommFailure) -> None:
+        """End the waits of its kernels, and make its calls raise the failure.
+
+        The detector calls this again when it learns of more failed ranks.
+        """
+        raise NotImplementedError
+
+    def give_up(self, kind: str) -> None:
+        """End the waits of its kernels on all ranks, though no rank has failed.
+
+        `kind` is the reason that the ranks raise, such as an interrupt by Ctrl-C.
+        """
+
+    def given_up(self) -> Note | None:
+        """Return the note to publish, once, if kernels of this rank failed; else None."""
+        return None
+
+
+def report(error: Exception) -> None:
+    """Report a failure now, or at the next `make_reports` without the lock."""
+    _errors.append(error)
+    make_reports()
+
+
+def make_reports() -> None:
+    """Make the reports, unless this thread holds the lock."""
+    while _errors and not LOCK._is_owned():  # type: ignore[attr-defined]
+        with suppress(IndexError):  # another thread has reported it
+            noted(_errors.pop(0))

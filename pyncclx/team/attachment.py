@@ -1,0 +1,44 @@
+"""What packages above keep with a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .team import Team
+
+
+class Attachment:
+    """Base of the state that packages above keep with a communicator."""
+
+    is_of_messages = False
+    #: Whether calls after `close` may use it again; otherwise they make another one.
+    is_reusable = True
+
+    def join(self, team: Team) -> None:
+        """Join the communicator's Team; called once it is made."""
+
+    @property
+    def teams(self) -> Collection[Team]:
+        """Teams beside the communicator's own, whose kernels end with it."""
+        return ()
+
+    def is_idle(self) -> bool:
+        """Return whether nothing runs or may run again, so a dropped communicator may end."""
+        return False
+
+    def drain(self) -> None:
+        """Wait on the host for all launches so far, and raise their errors."""
+
+    def check(self) -> None:
+        """Raise what kernels have recorded."""
+
+    def close(self) -> None:
+        """Release everything; called on all ranks when the communicator is freed."""
+
+    def abandon(self) -> None:
+        """Release everything without the other ranks, in place of `close`."""
+        self.close()
+
+    def abandon_device(self, failed: Collection[int]) -> bool:
+        """Release what failed ranks make unusable; return whether that is everything."""
+        return False

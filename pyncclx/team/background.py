@@ -1,0 +1,164 @@
+"""Let a thread launch nonblocking calls whose ranks have to meet first.
+
+In MPI a nonblocking collective returns at once, whatever the other ranks do. The first one of its kind needs memory and
+kernels, which all ranks make together. A thread of each rank does that, on a channel of its own (`mpi_bootstrap`), and
+then launches the kernel. The communicator's later calls wait for it, or follow it in the thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+import mpi_bootstrap
+
+from .. import backends
+from ..backends import Device
+from ..errors import RankFailed, RanksMissing, Revoked
+from ..system.mpi_library import before_finalize
+from ..system.process import PerProcess
+from .kept import Scratch
+from .step_thread import Doing, StepThread
+
+_FOR_END_S = 1.0  # longest wait for each thread before MPI is finalized
+
+
+class NotYet(Exception):
+    """Raised where a call would make ranks meet, and must return at once."""
+
+
+class _Closed:
+    """A channel that refuses to communicate."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotYet
+
+
+def check_channel(channel: Any) -> None:
+    """Raise `NotYet` if ranks must not meet on a channel."""
+    if isinstance(channel, _Closed):
+        raise NotYet
+
+
+def alone(comm: Any) -> Any:
+    """Return an object of a communicator that does not communicate.
+
+    It raises `NotYet` instead. With it a call's arguments are checked on this rank alone.
+    """
+    return _twin(comm, _Closed())
+
+
+def _twin(comm: Any, channel: Any) -> Any:
+    """Return an object with the handle and the state of a communicator, and a channel.
+
+    It does not count as an object that can call the communicator; see `State.is_dropped`.
+    """
+    twin = type(comm)(comm)
+    twin._state, twin.channel = comm.state, channel
+    return twin
+
+
+def scratch_alone(state: Any) -> Scratch:
+    """Return scratch memory for calls of `alone`, which must not wait for a Team."""
+    if state.scratch is None:
+        state.scratch = Scratch(backends.select(), lambda: state)
+    made: Scratch = state.scratch
+    return made
+
+
+class Apart:
+    """A communicator's channel for the thread. Collective to make, but no rank waits.
+
+    Attributes
+    ----------
+    comm : Intracomm
+        An object of the communicator whose ranks meet on the channel.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._channel = mpi_bootstrap.Channel(comm)
+        self.comm = _twin(comm, self._channel)
+        _MADE.get().add(self)
+
+    def end(self) -> None:
+        """Let the thread raise if it waits for other ranks."""
+        self._channel.end()
+
+    def close(self) -> None:
+        """Release the channel, before the communicator is freed."""
+        self._channel.close()
+
+
+class Background:
+    """The calls of one communicator that a thread has to launch, in order.
+
+    Attributes
+    ----------
+    caller : int
+        The thread of the program that has made the calls.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.caller = threading.get_ident()
+        self._thread = StepThread(device, "pyncclx first calls")
+        self._lost: Exception | None = None
+        _RUNNING.get().add(self)
+
+    def do(self, function: Callable[[], None]) -> Doing:
+        """Run a function in the thread after all earlier ones.
+
+        If some rank was missing in one of those or has failed, the error is the same, and the function does not run.
+        """
+
+        def call() -> None:
+            if self._lost is not None:
+                raise self._lost
+            _ACTING.caller = self.caller
+            try:
+                function()
+            except (RankFailed, RanksMissing, Revoked) as error:
+                self._lost = error
+                raise
+
+        return self._thread.do(call)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has made all calls."""
+        return not self._thread.is_busy
+
+    def wait(self) -> None:
+        """Wait until the thread has made all calls. Their requests raise their errors."""
+        self._thread.wait()
+
+    def rest(self, seconds: float) -> None:
+        """Wait for the thread, for at most `seconds`."""
+        self._thread.rest(seconds)
+
+
+def caller() -> int:
+    """Return the thread of the program whose calls this thread makes; mostly itself."""
+    return getattr(_ACTING, "caller", threading.get_ident())
+
+
+_ACTING = threading.local()
+_MADE: PerProcess[WeakSet[Apart]] = PerProcess(WeakSet)
+
+
+def _running() -> WeakSet[Background]:
+    """Return a set for calls under way, whose waits end before MPI is finalized."""
+    running: WeakSet[Background] = WeakSet()
+
+    def end() -> None:
+        for apart in list(_MADE.get()):
+            apart.end()
+        for each in list(running):
+            each.rest(_FOR_END_S)
+
+    before_finalize(end)
+    return running
+
+
+_RUNNING = PerProcess(_running)
