@@ -233,7 +233,8 @@ class Watchdog:
         self._timer.start()
 
     def _end(self, last_word: str) -> None:
-        words = f"\nrank {RANK} of {SIZE}: {last_word}\n{_stacks()}"
+        first, _, rest = last_word.partition("\n")
+        words = f"\nrank {RANK} of {SIZE}: {first}, in {_place()}\n{rest}\n{_stacks()}"
         os.write(self._stderr, words.encode())
         if LAST_WORDS:
             with open(LAST_WORDS, "a") as file:
@@ -242,15 +243,24 @@ class Watchdog:
         os._exit(1)
 
 
+def _frames(thread: threading.Thread) -> list[traceback.FrameSummary]:
+    """Where a thread is, less the frames of the test runner."""
+    stack = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
+    return [frame for frame in stack if not _of_the_runner(frame.filename)]
+
+
 def _stacks() -> str:
-    """Where all threads are, less the frames of the test runner."""
-    lines = []
-    for thread in threading.enumerate():
-        stack = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
-        frames = [frame for frame in stack if not _of_the_runner(frame.filename)]
-        if frames:
-            lines += [f"{thread.name}:\n", *traceback.format_list(frames)]
-    return "".join(lines)
+    """Where all threads are."""
+    stacks = {thread.name: _frames(thread) for thread in threading.enumerate()}
+    return "".join(
+        "".join([f"{name}:\n", *traceback.format_list(frames)]) for name, frames in stacks.items() if frames
+    )
+
+
+def _place() -> str:
+    """Where the main thread is, in one line: the table at the end of a run shows no more."""
+    inner = reversed(_frames(threading.main_thread()))
+    return crashes.in_one_line((Path(frame.filename).name, frame.lineno, frame.name) for frame in inner)
 
 
 def _of_the_runner(filename: str) -> bool:

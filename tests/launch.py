@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "OMPI_MCA_osc": "^ucx",  # complains at each window where there is no such network
     "UCX_LOG_LEVEL": "error",  # MPICH's warns of memory that is still mapped at the end
     "PYNCCLX_SANITIZE": "1",  # the host device: who uses an array that has been freed gets wrong data
+    "PYNCCLX_TIMEOUT": "150",  # half of what a test may take: its error says more than the end of the run
     "PYNCCLX_AHEAD": "0",  # tests with kernels take turns with compilers otherwise
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

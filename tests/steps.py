@@ -28,8 +28,8 @@ OVER_NODES = (  # tests that run over nodes, too
 )
 ONCE_OVER_NODES = (  # in the sample
     *("messages", "derived/test_derived_messages.py", "tokens/test_token_shuffle.py"),
-    "communicator/test_mixed_persistent.py",
-    *("operators/test_row_transform.py", "windows/test_win_separate.py"),
+    *("communicator/test_mixed_persistent.py", "communicator/test_used_again.py"),
+    *("operators/test_row_transform.py", "windows/test_win_separate.py", "examples/test_decoding.py"),
 )
 MORE_OVER_NODES = ("tokens/test_token_shuffle_options.py",)  # not in the sample
 NO_TESTS = 5  # pytest's exit code

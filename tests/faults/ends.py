@@ -5,6 +5,7 @@ ends.py NAME COUNT     COUNT is that of the arrays' elements
 PYNCCLX_TEST_NODES has the pretend nodes, PYNCCLX_TEST_THREADS MPI's level of threads.
 """
 
+import atexit
 import faulthandler
 import os
 import signal
@@ -21,6 +22,8 @@ import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+if RANK == 1:  # after the library's own functions: by then no thread of the library runs
+    atexit.register(time.sleep, float(os.environ.get("PYNCCLX_TEST_END_S", "0")))
 NODES = os.environ.get("PYNCCLX_TEST_NODES", "")
 if NODES:
     os.environ["PYNCCLX_NODE"] = NODES.split(",")[RANK]
@@ -112,6 +115,76 @@ def revoked_again_and_again():
     say("done")
 
 
+def revoked_host_calls():
+    """Calls that mpi4py performs raise what those of kernels raise."""
+    comm, data = pyncclx.Communicator().Dup(), [bytearray(8), MPI.BYTE]
+    comm.Allreduce(np.ones(COUNT), np.empty(COUNT))
+    comm.synchronize()
+    MPI.COMM_WORLD.Barrier()
+    if RANK == 0:
+        comm.Revoke()
+    while not comm.Is_revoked():
+        time.sleep(0.01)
+    calls = {
+        "Barrier": comm.Barrier,
+        "barrier": comm.barrier,
+        "Bcast": lambda: comm.Bcast(data),
+        "Send": lambda: comm.Send(data, 1 - RANK),
+        "Recv": lambda: comm.Recv(data, 1 - RANK),
+        "bcast": lambda: comm.bcast(data),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except MPI.Exception as error:
+            say(name, type(error).__name__)
+    MPI.COMM_WORLD.Barrier()
+    os._exit(0)
+
+
+def until(is_over):
+    while not is_over():
+        time.sleep(0.001)
+
+
+WAYS = {
+    "Wait": lambda request: request.Wait(),
+    "Test": lambda request: until(request.Test),
+    "Get_status": lambda request: (until(request.Get_status), request.Wait()),
+    "Waitall": lambda request: pyncclx.Request.Waitall([request]),
+    "Testall": lambda request: until(lambda: pyncclx.Request.Testall([request])),
+    "Waitany": lambda request: pyncclx.Request.Waitany([request]),
+    "Waitsome": lambda request: pyncclx.Request.Waitsome([request]),
+    "waitall": lambda request: pyncclx.Request.waitall([request]),
+}
+
+
+def revoked_requests():
+    """Requests of host and device arrays, and of mpi4py's own calls, end in whatever way a program waits for them."""
+    comm, peer = pyncclx.Communicator().Dup(), 1 - RANK
+    begin = {
+        "host": lambda: comm.Irecv([bytearray(800), MPI.BYTE], peer, 1),
+        "device": lambda: comm.Irecv(np.empty(COUNT), peer, 2),
+        "both": lambda: comm.Isendrecv([bytearray(8), MPI.BYTE], peer, 3, np.empty(COUNT), peer, 4),
+        "mpi4py's": lambda: MPI.Comm.Irecv(comm, bytearray(800), peer, 5),
+        "object": lambda: comm.irecv(None, peer, 6),
+    }
+    requests = {(kind, way): begin[kind]() for kind in begin for way in WAYS}
+    MPI.COMM_WORLD.Barrier()
+    if RANK == 0:
+        comm.Revoke()
+    for (kind, way), request in requests.items():
+        try:
+            # mpi4py's own method asks MPI, whose Open MPI then finds no failures.
+            WAYS["Wait" if way == "Get_status" and type(request) is MPI.Request else way](request)
+            say(kind, way, "ended")
+        except MPI.Exception as error:
+            reason = error.__cause__ if error.Get_error_class() == MPI.ERR_IN_STATUS else error
+            say(kind, way, isinstance(error, pyncclx.Revoked) or reason.Get_error_class() == MPI.ERR_REVOKED)
+    MPI.COMM_WORLD.Barrier()
+    os._exit(0)
+
+
 def without_threads_of_mpi():
     """Calls that do not block are refused where a thread would call MPI; those that block work, beside MPI's."""
     comms = [pyncclx.Communicator().Dup() for _ in range(2)]
@@ -158,6 +231,40 @@ def interrupted_in_wait_signal():
         say("rank 1 was interrupted" in str(error))
     MPI.COMM_WORLD.Barrier()  # the others learn of it by then
     os._exit(0)
+
+
+def left_in_a_first_call():
+    """Rank 0 begins a call that no other rank makes, and its program ends."""
+    comm = pyncclx.Communicator().Dup()
+    request = comm.Iallreduce(np.ones(COUNT), np.empty(COUNT)) if RANK == 0 else MPI.REQUEST_NULL
+    say("begun", request.Test() is (RANK > 0))
+
+
+def finalized_in_a_first_call():
+    """The same, where the program itself finalizes MPI."""
+    left_in_a_first_call()
+    MPI.Finalize()
+
+
+def interrupted_in_a_first_call():
+    """Ctrl-C while rank 1 waits for a call that the others begin afterwards; the call is made all the same."""
+    comm, y = pyncclx.Communicator().Dup(), np.empty(COUNT)
+    if RANK == 1:
+        request = comm.Iallreduce(np.ones(COUNT), y)
+        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+        try:
+            request.Wait()
+        except KeyboardInterrupt:
+            say("interrupted")
+    MPI.COMM_WORLD.Barrier()
+    if RANK != 1:
+        comm.Iallreduce(np.ones(COUNT), y).Wait()
+    comm.synchronize()
+    say("right" if (y == SIZE).all() else f"wrong {y[0]}")
+    comm.Allreduce(np.full(COUNT, 2.0), y)
+    comm.synchronize()
+    say("right" if (y == 2 * SIZE).all() else f"wrong {y[0]}")
+    comm.Free()
 
 
 globals()[sys.argv[1]]()

@@ -39,9 +39,13 @@ def test_a_rank_that_has_ended_after_its_last_call(nodes, count):
     assert printed == {0: ["right"], 1: ["right"], 2: ["right"]}
 
 
+@pytest.mark.parametrize("end_s", [0, 3])
 @pytest.mark.parametrize(("nodes", "count"), LAYOUTS)
-def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count):
-    printed = lines(3, "after_the_last_call", nodes=nodes, count=count, PYNCCLX_TIMEOUT="1.5")
+def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count, end_s):
+    """Whether that one has ended by then, or its interpreter is still about to."""
+    printed = lines(
+        3, "after_the_last_call", nodes=nodes, count=count, PYNCCLX_TIMEOUT="1.5", PYNCCLX_TEST_END_S=str(end_s)
+    )
     assert printed[0] == ["PeerTimeout 2"]
 
 
@@ -60,6 +64,35 @@ def test_revoke_shrink_free(nodes):
     printed = lines(4, "revoked_again_and_again", *jobs.OPTIONS, nodes=nodes)
     for texts in printed.values():
         assert texts == [*["Revoked 0 leases"] * 6, "done"], printed
+
+
+@pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
+@pytest.mark.parametrize("nodes", ["a,b", ""])
+def test_host_calls_after_revoke(nodes):
+    printed = lines(2, "revoked_host_calls", *jobs.OPTIONS, nodes=nodes)
+    expected = [f"{name} Revoked" for name in ("Barrier", "barrier", "Bcast", "Send", "Recv", "bcast")]
+    assert printed == {0: expected, 1: expected}
+
+
+@pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
+def test_requests_after_revoke():
+    printed = lines(2, "revoked_requests", *jobs.OPTIONS)
+    for texts in printed.values():
+        assert len(texts) == 40, printed
+        assert all(text.endswith("True") for text in texts), printed
+
+
+@pytest.mark.parametrize("name", ["left_in_a_first_call", "finalized_in_a_first_call"])
+def test_an_end_before_other_ranks_come(name):
+    """The program does not wait for them; PYNCCLX_TIMEOUT is longer than the ranks may take."""
+    done = launch.job(2, str(PROGRAM), name, "5", seconds=120, PYNCCLX_TIMEOUT="100", PYNCCLX_TEST_NODES="")
+    printed = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+    assert (done.returncode, printed) == (0, ["rank 0: begun True", "rank 1: begun True"]), done.stdout + done.stderr
+
+
+def test_ctrl_c_in_a_first_call():
+    printed = lines(3, "interrupted_in_a_first_call", PYNCCLX_TIMEOUT="100")
+    assert printed == {0: ["right", "right"], 1: ["interrupted", "right", "right"], 2: ["right", "right"]}
 
 
 def test_ctrl_c_in_wait_signal():

@@ -43,6 +43,10 @@ class Communicators:
             return self.world
         return self._made[self._own[number, which] if act.comm == "own" else act.comm]
 
+    def all(self) -> list[Any]:
+        """Return all communicators that an act may have used."""
+        return [self.world, *self._made.values()]
+
     def close(self) -> None:
         """Free what was made for one program."""
         if self.fresh:
@@ -58,6 +62,9 @@ class Alone(Communicators):
 
     def of(self, act: Act, number: int, which: int = 0) -> Any:
         return self.comm
+
+    def all(self) -> list[Any]:
+        return [self.comm]
 
     def close(self) -> None:
         """Leave it to who has made it."""

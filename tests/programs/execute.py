@@ -18,7 +18,8 @@ from .memory import MPI_NAMES, Place, positions
 from .program import Act, Buffer, Program
 
 PAUSE_S = 0.003  # of a rank that is late
-PATIENCE_S = 13.0  # of loops of tests; longer than PYNCCLX_TIMEOUT of the job
+# Seconds that a loop of tests may take: longer than the job's TIMEOUT_S, and shorter than its HANG_S.
+PATIENCE_S = 25.0
 
 
 @dataclass
@@ -70,6 +71,9 @@ class Run:
         if not isinstance(self.comms, Alone):
             self.side.beside.Barrier()  # MPI goes on with what was dropped only in its calls
             self.kept.clear()
+        if self.MPI is not self.mpi:
+            for comm in self.comms.all():
+                comm.synchronize()  # raises what kernels have recorded, which a later program would raise otherwise
         self.comms.close()
         for datatype in self._datatypes.values():
             datatype.Free()

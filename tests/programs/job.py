@@ -24,7 +24,8 @@ from programs.ways import WAYS
 HEAP = "8M"  # of ranks on the host device
 QUEUES = "8"  # of a process that shares a GPU: many collectives are under way (docs/sharp_bits.md)
 START_S = 120.0  # until all ranks have called in
-TIMEOUT_S = "8"  # PYNCCLX_TIMEOUT of the ranks
+# PYNCCLX_TIMEOUT of the ranks. A busy machine may not run one of them for many seconds.
+TIMEOUT_S = "20"
 HANG_S = 30.0  # without an answer from any rank
 AFTER_ERROR_S = 1.0  # for the other ranks, once one has raised
 ABREAST = 2  # ways that perform programs at once
@@ -120,12 +121,12 @@ class Job:
                 start_new_session=True,
                 preexec_fn=launch.end_with_parent,  # noqa: PLW1509  it takes no lock
             )
-            self._links, self._pids = [None] * self.ranks, [0] * self.ranks
+            self._links, self._processes = [None] * self.ranks, [-1] * self.ranks
             try:
                 for _ in range(self.ranks):
                     link, _ = listener.accept()
                     rank, pid = receive(link)
-                    self._links[rank], self._pids[rank] = link, pid
+                    self._links[rank], self._processes[rank] = link, os.pidfd_open(pid)
             except (OSError, TypeError):
                 text = self._said()
                 self.end()
@@ -156,11 +157,15 @@ class Job:
     def _stacks(self, ranks: list[int]) -> str:
         """Return where ranks are that did not end, and what the job has printed."""
         for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[rank], signal.SIGUSR2)
+            self._signal(rank, signal.SIGUSR2)
         time.sleep(0.3)
         texts = [f"rank {rank} is at\n{Path(f'{self._folder.name}/link.{rank}').read_text()}" for rank in ranks]
         return "\n".join([*texts, self._said()])
+
+    def _signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank. By then its process number may be that of another process."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._processes[rank], number)
 
     def end(self) -> None:
         """End the ranks; the next program starts new ones."""
@@ -171,10 +176,10 @@ class Job:
                 link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2)
-        for pid in self._pids:
-            if pid and self._process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        for rank, process in enumerate(self._processes):
+            if process >= 0:
+                self._signal(rank, signal.SIGKILL)
+                os.close(process)
         launch.end(self._process)
         self._output.close()
         self._folder.cleanup()

@@ -2,6 +2,8 @@
 
 import faulthandler
 import re
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 FATAL = "Fatal Python error"
@@ -46,5 +48,9 @@ def _with_place(text: str) -> str:
     first, *lines = [line for line in text.splitlines() if not _OF_THE_RUNNER.search(line)]
     threads = "\n".join(lines).strip().split("\n\n")
     crashed = next((each for each in threads if each.startswith("Current thread")), threads[-1])
-    frames = [f"{file}:{line} {function}" for file, line, function in _FRAME.findall(crashed)]
-    return "\n".join([f"{first}, in {' < '.join(frames[:_MOST_FRAMES])}", *lines, ""])
+    return "\n".join([f"{first}, in {in_one_line(_FRAME.findall(crashed))}", *lines, ""])
+
+
+def in_one_line(frames: Iterable[tuple[str, object, str]]) -> str:
+    """Return the first frames of a stack, the innermost one first: file, line and function of each."""
+    return " < ".join(f"{file}:{line} {function}" for file, line, function in islice(frames, _MOST_FRAMES))

@@ -3,13 +3,14 @@
     mpiexec -n 2 python tests/support/doc_blocks.py
 
 The blocks of a page run one after the other, in one namespace with `comm`, `xp`, `np`, `MPI` and `pyncclx`. Readers do
-not see the comments of HTML: `<!-- setup … -->` has code that runs too, and a block after `<!-- needs a GPU -->` does
-not run, and is only compiled.
+not see the comments of HTML: `<!-- setup … -->` has code that runs too. A block after `<!-- needs a GPU -->` is only
+compiled, and one after `<!-- needs PyTorch -->` too, where there is none.
 The programs of examples/first_steps run as they are.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import runpy
 import sys
@@ -24,7 +25,7 @@ PAGES += sorted(
 )
 FIRST_STEPS = sorted((ROOT / "examples" / "first_steps").glob("*.py"))
 PARTS = re.compile(
-    r"<!-- setup\n(?P<setup>.*?)^-->|(?P<gpu><!-- needs a GPU -->\n)?^```python\n(?P<code>.*?)^```",
+    r"<!-- setup\n(?P<setup>.*?)^-->|(?:<!-- needs (?P<needs>a GPU|PyTorch) -->\n)?^```python\n(?P<code>.*?)^```",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -37,7 +38,11 @@ class Block:
     line: int
     code: str
     shown: bool
-    needs_gpu: bool
+    needs: str | None
+
+    def can_run(self) -> bool:
+        """Whether what the block needs is there."""
+        return self.needs is None or (self.needs == "PyTorch" and importlib.util.find_spec("torch") is not None)
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -47,7 +52,7 @@ def blocks_of(page: Path) -> list[Block]:
     for part in PARTS.finditer(text):
         kind = "setup" if part["code"] is None else "code"
         line = text.count("\n", 0, part.start(kind)) + 1
-        found.append(Block(page, line, part[kind], kind == "code", part["gpu"] is not None))
+        found.append(Block(page, line, part[kind], kind == "code", part["needs"]))
     return found
 
 
@@ -62,7 +67,7 @@ def run_page(page: Path, comm: Any) -> None:
     for block in blocks_of(page):
         lines_before = "\n" * (block.line - 1)  # so that a traceback has the place in the page
         code = compile(lines_before + block.code, str(page), "exec")
-        if not block.needs_gpu:
+        if block.can_run():
             exec(code, names)
 
 

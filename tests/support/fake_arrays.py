@@ -2,7 +2,7 @@
 
 import types
 
-from pyncclx.arrays import buffers, vector_buffers
+from pyncclx.arrays import buffers, vectors
 
 NAME = "Allreduce: recvbuf"
 
@@ -118,4 +118,4 @@ def resolve(spec, writable=True, device=HOST, **options):
 
 
 def vector(spec, size=1, writable=True, device=HOST):
-    return vector_buffers.resolve_vector(spec, NAME, size, writable=writable, device=device)
+    return vectors.resolve_vector(spec, NAME, size, writable=writable, device=device)

@@ -58,6 +58,10 @@ class Fake:
                 self.ptr, self.capture, self.priority = next(handles), 0, priority
                 streams[self.ptr] = self
 
+            @staticmethod
+            def from_external(foreign):
+                return External(foreign.__cuda_stream__()[1])
+
             def is_capturing(self):
                 library.calls.append(("is_capturing", self.ptr))
                 return bool(self.capture)
@@ -70,6 +74,15 @@ class Fake:
 
             def synchronize(self):
                 library.calls.append(("synchronize", self.ptr))
+
+        class External(Stream):
+            """A stream that somebody else destroys."""
+
+            def __init__(self, handle):
+                self.ptr = handle
+
+            def __getattr__(self, name):
+                return getattr(streams[self.ptr], name)
 
         class Event:
             def __init__(self, disable_timing):

@@ -33,7 +33,7 @@ def installed():
         kind.copy(device, to, source, nbytes, None)
 
     with fake_driver.installed() as fake:
-        with patch.object(fake.module("properties").GpuProperties, "__init__", lambda _: None):
+        with patch.object(fake.module("driver").GpuProperties, "__init__", lambda _: None):
             streams = fake.module("streams").GpuStreams()
         legacy = fake.Stream()
         legacy.ptr = streams.ordinal = 0

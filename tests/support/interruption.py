@@ -11,13 +11,14 @@ import sys
 from mpi4py import MPI
 
 import pyncclx
+from mpi_bootstrap import interrupts
 
 _MEETING = 50  # a tag
 _POINTS = {"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}
 
 
-class Interrupted(BaseException):
-    """What the signal handler raises."""
+class Interrupted(Exception):
+    """What the signal handler raises: an ordinary exception, which looks like an error of the call itself."""
 
 
 class Interruption:
@@ -87,6 +88,13 @@ class Interruption:
             sys.settrace(None)
             self._before.clear()
             self.is_past = self.points < self._point
+
+
+class CtrlC(Interruption):
+    """It comes where it is not deferred."""
+
+    def _is_point(self, frame):
+        return super()._is_point(frame) and not interrupts._INTERRUPTS.level
 
 
 @functools.cache

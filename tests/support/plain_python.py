@@ -225,7 +225,7 @@ def kernels_of(machine):
     package = types.ModuleType(PACKAGE)
     package.__path__ = [str(Path(workspace.__file__).parent)]
     fakes = {"pyncclx.device": device, PACKAGE: package}
-    numba_cuda = importlib.import_module("pyncclx.backends.compilers.numba_targets.cuda")
+    numba_cuda = importlib.import_module("pyncclx.backends.compilers.numba_cuda")
     kept = {name: sys.modules.get(name) for name in fakes}
     device_of_package, target = pyncclx.__dict__.get("device"), numba_cuda.target
     declare = numba_cuda.device_function

@@ -30,6 +30,7 @@ MOST_RANKS = {
     **dict.fromkeys(("objects/", "operators/", "team/test_mismatch"), 3),
     **dict.fromkeys(("nodes/test_token_shuffles", "bench/test_over_nodes", "launch/test_kernels"), 3),
     **dict.fromkeys(("memory/test_register", "nodes/test_late_steps", "team/test_disagreement"), 3),
+    **dict.fromkeys(("autograd/", "examples/test_decoding", "examples/test_training"), 4),
     **dict.fromkeys(("device/test_device_api_misuse", "memory/test_window_failures", "team/test_failures"), 4),
     **dict.fromkeys(("nodes/test_one_rank", "nodes/test_operators", "nodes/test_pinned", "nodes/test_short"), 4),
     **dict.fromkeys(("team/test_comparison", "tuning/"), 4),
@@ -37,7 +38,7 @@ MOST_RANKS = {
 
 # What does the same with every MPI library: kernels, what is compiled for them, and what they find out.
 ONE_LIBRARY = (
-    *("bench/", "device/", "examples/", "launch/test_kernels", "numba_kernels/", "operators/", "tuning/"),
+    *("autograd/", "bench/", "device/", "examples/", "launch/test_kernels", "numba_kernels/", "operators/", "tuning/"),
     *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
 )
 OPEN_MPI = "Open MPI"

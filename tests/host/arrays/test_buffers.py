@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx.arrays import vector_buffers
+from pyncclx.arrays import vectors
 from pyncclx.arrays.datatypes import TABLE
 from pyncclx.arrays.readers import in_c_order
 from pyncclx.errors import NotSupported
@@ -272,7 +272,7 @@ def test_dynamic_counts_may_be_any_device_array():
     counts, displs = np.array([3, 4]), np.array([0, 6])
 
     def dynamic(spec, writable=False):
-        return vector_buffers.resolve_dynamic(spec, NAME, 2, writable=writable, device=HOST)
+        return vectors.resolve_dynamic(spec, NAME, 2, writable=writable, device=HOST)
 
     buffer, got, places = dynamic([A, (counts, InterfaceArray(displs))])
     assert (buffer.count, got.address, places.address) == (12, counts.ctypes.data, displs.ctypes.data)

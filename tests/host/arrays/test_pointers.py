@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.arrays import places, pointers
-from pyncclx.arrays.spans import span_of
+from pyncclx.arrays.specs import span_of
 
 
 @pytest.fixture

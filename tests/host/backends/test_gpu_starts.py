@@ -9,6 +9,8 @@ from cuda.bindings import driver
 from pyncclx.team.launch_order import LaunchOrder
 from support import fake_driver
 
+NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
+
 
 @pytest.fixture
 def fake():
@@ -18,7 +20,7 @@ def fake():
 
 @pytest.fixture
 def device(fake, monkeypatch):
-    monkeypatch.setattr(fake.module("properties").GpuProperties, "__init__", lambda self: None)
+    monkeypatch.setattr(fake.module("driver").GpuProperties, "__init__", lambda self: None)
     return fake.module("streams").GpuStreams()
 
 
@@ -31,6 +33,21 @@ def prepared(fake, *, launched):
 
 def test_streams_of_the_library_come_before_the_programs(device):
     assert device.new_stream().priority < 0
+
+
+def test_streams_are_used_again(fake, device):
+    """The driver may wait for kernels before it creates one: streams are used again, once their work has ended."""
+    first = [device.new_stream() for _ in range(20)]  # more than the device has from the start
+    handles = {stream.ptr for stream in first}
+    there = len(fake.streams)
+    del first
+    again = [device.new_stream() for _ in range(20)]
+    assert {stream.ptr for stream in again} == handles
+    assert len(fake.streams) == there
+    del again
+    fake.driver["cuStreamQuery"].return_value = NOT_READY, None
+    assert device.new_stream().ptr not in handles
+    assert "cuStreamDestroy" not in str(fake.library.calls)
 
 
 def test_a_start_asks_once_and_makes_two_calls(fake, device):

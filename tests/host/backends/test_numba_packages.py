@@ -10,10 +10,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from pyncclx import NotSupported
-from pyncclx.backends.compilers.numba_targets import cuda as numba_cuda
-from pyncclx.backends.compilers.numba_targets import mlir as numba_mlir
-from pyncclx.backends.compilers.numba_targets import packages as numba_packages
-from pyncclx.backends.compilers.numba_targets.packages import NUMBA_CUDA, NUMBA_CUDA_MLIR
+from pyncclx.backends.compilers import numba_cuda, numba_mlir, numba_packages
+from pyncclx.backends.compilers.numba_packages import NUMBA_CUDA, NUMBA_CUDA_MLIR
 
 CACHED = (numba_packages.chosen, numba_cuda.target, numba_cuda.address_function)
 
@@ -105,8 +103,8 @@ import numba_cuda_mlir.tools
 numba_cuda_mlir.tools._cached_cc = (9, 0)
 from numba_cuda_mlir import cuda
 from pyncclx.backends.compilers import nvrtc
-from pyncclx.backends.compilers.numba_targets import cuda as numba_cuda
-from pyncclx.backends.compilers.numba_targets import functions as numba_functions
+from pyncclx.backends.compilers import numba_cuda
+from pyncclx.backends.compilers import numba_functions
 from pyncclx.numba_kernels import compiled
 import pyncclx.device as d
 

@@ -7,7 +7,7 @@ import pytest
 
 import launch
 from pyncclx.arrays import places
-from pyncclx.system import own_gpu
+from pyncclx.system import driver
 from support import fake_driver
 from support.fake_arrays import FakeTensor, fake_cupy
 
@@ -16,7 +16,7 @@ KINDS = {"cupy": fake_cupy, "torch": lambda array, gpu: FakeTensor(array, ordina
 
 @pytest.fixture
 def undecided(monkeypatch):
-    monkeypatch.setattr(own_gpu, "_chosen", [])
+    monkeypatch.setattr(driver, "_chosen", [])
     monkeypatch.setattr(places, "host_arrays", lambda: False)
 
 
@@ -25,7 +25,7 @@ def test_the_first_array_decides(undecided, kind):
     for gpu in (3, 1):
         array = KINDS[kind](np.ones(2), gpu)
         assert places.place(array, places.reader_of(array)) == "device"
-    assert own_gpu.chosen() == 3
+    assert driver.chosen_gpu() == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -33,24 +33,24 @@ def test_an_empty_array_decides_nothing(undecided, kind):
     for gpu, length in ((3, 0), (2, 1)):
         array = KINDS[kind](np.ones(length), gpu)
         assert places.place(array, places.reader_of(array)) == "device"
-    assert own_gpu.chosen() == 2
+    assert driver.chosen_gpu() == 2
 
 
 def test_what_a_program_has_chosen_stays(undecided):
-    own_gpu.choose(1)
+    driver.choose_gpu(1)
     array = fake_cupy(np.ones(2), 3)
     places.place(array, places.reader_of(array))
-    assert own_gpu.chosen() == 1
+    assert driver.chosen_gpu() == 1
 
 
 def test_host_arrays_decide_nothing(undecided):
     places.place(np.ones(2), places.reader_of(np.ones(2)))
-    assert own_gpu.is_open()
+    assert driver.chosen_gpu() is None
 
 
 def test_the_gpu_becomes_current_if_another_is(monkeypatch):
     with fake_driver.installed() as fake:
-        monkeypatch.setattr(fake.module("properties").GpuProperties, "__init__", lambda self: None)
+        monkeypatch.setattr(fake.module("driver").GpuProperties, "__init__", lambda self: None)
         device, used = fake.module("streams").GpuStreams(), []
         device.ordinal, device._gpu = 1, type("Gpu", (), {"use": lambda self: used.append(1)})()
         with fake.Stream() as _:

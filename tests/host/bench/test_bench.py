@@ -11,7 +11,7 @@ from pyncclx.tools.bench import beside, environment, plot, report, sweep
 from pyncclx.tools.bench.cases import CASES, Options
 from pyncclx.tools.bench.elements import FLOATS, INTEGERS, Elements
 from pyncclx.tools.bench.peers import nccl
-from pyncclx.tools.cli.main import parse
+from pyncclx.tools.cli import parse
 
 
 def cell(time: float, wrong: int | None = 0) -> dict[str, object]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pyncclx.tools.bench import shuffle
-from pyncclx.tools.cli.main import parse
+from pyncclx.tools.cli import parse
 
 
 def parsed(*arguments):

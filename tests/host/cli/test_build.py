@@ -11,7 +11,8 @@ from pyncclx.backends.compilers import gxx
 from pyncclx.launch import kernels
 from pyncclx.launch.sources import FILES
 from pyncclx.system import cache_folders
-from pyncclx.tools.cli import build, main
+from pyncclx.tools import cli
+from pyncclx.tools.cli import build
 
 ALLREDUCE = "collectives/allreduce.cu"
 EVERY = [PurePath(file).stem for file in FILES]
@@ -37,7 +38,7 @@ def test_a_gpu_has_a_unit_for_each_kernel_the_host_device_for_each_template():
 
 
 def run(*arguments):
-    options = main.parse(["build", *map(str, arguments)])
+    options = cli.parse(["build", *map(str, arguments)])
     try:
         options.run(options)
     finally:

@@ -113,9 +113,9 @@ def test_info_asks_for_nothing_that_is_so() -> None:
 def test_info_of_several_nodes(tmp_path: Path) -> None:
     program = tmp_path / "info.py"
     program.write_text(
-        "import os, sys\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import main\n"
+        "import os, sys\nfrom mpi4py import MPI\nfrom pyncclx.tools import cli\n"
         "os.environ['PYNCCLX_NODE'] = str(MPI.COMM_WORLD.rank % 2)\n"
-        "sys.argv[1:] = ['info', '--json']\nmain.main()\n"
+        "sys.argv[1:] = ['info', '--json']\ncli.main()\n"
     )
     done = launch.job(3, str(program), seconds=200)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -137,12 +137,12 @@ def test_doctor_names_the_rank_and_the_element(tmp_path: Path) -> None:
     """A trial whose result is wrong on rank 1."""
     program = tmp_path / "wrong.py"
     program.write_text(
-        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import doctor, main\n"
+        "import numpy as np\nfrom mpi4py import MPI\nfrom pyncclx.tools.cli import doctor, parse\n"
         "def wrong(job):\n"
         "    job.compare('Trial', job.array(np.array([5, 6 + job.comm.rank])), np.array([5, 6]))\n"
         "    return ''\n"
         "doctor.TRIALS['Allreduce'] = wrong\n"
-        "doctor.run(main.parse(['doctor']))\n"
+        "doctor.run(parse(['doctor']))\n"
     )
     done = launch.job(2, str(program), PYNCCLX_HEAP="512K")
     assert done.returncode == 1

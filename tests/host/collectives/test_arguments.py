@@ -3,7 +3,7 @@
 import pytest
 
 from pyncclx.collectives.alltoallv_segments import SegmentsArgs
-from pyncclx.collectives.blocks import BlocksArgs
+from pyncclx.collectives.arguments import BlocksArgs
 from pyncclx.collectives.scan import ScanArgs
 from pyncclx.device.team import DeviceTeamStruct
 from pyncclx.memory.cstruct import offsets_of, sizeof

@@ -8,6 +8,7 @@ import pytest
 
 import pyncclx
 from pyncclx.collectives import FUNCTIONS, arguments
+from pyncclx.collectives.alltoallv_dynamic import DynamicOptions
 from pyncclx.collectives.lowering import lowered_by, over_nodes
 from pyncclx.collectives.over_nodes import OVER_NODES
 from pyncclx.communicator.communicator import Cartcomm
@@ -16,8 +17,12 @@ FOLDER = Path(arguments.__file__).parent
 
 
 def _parameters(function):
-    """Names and defaults, without the communicator."""
-    return [(each.name, each.default) for each in inspect.signature(function).parameters.values()][1:]
+    """Names and defaults, without the communicator; keywords of any name are Alltoallv's options."""
+    found = []
+    for each in list(inspect.signature(function).parameters.values())[1:]:
+        is_open = each.kind is each.VAR_KEYWORD
+        found += dict.fromkeys(DynamicOptions._fields).items() if is_open else [(each.name, each.default)]
+    return found
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

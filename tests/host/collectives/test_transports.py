@@ -4,12 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from pyncclx.collectives import allgather, bcast, gather
+from pyncclx.collectives import allgather, bcast, rooted
 from pyncclx.collectives.transports import LINES_NBYTES, STRAIGHT_NBYTES
 from pyncclx.memory import layout
 from pyncclx.memory.layout import PACK_NBYTES
 
-SHORT = {"allgather": (allgather.choose, True), "gather": (gather.choose, False), "bcast_direct": (bcast.choose, False)}
+SHORT = {
+    "allgather": (allgather.CHOOSE["Allgather"], True),
+    "gather": (rooted.CHOOSE["Gather"], False),
+    "bcast_direct": (bcast.choose, False),
+}
 LENGTHS = sorted({max(0, (odd << shift) + off) for odd in (1, 3, 5) for shift in range(26) for off in (-1, 0, 1, 15)})
 
 

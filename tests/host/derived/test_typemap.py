@@ -46,7 +46,7 @@ def test_packs_what_mpi_packs(name, count):
 )
 def test_normal_forms(name, nests, dims):
     """As few nests and loops as can be."""
-    datatype = DATATYPES[name]()
+    datatype = DATATYPES[name]().Commit()
     found = typemap_of(datatype).nests
     assert (len(found), max(len(nest.dims) for nest in found)) == (nests, dims)
     assert (found[0].runs is not None) == (name == "triangle")
@@ -55,7 +55,7 @@ def test_normal_forms(name, nests, dims):
 
 def test_a_reused_handle_has_another_typemap():
     for length in (2, 3, 4) * 5:
-        datatype = MPI.DOUBLE.Create_vector(3, 1, length)
+        datatype = MPI.DOUBLE.Create_vector(3, 1, length).Commit()
         assert typemap_of(datatype).upper == 16 * length + 8
         assert typemap_of(datatype) is typemap_of(datatype)
         datatype.Free()

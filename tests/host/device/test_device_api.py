@@ -13,10 +13,10 @@ import pytest
 import pyncclx
 from pyncclx.device import functions
 from pyncclx.device import team as device_team
+from pyncclx.failures import kernel_errors
 from pyncclx.memory import layout
 from pyncclx.memory.parameters import NO_CALL, TeamStruct
 from pyncclx.system.paths import CUDA_DIR
-from pyncclx.team import device_errors
 
 _path = Path(__file__).resolve().parents[3] / "examples" / "kernels" / "ping_pong.py"
 _spec = importlib.util.spec_from_file_location("ping_pong", _path)
@@ -90,11 +90,11 @@ def test_kernels_read_what_python_packs(tmp_path) -> None:
     packed = packed.ljust(device_team.NBYTES, bytes(1))
     output = subprocess.run([str(program)], input=packed, capture_output=True, check=True, timeout=100).stdout.decode()
     numbers = [list(map(int, line.split())) for line in output.splitlines()]
-    line, functions = device_team.LINE, device_errors.FUNCTIONS
+    line, functions = device_team.LINE, kernel_errors.FUNCTIONS
     table = struct.calcsize(f"=Q{2 * layout.MAX_RANKS}Q")
     assert numbers[0] == [device_team.NBYTES, device_team.WINDOWS_OFFSET, line, line, line, table]
     assert [functions[number] for number in numbers[1]] == ["peer_pointer", "wait_until", "barrier", functions[-1]]
-    assert numbers[2] == [min(device_errors.MISUSES), max(device_errors.MISUSES) - 1, max(device_errors.MISUSES)]
+    assert numbers[2] == [min(kernel_errors.MISUSES), max(kernel_errors.MISUSES) - 1, max(kernel_errors.MISUSES)]
     assert numbers[3] == [3, 7, 11, 12, 13, 100, 100 + layout.MAX_RANKS - 1]
 
 

@@ -65,7 +65,7 @@ def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-@pytest.mark.parametrize("program", ["speed.py", "clients.py", "diagrams.py"])
+@pytest.mark.parametrize("program", ["speed.py", "measured.py", "clients.py", "diagrams.py"])
 def test_pictures_are_what_their_programs_draw(program):
     """The pictures, and the tables of benchmarks, are what is made of the committed measurements."""
     command = [sys.executable, str(ROOT / "docs" / program), "--check"]

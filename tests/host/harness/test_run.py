@@ -77,7 +77,7 @@ def test_a_hang_ends_the_run_and_shows_the_failure_behind_it(tmp_path: Path) -> 
     assert "rank 0 of 2: " in output
     assert "world.Barrier()" in output
     last_words = (tmp_path / "last_words").read_text()
-    assert "rank 0 of 2: " in last_words
+    assert re.search(r"^rank 0 of 2: .*, in test_sample.py:\d+ test_[a-z_]+", last_words, re.MULTILINE)
     assert "world.Barrier()" in last_words
 
 

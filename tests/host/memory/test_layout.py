@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from pyncclx.collectives import transports
+from pyncclx.failures import kernel_errors
+from pyncclx.failures.kernel_errors import ABORTED, MISMATCH, TIMED_OUT, ErrorWords
 from pyncclx.launch.call import MOST_EARLY_THREADS
-from pyncclx.memory import called, error_words, layout, parameters
+from pyncclx.memory import called, layout, parameters
 from pyncclx.memory.cstruct import offsets_of
-from pyncclx.memory.error_words import ABORTED, MISMATCH, TIMED_OUT, ErrorWords
 from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
 from pyncclx.system import paths
-from pyncclx.team import kernel_errors
 
 PROGRAM = r"""
 #include <stddef.h>
@@ -168,7 +168,7 @@ def test_kernels_read_what_python_packs(tmp_path):
     )
     assert printed["constants"] == [[str(value) for value in constants]]
     assert printed["Watch"] == [[str(index) for index in range(len(ErrorWords._fields))]]
-    assert printed["sizes"] == [[str(called.NBYTES), str(error_words.NBYTES)]]
+    assert printed["sizes"] == [[str(called.NBYTES), str(kernel_errors.WORDS_NBYTES)]]
     failures, overflows = (TIMED_OUT, ABORTED, MISMATCH), (kernel_errors.BAD_COUNTS, kernel_errors.TRUNCATED)
     records = [*failures, "overflows", *overflows]
     assert printed["failures"] == [[str(value) for value in records]]

@@ -2,14 +2,14 @@
 
 import threading
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from pyncclx.failures.detector import Detector
 from pyncclx.memory import mapped, retired
-from pyncclx.recovery.detector import Detector
 from pyncclx.team.ending import Ending
 
 
@@ -156,6 +156,6 @@ def test_kernels_that_the_program_launches_itself(has_graphs, teams):
     device_teams = [SimpleNamespace(for_program=each) for each in teams]
     team = SimpleNamespace(order=SimpleNamespace(has_graphs=has_graphs), device_teams=device_teams)
     watched = SimpleNamespace(is_busy=lambda: False, may_launch=lambda: Ending.may_launch(team))
-    detector = SimpleNamespace(_lock=nullcontext(), _watched=[watched])
+    detector = SimpleNamespace(_watched=[watched])
     assert Detector.is_busy(detector) == (has_graphs or True in teams)
     assert not Detector.is_busy(detector, watched)

@@ -1,4 +1,4 @@
-"""The structs of messages/arguments.py lie in memory as those of cuda/messages/point_to_point.cu."""
+"""The structs of messages/arguments.py lie in memory as those of cuda/messages."""
 
 import inspect
 import shutil
@@ -8,7 +8,6 @@ import subprocess
 import pytest
 
 from pyncclx.messages import arguments
-from pyncclx.messages.partitioned import arguments as partition_arguments
 from pyncclx.system import paths
 
 CPP_NAMES = {"data": "from", "buffer": "to"}
@@ -47,22 +46,22 @@ def test_structs_are_those_of_the_kernels(tmp_path):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a program")
 def test_structs_of_partitioned_messages(tmp_path):
-    some = partition_arguments.partitions(
-        **dict.fromkeys(inspect.signature(partition_arguments.partitions).parameters, 1)
+    some = arguments.partitions(
+        **dict.fromkeys(inspect.signature(arguments.partitions).parameters, 1)
     )
-    sent = partition_arguments.send_arguments(some, [3, 1], 2)
+    sent = arguments.send_arguments(some, [3, 1], 2)
     lines = [
         "#include <stddef.h>",
         '#include "messages/partitioned.cu"',
-        *assertions(partition_arguments.partitions, partition_arguments.PARTITIONS, "Partitions", "sizeof(Team)"),
+        *assertions(arguments.partitions, arguments.PARTITIONS, "Partitions", "sizeof(Team)"),
         f"static_assert(sizeof(SendPartitionsArgs) == sizeof(Team) + {len(sent)});",
         f"static_assert(offsetof(SendPartitionsArgs, count) == sizeof(Team) + {len(some)});",
         "static_assert(offsetof(SendPartitionsArgs, numbers) == offsetof(SendPartitionsArgs, count) + 16);",
         "static_assert(sizeof(PartitionsArgs) == sizeof(Partitions));",
-        f"static_assert(sizeof(BeginRoundsArgs) == {len(partition_arguments.begin_arguments([1]))});",
+        f"static_assert(sizeof(BeginRoundsArgs) == {len(arguments.begin_arguments([1]))});",
         "static_assert(offsetof(BeginRoundsArgs, epochs) == 8);",
-        f"static_assert(kMostListed == {partition_arguments.MOST_LISTED});",
-        f"static_assert(kMostRounds == {partition_arguments.MOST_ROUNDS});",
+        f"static_assert(kMostListed == {arguments.MOST_LISTED});",
+        f"static_assert(kMostRounds == {arguments.MOST_ROUNDS});",
         "static_assert(sizeof(SendPartitionsArgs) <= 4096 && sizeof(BeginRoundsArgs) <= 4096);",
     ]
     check(lines, tmp_path)
@@ -72,7 +71,7 @@ def test_partitions_of_a_launch():
     """A range has no list."""
     for numbers, listed in ([4, 5, 6], []), ([5], []), ([5, 4], [5, 4]), ([0, 2], [0, 2]):
         count, chunks, first, length, *rest = struct.unpack(
-            "=4I512I", partition_arguments.send_arguments(b"", numbers, 3)
+            "=4I512I", arguments.send_arguments(b"", numbers, 3)
         )
         assert (count, chunks, first, length) == (len(numbers), 3, numbers[0], len(listed))
         assert rest[:length] == listed

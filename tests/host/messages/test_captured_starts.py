@@ -25,7 +25,7 @@ def test_arrays_of_several_producers_on_one_stream_take_one_launch(monkeypatch):
     device = SimpleNamespace(current_stream=lambda: "stream", is_capturing=lambda _: True)
     order = SimpleNamespace(aside=lambda _: "aside", following=nullcontext, mark=lambda _: "event")
     caller = SimpleNamespace(stream=None, blocking=None)
-    endpoint = SimpleNamespace(serial=1, loss=None, device=device, caller=caller, order=order)
+    endpoint = SimpleNamespace(serial=1, comm_failure=None, device=device, caller=caller, order=order)
     buffer = SimpleNamespace(stream=None)
     works = [
         Work(peer=0, receives=True, endpoint=endpoint, buffer=buffer, of_current=True, producer=producer)

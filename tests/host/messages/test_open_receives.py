@@ -94,7 +94,7 @@ def endpoint(device):
         receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
-    nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set(), "loss": None}
+    nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set(), "comm_failure": None}
     lives = {"timeout_s": 60.0, "failure_of": lambda rank, operation: None}
     return SimpleNamespace(device=device, postbox=postbox, launch=launch, **lives, **nothing)
 
@@ -190,7 +190,7 @@ def test_a_launch_that_waits_is_held_back(monkeypatch, endpoint, device, is_awai
         device.word = 5
     elif until == "failure":
         failure = RuntimeError("the sender has failed")
-        endpoint.loss, endpoint.failure_of = "a loss", lambda rank, operation: failure
+        endpoint.comm_failure, endpoint.failure_of = "a loss", lambda rank, operation: failure
     else:
         endpoint.timeout_s = 0.0
     receives.launch_arrived()

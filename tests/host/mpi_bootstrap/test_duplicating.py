@@ -3,7 +3,8 @@
 from mpi4py import MPI
 
 import pyncclx
-from mpi_bootstrap import agree, duplicating
+from mpi_bootstrap import agree
+from mpi_bootstrap.plain import _under_way
 
 
 def test_completed_duplicates_are_forgotten():
@@ -13,9 +14,9 @@ def test_completed_duplicates_are_forgotten():
             request.Wait()
             duplicate.Free()
         duplicate, request = comm.Idup()
-        assert [each.request for each in duplicating._under_way] == [request]
+        assert [each.request for each in _under_way] == [request]
         assert agree(comm, lambda: "met") == "met"
-        assert not duplicating._under_way
+        assert not _under_way
         assert request
         request.Wait()
         duplicate.Free()

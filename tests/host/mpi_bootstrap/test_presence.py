@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_a_process_that_cannot_be_looked_for(child, monkeypatch):
     def fail(*_):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(pages.Path, "read_bytes", fail)
+    monkeypatch.setattr(Path, "read_text", fail)
     assert not seen.is_gone()
     assert seen.why_still() == UNKNOWN
 

@@ -8,6 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.errors import StepTimeout
+from pyncclx.failures.ranks_elsewhere import RanksElsewhere
+from pyncclx.memory.retired import RETIRED
 from pyncclx.nodes import nccl_engine, nccl_library
 from pyncclx.nodes.engine import EngineError, Transfer
 
@@ -110,6 +112,23 @@ def test_close_does_not_wait_for_a_graph(bindings, engine):
     assert time.monotonic() - begun < 30
     assert ("comm_destroy", "communicator") in bindings.calls
     bindings.may_free.set()
+
+
+def test_an_engine_ends_only_when_no_kernel_may_wait_for_a_peer(bindings, engine):
+    """NCCL frees memory: the driver would wait for a kernel whose peer begins only after the next meeting of ranks."""
+    is_busy = True
+    elsewhere = RanksElsewhere(MPI.COMM_SELF, lambda loss: None, lambda: is_busy)
+    try:
+        engine.close()
+        RETIRED.get().free()
+        assert bindings.calls[1:] == []
+        is_busy = False
+        RETIRED.get().free()
+        assert bindings.calls[1:] == [("comm_destroy", "communicator")]
+        RETIRED.get().free()
+        assert len(bindings.calls) == 2
+    finally:
+        elsewhere.close()
 
 
 @pytest.fixture

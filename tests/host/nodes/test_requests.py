@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyncclx.nodes import requests
-from pyncclx.nodes.step_thread import StepThread
+from pyncclx.team.step_thread import StepThread
 
 
 class Device:

@@ -12,7 +12,7 @@ import pytest
 from pyncclx.errors import StepTimeout
 from pyncclx.nodes import watchdog as watchdog_module
 from pyncclx.nodes.program import Program, Step
-from pyncclx.nodes.watchdog import PAUSE_S, Awaited, Watchdog
+from pyncclx.nodes.watchdog import PAUSE_S, Awaited, Watch, Watchdog
 from pyncclx.system import threads
 from support.interruption import Interruption
 
@@ -40,7 +40,10 @@ def exchange(engine, name, peer):
 
 
 def awaited_of(program, *, deadline, end, look=lambda: None, absent=tuple, ends=None):
-    return Awaited(program, deadline, RANK, look, absent, [] if ends is None else ends, end)
+    device = SimpleNamespace(attached=contextlib.nullcontext)
+    watch = Watch(device, RANK, look)
+    watch.absent, watch.ends = lambda number, peers: absent(peers), [] if ends is None else ends
+    return Awaited(watch, program, 7, deadline, end)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +123,8 @@ def test_one_look_for_all_programs_of_an_engine():
     for end in ends:
         over = SimpleNamespace(is_over=end.is_set)
         awaited = awaited_of(program, deadline=float("inf"), end=over, look=look)
-        watchdog._awaited.append((SimpleNamespace(attached=contextlib.nullcontext), awaited))
+        watchdog._awaited.append(awaited)
+        awaited.watch = watchdog._awaited[0].watch  # that of their communicator
     for ended, left, expected in ((0, 3, 1), (1, 2, 3), (3, 0, 4)):
         for end in ends[:ended]:
             end.set()

@@ -16,7 +16,7 @@ from pyncclx.backends.compilers import nvrtc  # noqa: E402
 from pyncclx.memory.cstruct import offsets_of  # noqa: E402
 from pyncclx.memory.layout import Layout  # noqa: E402
 from pyncclx.memory.parameters import AlltoallvArgs  # noqa: E402
-from pyncclx.numba_kernels import choices, compiled, rows, workspace  # noqa: E402
+from pyncclx.numba_kernels import calls, compiled, rows, workspace  # noqa: E402
 from support.sample import some  # noqa: E402
 
 PACKET, SIGNAL = "STG.E.128.STRONG.SYS", "MEMBAR.ALL.SYS STG.E.64.STRONG.SYS LDG.E.64.STRONG.SYS CCTL.IVALL"
@@ -74,9 +74,9 @@ def test_machine_code(cubins: dict[tuple[str, ...], bytes], kernel: tuple[str, .
 def test_blocks_of_ranks_that_share_a_gpu(sharing: int) -> None:
     """All of them together are no more than one rank's alone, and packets go only where they fit the slots of these."""
     layout = Layout(1 << 20, 16, 4, 64, 1024, sharing=sharing)
-    assert choices.choose_alltoallv(layout, "numba").grid == workspace.BLOCKS // sharing
+    assert calls.choose_alltoallv(layout, "numba").grid == workspace.BLOCKS // sharing
     for nbytes in (1, 1 << 10, 1 << 15, 1 << 17, 1 << 18, 1 << 30):
-        chosen = choices.choose_move(layout, "allgather", nbytes), choices.choose_allreduce(layout, nbytes)
+        chosen = calls.choose_move(layout, "allgather", nbytes), calls.choose_allreduce(layout, nbytes)
         assert all(1 <= choice.grid <= workspace.BLOCKS // sharing for choice in chosen)
         for choice in chosen:
             if "two_shot" not in choice.kernel and choice.why.endswith("packets"):

@@ -22,8 +22,8 @@ from pyncclx.operators import bound_op
 from support.sample import ALL, some
 
 nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
-numba_cuda = pytest.importorskip("pyncclx.backends.compilers.numba_targets.cuda")
-numba_functions = pytest.importorskip("pyncclx.backends.compilers.numba_targets.functions")
+numba_cuda = pytest.importorskip("pyncclx.backends.compilers.numba_cuda")
+numba_functions = pytest.importorskip("pyncclx.backends.compilers.numba_functions")
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 pytest.importorskip("llvmlite")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mpi_bootstrap.processes import process
 from pyncclx.recording import folders, layout, ring
 from pyncclx.recording.layout import FACTS, Facts, Live
 
@@ -223,7 +224,7 @@ def test_leftovers_go(tmp_path, monkeypatch):
     gone = [tmp_path / f"gone{number}" for number in range(folders.MOST_KEPT + 3)]
     for age, folder in enumerate([own, running, *gone]):
         folder.mkdir()
-        header = layout.Header(pid=os.getpid(), started=folders.started(os.getpid()))
+        header = layout.Header(pid=os.getpid(), started=process("self").started)
         if folder in gone:
             header = header._replace(started=1)  # another process that had this number
         (folder / "0-1.ring").write_bytes(layout.HEADER.pack(*header))

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pyncclx.tools.cli import main
+from pyncclx.tools import cli
 from pyncclx.tools.simulation import network
 from pyncclx.tools.simulation.creation import create
 from pyncclx.tools.simulation.network import Network, pause
@@ -16,7 +16,7 @@ COSTS = Network(latency_s=1e-6, message_s=0.5e-6, connection_s=0, bandwidth=1e9,
 def command(monkeypatch, *arguments):
     monkeypatch.setenv("PYNCCLX_DEVICE", "host")
     monkeypatch.setattr("sys.argv", ["pyncclx", "simulate", *arguments])
-    main.main()
+    cli.main()
 
 
 def total(made, name):
@@ -71,7 +71,7 @@ def test_the_command_writes_all_figures(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "sys.argv", ["pyncclx", "simulate", "--ranks", "64", "8192", "--json", str(tmp_path / "s.json")]
     )
-    main.main()
+    cli.main()
     printed = capsys.readouterr().out
     assert "14.50 s" in printed  # published, beside the row of 8192 ranks
     small, large = json.loads((tmp_path / "s.json").read_text())["simulated"]

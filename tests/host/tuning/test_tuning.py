@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyncclx import tuning
-from pyncclx.collectives import MODULES
+from pyncclx.collectives import CHOOSE
 from pyncclx.memory.layout import plan
 from pyncclx.tokens.layout import grid_of
 from pyncclx.tools.bench import tune
@@ -57,7 +57,7 @@ def test_all_that_an_algorithm_can_move():
 @pytest.mark.parametrize("operation", tuning.ALGORITHMS)
 def test_algorithms_are_those_of_the_operations(operation):
     with pytest.raises(ValueError, match="it can be") as raised:
-        MODULES[operation.capitalize()].choose(plan(1 << 20, 4, 4), 8, "none")
+        CHOOSE[operation.capitalize()](plan(1 << 20, 4, 4), 8, "none")
     names = str(raised.value).split("it can be ")[1].split(", or None")[0]
     assert names == " or ".join(map(repr, tuning.ALGORITHMS[operation]))
 
@@ -69,7 +69,7 @@ def test_limits_are_obeyed(operation):
     layout = plan(1 << 20, 4, 4)
     limits = tuple(zip(kernels, (100, 200), strict=False))
     tuned = dataclasses.replace(layout, limits=limits)
-    chosen = [MODULES[operation.capitalize()].choose(tuned, nbytes).kernel for nbytes in (100, 101, 200, 201)]
+    chosen = [CHOOSE[operation.capitalize()](tuned, nbytes).kernel for nbytes in (100, 101, 200, 201)]
     assert chosen == [kernels[0], kernels[1], kernels[1], kernels[min(2, len(kernels) - 1)]]
 
 
@@ -123,27 +123,27 @@ def test_provenance_of_all_tables(cache):
 def test_threads_are_what_the_own_buffers_can_fill_and_channels_are_all(operation):
     """Each rank chooses by its own buffers: they may have other threads, but not another grid."""
     layout = plan(48 << 20, 4, 32)
-    choices = [MODULES[operation].choose(layout, nbytes) for nbytes in (1, 32 << 10, 64 << 10)]
+    choices = [CHOOSE[operation](layout, nbytes) for nbytes in (1, 32 << 10, 64 << 10)]
     assert [choice.threads for choice in choices] == [5 * 32, 8 * 32, None]
     assert {choice.grid for choice in choices} == {32}
 
 
-def threads_of(module, *sized, windows=False):
+def threads_of(choose, *sized, windows=False):
     """Of an operation on 2 ranks with 64 channels."""
     layout = dataclasses.replace(plan(96 << 20, 2, 64), windows=windows)
-    return module.choose(layout, *sized).threads
+    return choose(layout, *sized).threads
 
 
 def test_kernels_of_all_channels_have_few_threads_while_early_launches_are_worth_more():
     """Two blocks of 256 threads share a multiprocessor: then the kernel takes no more of them than one of 32 blocks."""
-    moves, folds = MODULES["Alltoall"], MODULES["Allreduce"]
+    moves, folds = CHOOSE["Alltoall"], CHOOSE["Allreduce"]
     assert threads_of(moves, 64 << 10) is None  # on 32 channels, which are launched early anyway
     assert [threads_of(moves, nbytes) for nbytes in (128 << 10, 1 << 20, 3 << 20)] == [256, 256, None]
     assert [threads_of(moves, 4 << 20, windows=windows) for windows in (False, True)] == [None, 256]
     assert [threads_of(folds, nbytes) for nbytes in (1200 << 10, 2 << 20)] == [None, None]
     assert [threads_of(folds, nbytes, "two_shot_lines") for nbytes in (256 << 10, 512 << 10)] == [256, None]
     announced = [
-        [threads_of(MODULES["Alltoallv"], nbytes << 20, windows=windows) for nbytes in (1, 2, 4)]
+        [threads_of(CHOOSE["Alltoallv"], nbytes << 20, windows=windows) for nbytes in (1, 2, 4)]
         for windows in (False, True)
     ]
     assert announced == [[256, None, None], [256, None, 256]]
@@ -165,7 +165,7 @@ def test_a_long_reduce_is_a_chain_of_lines(windows):
     def chosen(size, *, chained=True, device="NVIDIA H200", lines=True):
         limits, layout = tuning.limits(device, size), plan(96 << 20, size, 64, lines)
         layout = dataclasses.replace(layout, limits=limits, windows=windows)
-        return [MODULES["Reduce"].choose(layout, each, None, chained).kernel.removeprefix("reduce_") for each in nbytes]
+        return [CHOOSE["Reduce"](layout, each, None, chained).kernel.removeprefix("reduce_") for each in nbytes]
 
     by_lines = ["two_shot_lines", "chain_lines", "chain_lines", "chain"]
     assert chosen(4) == chosen(4, device="No GPU") == chosen(3, device="No GPU") == by_lines

@@ -19,11 +19,15 @@ from ..memory import pattern
 from ..program import Act, Program
 from .collectives import Collective
 from .messages import Message
+from .persistent import PersistentCollectives
 
 if TYPE_CHECKING:
     from ..execute import Run
 
 TAGS_OF_A_THREAD = 1000
+# Communicators that threads use at once for the first time may find no room for kernels; then MPI reduces copies, and
+# may drop NaN.
+_CALL_IN_THREAD: dict[str, Any] = {"later": 0, "nan": False}
 CHILD_S = 6.0  # that a child may take to end
 
 
@@ -77,7 +81,9 @@ def _in_thread(act: Act) -> Act:
     if isinstance(act, Message) and act.send in ("Rsend", "Irsend"):
         changes["send"] = "Isend"
     if isinstance(act, Collective):
-        changes["later"] = 0
+        changes |= _CALL_IN_THREAD
+    if isinstance(act, PersistentCollectives):
+        changes["calls"] = tuple(dataclasses.replace(call, **_CALL_IN_THREAD) for call in act.calls)
     return dataclasses.replace(act, **changes).legal()
 
 

@@ -9,7 +9,7 @@ from pyncclx.tools.bench import host_time, operations, peers, sweep, timing
 from pyncclx.tools.bench.cases import CASES, Options
 from pyncclx.tools.bench.memory import Ordinary, Windows
 from pyncclx.tools.bench.peers import nccl
-from pyncclx.tools.cli.main import parse
+from pyncclx.tools.cli import parse
 from support import fake_nccl, sample
 from support.arrays import gpu_only, host_only
 

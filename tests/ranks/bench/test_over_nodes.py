@@ -10,7 +10,7 @@ from pyncclx.tools.bench import operations, peers, sweep
 from pyncclx.tools.bench.cases import CASES, Options
 from pyncclx.tools.bench.memory import Ordinary, Windows
 from pyncclx.tools.bench.peers import nccl
-from pyncclx.tools.cli.main import parse
+from pyncclx.tools.cli import parse
 from support import fake_nccl
 from support.arrays import host_only
 

@@ -132,6 +132,19 @@ def test_overflow(comm, overflow, with_status):
         compare(recv, np.stack([rows_of(source, 2 * size)[2 * comm.rank :][:1] for source in range(size)]), "rows")
 
 
+@pytest.mark.parametrize(("option", "length"), [("status", None), ("total", 1)])
+def test_an_array_is_the_only_option(comm, option, length):
+    """It is no truth value, also where there is one of several elements."""
+    size = comm.size
+    recv, counts, given = Output((size, WIDTH), "i8"), Output(size, "i8"), Output(length or size, "i8")
+    rows = put(rows_of(comm.rank, size))
+    comm.Alltoallv([rows, put(np.ones(size, "i8"))], [recv.array, counts.array], **{option: given.array})
+    with comparing() as compare:
+        compare(recv, np.stack([rows_of(source, size)[comm.rank] for source in range(size)]), "rows")
+        compare(counts, np.ones(size, int), "counts")
+        compare(given, np.zeros(size, int) if option == "status" else np.array([size]), option)
+
+
 @pytest.mark.parametrize("place", [-1, -(2**62), 1, 2, 2**62])
 def test_places_outside_of_the_buffer(comm, place):
     """Nothing is written there."""

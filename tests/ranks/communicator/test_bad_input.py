@@ -378,9 +378,22 @@ def test_specs_without_an_extent(comm):
     MPI.Free_mem(memory)
 
 
-@pytest.mark.parametrize("types", [[None], [1.5], [["d"]], "d", b"d", 5], ids=str)
+def raised_by(call, *arguments):
+    """The class of a call's exception."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        call(*arguments)
+    return type(raised.value)
+
+
+ONE_FOR_ALL = pytest.param(MPI.DOUBLE, id="DOUBLE")
+
+
+@pytest.mark.parametrize("types", [[None], [1.5], [["d"]], ["d"], ["dd"], "d", "dd", "", b"d", 5, ONE_FOR_ALL], ids=str)
 def test_datatypes_of_blocks(types):
-    """What mpi4py raises."""
-    for own in (MPI.COMM_SELF, pyncclx.Communicator(MPI.COMM_SELF)):
-        with pytest.raises(TypeError):
-            own.Alltoallw([xp.zeros(1), types], [xp.zeros(1), [MPI.DOUBLE]])
+    """What mpi4py raises. Characters, which mpi4py takes in other calls, are no datatypes here."""
+    kinds = [
+        raised_by(own.Alltoallw, [xp.zeros(1), types], [xp.zeros(1), [MPI.DOUBLE]])
+        for own in (MPI.COMM_SELF, pyncclx.Communicator(MPI.COMM_SELF))
+    ]
+    assert kinds[0] is kinds[1]
+    assert kinds[0] in (TypeError, ValueError)

@@ -10,10 +10,10 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import backends
+from pyncclx.failures.detector import DETECTOR
 from pyncclx.memory.heap import Heap
 from pyncclx.messages.progress.polling import PROGRESS
 from pyncclx.operators import ops
-from pyncclx.recovery.detector import DETECTOR
 from pyncclx.system import settings
 from pyncclx.team import handlers, members
 from support.arrays import Output, get, put, xp

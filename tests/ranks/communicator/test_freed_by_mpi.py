@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import backends
-from pyncclx.recovery.detector import DETECTOR
+from pyncclx.failures.detector import DETECTOR
 from pyncclx.team.state import state_of
 from support.arrays import HOST, get, put, xp
 from support.everywhere import assert_everywhere

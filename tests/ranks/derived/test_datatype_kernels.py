@@ -25,7 +25,7 @@ def test_kernels(offset):
     stream = device.current_stream()
     with comparing() as compare:
         for name, make in DATATYPES.items():
-            datatype = make()
+            datatype = make().Commit()
             repeated = datatype.Create_contiguous(3).Commit()
             lower, length = repeated.Get_true_extent()
             values = np.random.default_rng(1).integers(0, 256, max(length, 1), np.uint8)
@@ -52,7 +52,7 @@ def pointer(array):
 def test_tables_stay_in_a_capture(monkeypatch):
     """When there are many they are forgotten after a wait for the device, which no capture allows."""
     device = backends.select()
-    irregular = INT64.Create_indexed([1 + i % 3 for i in range(20)], [4 * i for i in range(20)])
+    irregular = INT64.Create_indexed([1 + i % 3 for i in range(20)], [4 * i for i in range(20)]).Commit()
     launches = Packing(device).launches
     arguments = PACK, (Part(typemap_of(irregular), 1, 0, 0),), 1 << 20, 1 << 21, device.current_stream()
     before = list(launches(*arguments))

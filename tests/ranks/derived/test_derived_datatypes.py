@@ -137,6 +137,28 @@ def test_bad_input(comm):
     column.Free()
 
 
+def test_not_committed(comm):
+    size, me = comm.size, comm.rank
+    values = np.arange(12).reshape(4, 3) + 100 * me
+    x, y = put(values), Output((4, 3), "i8")
+    column = INT64.Create_vector(4, 1, 3)
+    calls = (
+        lambda: comm.Bcast([x, 1, column]),
+        lambda: comm.Isend([x, 1, column], me),
+        lambda: comm.Sendrecv([x, 4, INT64], me, 0, [y.array, 1, column], me, 0),
+        lambda: comm.Recv_init([y.array, 1, column], me),
+        lambda: comm.Alltoallw([x, [column] * size], [y.array, ([1] + [0] * (size - 1), [0] * size), [column] * size]),
+    )
+    for each in calls:
+        with raises_everywhere(comm, MPI.Exception, match="not committed") as raised:
+            each()
+        assert raised.value.Get_error_class() == MPI.ERR_TYPE
+    column.Commit()
+    comm.Sendrecv([x, 1, column], (me + 1) % size, 0, [y.array, 1, column], (me - 1) % size, 0)
+    assert (y.read()[:, 0] == np.arange(0, 12, 3) + 100 * ((me - 1) % size)).all()
+    column.Free()
+
+
 def test_how_it_runs(comm):
     assert comm.explain("Alltoallw", 1 << 20).startswith("native")
     assert comm.explain("Ialltoallw", 8).startswith("native")

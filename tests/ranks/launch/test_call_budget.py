@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import pyncclx
 from support import gpu_streams
-from support.arrays import xp
+from support.arrays import host_only, xp
 
 COUNT, REPEATS = 256, 30  # where processors are busy, few of them wait for nothing
 # The most functions that each call may enter.
@@ -43,6 +43,7 @@ BLOCKING = {
     "halo of 4": 100,
     "Startall, Waitall of 4": 65,
 }
+pytestmark = host_only
 DRIVER = "cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent", "is_capturing", "synchronize"
 # How often a call that blocks makes each of these.
 DRIVER_CALLS = {

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import CollectiveMismatch
-from pyncclx.launch import launched, run
+from pyncclx.launch import later, launched, run
 from pyncclx.operators import ops
 from pyncclx.team.state import state_of
 from support.arrays import HOST, get, put, xp
@@ -70,6 +70,7 @@ def test_a_nonblocking_call_that_came_before_is_a_look_up(comm, monkeypatch):
         with monkeypatch.context() as patch:
             if turn >= 4:  # the first call with a datatype reads what it is
                 patch.setattr(launched, "enqueue", refuse)
+                patch.setattr(later, "enqueue", refuse)
             requests = [
                 comm.Iallgather(send, recvbuf=recv),
                 comm.Iallreduce(send, reduced, op=MPI.MAX),
@@ -82,8 +83,9 @@ def test_a_nonblocking_call_that_came_before_is_a_look_up(comm, monkeypatch):
         assert get(every_other).tolist() == np.stack([values[root], values[comm.rank]], axis=1).tolist()
     column.Free()
     monkeypatch.setattr(launched, "enqueue", refuse)
+    monkeypatch.setattr(later, "enqueue", refuse)
     with pytest.raises(AssertionError):
-        comm.Iallreduce(send, reduced, op=MPI.MIN)
+        comm.Iallreduce(send, reduced, op=MPI.MIN).Wait()
 
 
 def test_a_nonblocking_call_that_came_before_runs_beside_the_stream(comm, monkeypatch):

@@ -11,6 +11,7 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.errors import NotSupported
 from pyncclx.messages import calls
+from pyncclx.staging import requests as staging
 from support.arrays import host_only, put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
@@ -79,6 +80,40 @@ def test_every_way_to_complete(comm, name, count):
     np.testing.assert_array_equal(np.frombuffer(memory, "i8", count), data_of(left, 3, 0, count))
     assert memory[-8:] == bytes([POISON]) * 8
     memory.clear()  # which Python refuses while anything refers to the memory
+
+
+@pytest.mark.parametrize("count", [63, LARGE])
+@pytest.mark.parametrize("name", ["Wait", "Test", "Waitall", "Testany"])
+@pytest.mark.parametrize("kind", [pyncclx.Request, staging.Request])
+def test_copies_of_requests(comm, kind, name, count):
+    """The program completes a copy, and keeps the request."""
+    map_peers(comm)
+    right, left = ring(comm)
+    memory, status = bytearray(8 * count + ROOM), MPI.Status()
+    request = comm.Irecv([memory, MPI.BYTE], left, 3)
+    copy = kind(request)
+    sending = comm.Isend(put(data_of(comm.rank, 3, 0, count)), right, 3)
+    WAYS[name](copy, status)
+    sending.Wait()
+    assert not copy
+    assert (status.source, status.tag, status.Get_count(MPI.BYTE)) == (left, 3, 8 * count)
+    np.testing.assert_array_equal(np.frombuffer(memory, "i8", count), data_of(left, 3, 0, count))
+    del request
+
+
+@pytest.mark.parametrize("kind", [staging.Request, staging.Prequest])
+def test_copies_of_persistent_requests(comm, kind):
+    map_peers(comm)
+    right, left = ring(comm)
+    memory = bytearray(8 * LARGE + ROOM)
+    request = comm.Recv_init([memory, MPI.BYTE], left, 3)
+    for call in range(2):
+        request.Start()
+        sending = comm.Isend(put(data_of(comm.rank, 3, call, LARGE)), right, 3)
+        kind(request).Wait()
+        sending.Wait()
+        np.testing.assert_array_equal(np.frombuffer(memory, "i8", LARGE), data_of(left, 3, call, LARGE))
+    request.Free()
 
 
 def test_what_an_empty_message_leaves_is_data(comm):

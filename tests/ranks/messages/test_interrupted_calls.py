@@ -19,12 +19,16 @@ class Interrupted(BaseException):
     """What a handler of the program raises."""
 
 
+class TooLate(TimeoutError):
+    """What another one raises, for a time limit."""
+
+
 @contextmanager
-def interrupted_soon():
+def interrupted_soon(kind):
     """Let a signal come once, whose handler raises."""
 
     def interrupt(*_):
-        raise Interrupted("by the handler")
+        raise kind("by the handler")
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -46,21 +50,22 @@ def waitall_in_turn(requests):
     requests[0].Wait()
 
 
+@pytest.mark.parametrize("kind", [Interrupted, TooLate])
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("wait", [waitall, waitall_in_turn])
-def test_a_handler_that_raises(comm, wait, number):
+def test_a_handler_that_raises(comm, wait, number, kind):
     """The program gets the exception, though neither MPI nor mpi4py passes it on, and the next messages are right."""
     map_peers(comm)
     right, left = ring(comm)
     own = comm.Dup()
     requests = [own.Irecv(xp.zeros(LARGE, "i8"), left, tag) for tag in range(number)]
     error = None
-    with interrupted_soon():
+    with interrupted_soon(kind):
         try:
             wait(requests)
             own.Iprobe(left, TAG)
             own.Isend(xp.zeros(1, "i8"), MPI.PROC_NULL).Wait()
-        except Interrupted as raised:
+        except kind as raised:
             error = raised
     assert_everywhere(comm, error is not None and error.args == ("by the handler",), repr(error))
     for request in requests:

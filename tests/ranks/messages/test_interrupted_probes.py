@@ -9,10 +9,9 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from mpi_bootstrap import interrupts
 from support.arrays import get, put
 from support.everywhere import assert_everywhere
-from support.interruption import Interruption, meet
+from support.interruption import CtrlC, meet
 from support.labelled_messages import assert_all_read
 
 PACKAGE = Path(pyncclx.__file__).parent
@@ -22,13 +21,6 @@ pytestmark = [
     pytest.mark.timeout(100),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # Python goes on in destructors
 ]
-
-
-class CtrlC(Interruption):
-    """It comes where it is not deferred."""
-
-    def _is_point(self, frame):
-        return super()._is_point(frame) and not interrupts._INTERRUPTS.deferred
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from support.labelled_messages import assert_all_read, map_peers_if
 
 PACKAGE = Path(pyncclx.__file__).parent
 FILES = [str(PACKAGE / each) for each in ("messages", "communicator", "requests")]
-SHORT, LONG = 1_000, 100_000  # elements of 8 bytes: a message that is copied to a slot, and one that is offered
+# Elements of 8 bytes: fewer than an envelope has, a message that is copied to a slot, and one that is offered.
+FEW, SHORT, LONG = 9, 1_000, 100_000
 TAG = 3
 ROOM = 2048  # bytes of a host array
 pytestmark = [
@@ -73,7 +74,7 @@ def send(comm, count, partner, point):
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-@pytest.mark.parametrize("count", [SHORT, LONG])
+@pytest.mark.parametrize("count", [FEW, SHORT, LONG])
 @pytest.mark.parametrize("name", RECEIVES)
 def test_the_next_receive_gets_the_next_message(comm, name, count, mapped, monkeypatch):
     """Or the message itself, if the interrupted one has not."""

@@ -1,6 +1,7 @@
 """Requests of messages, on their own and among others, on one stream and on several."""
 
 import os
+from collections import deque
 
 import pytest
 from mpi4py import MPI
@@ -90,6 +91,34 @@ def test_many_requests_let_the_host_wait_once(comm, kind, monkeypatch):
     finally:
         monkeypatch.undo()
         comm.blocking = "stream"
+
+
+def tags_in(kind, comm, name, statuses, arrays):
+    """Receive two messages from this rank itself by one call; return the tags in its statuses."""
+    requests = [comm.Irecv(recv, comm.rank, tag) for tag, (_, recv) in enumerate(arrays, 1)]
+    sends = [comm.Isend(send, comm.rank, tag) for tag, (send, _) in enumerate(arrays, 1)]
+    found = {}
+    while any(requests):
+        answer = getattr(kind, name)(requests, statuses)
+        if "some" in name:
+            indices = answer[0] if name.islower() else answer
+            found |= {index: status.tag for index, status in zip(indices, statuses, strict=False)}
+    kind.Waitall(sends)
+    return sorted(found.items()) or [status.tag for status in statuses]
+
+
+@pytest.mark.parametrize("name", ["Waitall", "Testall", "Waitsome", "Testsome", "waitall", "testall", "waitsome"])
+@pytest.mark.parametrize("made", [list, tuple, deque])
+def test_statuses_in_any_sequence(comm, name, made):
+    """A list of statuses grows. Of another sequence those are set that it has, as by mpi4py."""
+    map_peers(comm)
+    hosts = [(b"%5d" % tag, bytearray(5)) for tag in (1, 2)]
+    device = [(put(data_of(comm.rank, tag, 0, 9)), Output(9, "i8").array) for tag in (1, 2)]
+    for length in range(2 if "some" in name else 0, 4):  # how many end at once is not certain
+        expected = tags_in(MPI.Request, MPI.COMM_SELF, name, made(MPI.Status() for _ in range(length)), hosts)
+        for arrays in (device, [device[0], hosts[1]], hosts):
+            statuses = made(MPI.Status() for _ in range(length))
+            assert tags_in(Request, comm, name, statuses, arrays) == expected, length
 
 
 def raising(error):

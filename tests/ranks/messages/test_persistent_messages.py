@@ -268,10 +268,10 @@ def test_a_start_does_not_send_to_a_rank_that_has_failed(comm):
     dead = SimpleNamespace(ranks=(comm.rank,), note=None, exception=lambda _: pyncclx.RankFailed((0,), (0,), "killed"))
     array = xp.zeros(9, "i8")
     receive, send = comm.Recv_init(array, comm.rank, TAG), comm.Send_init(put(np.arange(9)), comm.rank, TAG)
-    comm.endpoint.loss = dead
+    comm.endpoint.comm_failure = dead
     with raises_everywhere(comm, pyncclx.RankFailed, match="killed"):
         Prequest.Startall([receive, send])
-    comm.endpoint.loss = None
+    comm.endpoint.comm_failure = None
     assert_everywhere(comm, not (receive.is_active or send.is_active))
     Prequest.Startall([receive, send])
     Request.Waitall([receive, send])

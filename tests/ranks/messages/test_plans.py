@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.errors import SendTimeout
-from pyncclx.memory import error_words
+from pyncclx.failures import kernel_errors
 from support.arrays import POISON, Output, put, xp
 from support.labelled_messages import LARGE, data_of
 from support.reference import comparing
@@ -156,7 +156,7 @@ def test_a_rank_that_has_failed_since(comm, operation, monkeypatch):
         ranks=(right,), note=None, exception=lambda _: pyncclx.RankFailed((right,), (right,), "it ended")
     )
     with monkeypatch.context() as patch:
-        patch.setattr(comm.endpoint, "loss", dead)
+        patch.setattr(comm.endpoint, "comm_failure", dead)
         with pytest.raises(pyncclx.RankFailed):
             getattr(comm, operation)(array, right, *rest)
     comm.Barrier()
@@ -197,12 +197,12 @@ def test_a_failure_since(comm, operation, what, monkeypatch):
             patch.setattr(endpoint, "watcher", SimpleNamespace(failure=OSError()))
             patch.setattr(endpoint.postbox.receives, "check", refuse)
         else:
-            endpoint.watch.array[error_words.FAILURE] = error_words.ABORTED
+            endpoint.watch.array[kernel_errors.FAILURE] = kernel_errors.ABORTED
         try:
             with pytest.raises(expected):
                 getattr(comm, operation)(*arguments)
         finally:
-            endpoint.watch.array[error_words.FAILURE] = 0
+            endpoint.watch.array[kernel_errors.FAILURE] = 0
     comm.Barrier()
     output.poison()
     exchange(comm, array, output.array)

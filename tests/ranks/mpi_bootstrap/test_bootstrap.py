@@ -382,7 +382,7 @@ def test_descriptors_take_no_longer_than_ranks_wait(monkeypatch: pytest.MonkeyPa
         mpi_bootstrap.allgather_fds(world, file.fileno(), range(world.size))
 
 
-class Impatient(waiting._Patient):
+class Impatient(waiting.Judge):
     """Waits for a second."""
 
     def seconds(self) -> float:

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx import backends
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
 
@@ -35,6 +36,14 @@ def used(comm, step):
     expected = SIZE * step + SIZE * (SIZE - 1) / 2
     assert_everywhere(WORLD, (y == expected).all() and (small == SIZE).all(), f"step {step}: {y[0]}")
     assert_everywhere(WORLD, (rows == xp.arange(SIZE)[:, None]).all(), f"step {step}: {rows}")
+
+
+def test_a_first_call_makes_no_stream(comm, monkeypatch):
+    """The driver may wait for kernels before it creates one, and they for ranks that wait for this call."""
+    device, made = backends.select(), []
+    monkeypatch.setattr(device, "new_stream", lambda: made.append(1))
+    comm.Allreduce(xp.zeros(0), xp.zeros(0))
+    assert_everywhere(WORLD, not made, f"{len(made)} streams")
 
 
 def test_many_in_turn(comm):

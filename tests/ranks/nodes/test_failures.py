@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.failures.comm_failures import CommFailure
 from pyncclx.nodes.engine import EngineError
 from pyncclx.nodes.program import Program
-from pyncclx.recovery.losses import Loss
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
 
@@ -92,8 +92,8 @@ def test_what_an_engine_reports(comm, monkeypatch, is_found, in_check):
         raise report
 
     monkeypatch.setattr(spanning.rails, "check", check)
-    monkeypatch.setattr(spanning.lookout, "_may_wait", True)
-    finder = threading.Timer(0.1, spanning.lookout.lose, [Loss((SIZE - 1,), (SIZE - 1,), "it is gone")])
+    monkeypatch.setattr(spanning.elsewhere, "_may_wait", True)
+    finder = threading.Timer(0.1, spanning.elsewhere.fail, [CommFailure((SIZE - 1,), (SIZE - 1,), "it is gone")])
     if is_found:
         finder.start()
     with pytest.raises(pyncclx.RankFailed if is_found else EngineError) as raised:

@@ -9,9 +9,9 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.failures.detector import DETECTOR
 from pyncclx.memory.heap import HEAP
 from pyncclx.nodes import rails, spanning
-from pyncclx.recovery.detector import DETECTOR
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 
@@ -56,7 +56,7 @@ STEPS = {
     "engine": lambda context: context.setattr(rails, "settings", SimpleNamespace(ENGINE=SimpleNamespace(get=fail))),
     "Verdicts": lambda context: context.setattr(spanning, "Verdicts", fail),
     "ErrorRecord": lambda context: context.setattr(spanning, "ErrorRecord", fail),
-    "Lookout": lambda context: context.setattr(spanning, "Lookout", fail),
+    "RanksElsewhere": lambda context: context.setattr(spanning, "RanksElsewhere", fail),
 }
 
 

@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.team.kernel_errors import CUT
+from pyncclx.failures.kernel_errors import CUT
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
 

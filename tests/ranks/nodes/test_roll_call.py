@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from pyncclx.nodes.roll_call import ANSWERS_S, PATIENCE_S, RollCall
+from pyncclx.nodes.roll_call import ANSWERS_S, POLL_S, POLLS, RollCall
 from pyncclx.nodes.watchdog import WATCHDOG, Watchdog
 
 WORLD = MPI.COMM_WORLD
@@ -47,15 +47,12 @@ def test_who_is_absent(comm, away):
     WATCHDOG.get().answer(roll)
     met(comm)
     waits = RANK not in away and (RANK - min(set(range(SIZE)) - away, default=0)) % 2 == 0
-    began = time.monotonic()
     found = asker(roll).absent(roll, 7, PEERS) if waits else None
-    took = time.monotonic() - began
     met(comm)
     roll.close()
     expected = tuple(sorted(away)) or PEERS
     assert found == (expected if waits else None)
-    assert took < 4 * PATIENCE_S + 2
-    assert ANSWERS_S < PATIENCE_S
+    assert ANSWERS_S < POLLS * POLL_S
 
 
 def test_one_that_is_closed(comm):

@@ -249,6 +249,65 @@ def test_an_operator_raises_at_root(comm):
     check_all(comm)
 
 
+class Refusing:
+    """An object that cannot be added on one rank of the world."""
+
+    def __init__(self, rank, fault):
+        self.rank, self.fault = rank, fault
+
+    def __add__(self, other):
+        if MPI.COMM_WORLD.rank == self.rank:
+            raise self.fault("added")
+        return self
+
+    __radd__ = __add__
+
+
+REDUCTIONS = {
+    "reduce": lambda comm, obj, op: comm.reduce(obj, op),
+    "reduce to last": lambda comm, obj, op: comm.reduce(obj, op, comm.size - 1),
+    "allreduce": lambda comm, obj, op: comm.allreduce(obj, op),
+    "scan": lambda comm, obj, op: comm.scan(obj, op),
+    "exscan": lambda comm, obj, op: comm.exscan(obj, op),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("op", [MPI.SUM, lambda first, second: first + second])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_an_operator_raises_on_one_rank(comm, name, op, fault):
+    """Rank 0 adds in all reductions; the ranks that would get a result raise what it has raised."""
+    obj = Refusing(MPI.Comm.bcast(comm, MPI.COMM_WORLD.rank), fault)
+    error = None
+    try:
+        REDUCTIONS[name](comm, obj, op)
+    except (*FAULTS, RuntimeError) as raised:
+        error = raised
+    # In scans, rank 1 adds alone what it gets.
+    gets = {"reduce": False, "reduce to last": comm.rank == comm.size - 1, "allreduce": True}.get(name, comm.rank > 1)
+    if comm.rank == 0:
+        is_right = type(error) is fault
+    else:
+        is_right = type(error) is (RuntimeError if fault is Stop else fault) if gets else error is None
+        is_right = is_right and (not gets or f"[failed on rank 0 of {comm.size}]" in str(error))
+    assert_everywhere(comm, is_right, repr(error))
+    check_all(comm)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("name", ["reduce", "allreduce"])
+def test_an_operator_raises_beside_an_array(comm, name):
+    """The array of the last rank is declined."""
+    refusing = Refusing(MPI.Comm.bcast(comm, MPI.COMM_WORLD.rank), Fault)
+    error = attempt(CALLS[name](comm), values(comm) if comm.rank == comm.size - 1 else refusing)
+    raises = comm.rank == 0 or name == "allreduce"
+    assert_everywhere(comm, isinstance(error, Fault) if raises else error is None, repr(error))
+    check_all(comm)
+
+
 @pytest.mark.parametrize("wrong", [{"source": 99}, {"recvtag": -7}, {"dest": 99}, {"sendtag": -7}])
 def test_refused_arguments_of_sendrecv(comm, ring, wrong):
     """Nothing is sent: the peer's next receive gets the next object."""

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.team import dropped
-from pyncclx.team.state import Attachment
+from pyncclx.team.attachment import Attachment
 from support.arrays import HOST, get, gpu_only, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 

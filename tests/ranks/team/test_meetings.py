@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.errors import Aborted
-from pyncclx.recovery import losses
+from pyncclx.failures import comm_failures
 from support.arrays import put
 
 
@@ -20,7 +20,7 @@ def test_a_rank_that_waits_sees_the_failure_at_once(monkeypatch):
     looks, errors = [], comm.team.errors
     monkeypatch.setattr(errors, "check_for_call", looks.append)
     if comm.rank == comm.size - 1:
-        errors.give_up(losses.ABORTED, "a call")
+        errors.give_up(comm_failures.ABORTED, "a call")
     else:
         with pytest.raises(Aborted):
             comm.state.meet(comm)

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from pyncclx import tuning
 from pyncclx.tools.bench import tune
-from pyncclx.tools.cli.main import parse
+from pyncclx.tools.cli import parse
 
 
 @pytest.fixture

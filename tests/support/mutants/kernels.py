@@ -243,9 +243,9 @@ KERNELS = {
         "ranks/team/test_mismatch.py",
     ),
     "Calls that differ: the others get no text": Mutant(
-        "pyncclx/team/error_record.py",
-        "MISMATCH: losses.MISMATCH}",
-        "MISMATCH: losses.ABORTED}",
+        "pyncclx/failures/error_record.py",
+        "MISMATCH: comm_failures.MISMATCH}",
+        "MISMATCH: comm_failures.ABORTED}",
         "ranks/team/test_mismatch.py",
     ),
 }

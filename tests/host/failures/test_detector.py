@@ -1,13 +1,16 @@
 """What the failure detector looks at."""
 
 import os
+import threading
 import time
 
 import pytest
 
+import pyncclx
 from mpi_bootstrap.presence import Presence
-from pyncclx.recovery import detector
-from pyncclx.recovery.detector import DETECTOR
+from pyncclx.failures import detector
+from pyncclx.failures.comm_failures import LOCK, Monitored, report
+from pyncclx.failures.detector import DETECTOR
 
 
 @pytest.mark.parametrize("wrong", range(3))
@@ -29,7 +32,7 @@ def test_pages_that_cannot_all_be_mapped(wrong):
 def test_a_process_that_has_not_looked(monkeypatch, cpu_s, stood_still):
     """It stood still if it had no processor; else it was in a call that keeps the interpreter."""
     instance = DETECTOR.get()
-    with instance._lock:  # its thread looks later
+    with LOCK:  # its thread looks later
         monkeypatch.setattr(instance, "stood_still_ns", 0)
         now_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         monkeypatch.setattr(detector.time, "monotonic_ns", lambda: now_ns + 3 * 10**9)
@@ -40,3 +43,34 @@ def test_a_process_that_has_not_looked(monkeypatch, cpu_s, stood_still):
         monkeypatch.undo()
         instance._last_ns, instance.stood_still_s = time.monotonic_ns(), 0.0
     assert found == stood_still
+
+
+class _Failing(Monitored):
+    """A communicator whose failure is reported when the detector finds it."""
+
+    rank, uids, world_ranks = 0, (b"of a dead process",), (-1,)
+
+    def fail(self, failure):
+        report(failure.exception())
+
+
+def test_hooks_may_wait_for_threads_that_wait_for_the_detector(monkeypatch):
+    """A hook of the program's, called for a failure, waits for a thread that makes a communicator."""
+    looking, took, failing = DETECTOR.get(), [], _Failing()
+
+    def take():
+        took.append(LOCK.acquire(timeout=10))
+        if took[-1]:
+            LOCK.release()
+
+    def hook(event):
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+
+    monkeypatch.setitem(looking._failed, failing.uids[0], "killed")
+    stop = pyncclx.on_event(hook)
+    looking.watch(failing)
+    stop()
+    looking.forget(failing)
+    assert took == [True]

@@ -1,0 +1,101 @@
+"""Copies of requests by the library's classes, where completion needs more than MPI's."""
+
+import itertools
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.staging import completion, stage
+from pyncclx.staging.requests import Request
+from support.interruption import Interruption
+
+
+@pytest.mark.parametrize("kind", [pyncclx.Request, Request, MPI.Request])
+def test_a_copy_of_a_staged_request(monkeypatch, kind):
+    """Its completion copies the data back, though the program keeps the request."""
+    copied = []
+    monkeypatch.setattr(completion, "copy_back", copied.append)
+    staged = completion.copy_back_on_completion(MPI.COMM_SELF.Ibarrier(), ["the copy"])
+    copy = kind(staged)
+    assert copied == []
+    copy.Wait()
+    assert copied == [["the copy"]]
+    staged.Wait()
+    del staged
+    assert not completion._abandoned
+
+
+def test_a_dropped_staged_request(monkeypatch):
+    """MPI's request is not the program's, so nothing that the program does with its handle makes it invalid."""
+    copied = []
+    monkeypatch.setattr(completion, "copy_back", copied.append)
+    staged = completion.copy_back_on_completion(MPI.COMM_SELF.Irecv(bytearray(8), 0, 5), ["the copy"])
+    copy = MPI.Request(staged)
+    del staged
+    completion.look_after_abandoned()
+    assert (len(completion._abandoned), copied) == (1, [])
+    MPI.COMM_SELF.Send(bytearray(8), 0, 5)
+    del copy
+    completion.look_after_abandoned()
+    assert (completion._abandoned, copied) == ([], [["the copy"]])
+
+
+@pytest.mark.parametrize("kind", [pyncclx.Request, Request])
+def test_a_copy_of_a_request_of_mpi(kind):
+    request = MPI.COMM_SELF.Irecv(bytearray(8), 0)
+    copy = kind(request)
+    assert type(copy) is kind
+    assert copy == request
+    MPI.COMM_SELF.Send(bytearray(8), 0)
+    copy.Wait()
+    assert not copy
+    assert not kind()
+
+
+def test_an_interrupted_staged_call(monkeypatch):
+    """Wherever the interrupt comes, MPI receives into memory that is kept, and then the data is copied back."""
+    copied = []
+    monkeypatch.setattr(completion, "copy_back", copied.append)
+    monkeypatch.setattr(stage, "recorded_by_mpi", lambda *_: nullcontext())
+    for point in itertools.count(1):
+        kept, interruption = [], Interruption(point, str(Path(stage.__file__).parent))
+        arguments = MPI.COMM_SELF, "Irecv", MPI.COMM_SELF.Irecv, ["the copy"], (bytearray(8), 0), {"tag": point}
+        interruption.end(lambda: kept.append(stage._begun(*arguments)))  # noqa: B023  it is called now
+        copied.clear()
+        MPI.COMM_SELF.Isend(bytearray(8), 0, point).Wait()
+        left = MPI.COMM_SELF.Iprobe(0, point)
+        if left:
+            MPI.COMM_SELF.Recv(bytearray(8), 0, point)
+        for request in kept:
+            request.Wait()
+        kept.clear()
+        completion.look_after_abandoned()
+        assert len(list(filter(None, copied))) == (0 if left else 1), f"{point}, {interruption.place}"
+        assert not completion._abandoned
+        if interruption.is_past:
+            break
+    assert point > 5
+
+
+@pytest.mark.parametrize("name", ["Test", "Wait", "Get_status"])
+def test_an_interrupted_completion_of_a_staged_call(monkeypatch, name):
+    """A later call copies the data back, and has the status if the request is still active."""
+    folder = Path(stage.__file__).parent.parent
+    for point in itertools.count(1):
+        copied, statuses = [], [MPI.Status(), MPI.Status()]
+        monkeypatch.setattr(completion, "copy_back", copied.append)
+        staged = completion.copy_back_on_completion(MPI.COMM_SELF.Irecv(bytearray(8), 0), ["the copy"])
+        MPI.COMM_SELF.Isend(bytearray(8), 0, point).Wait()
+        interruption = Interruption(point, str(folder / "staging"), str(folder / "requests"))
+        interruption.end(getattr(staged, name), statuses[0])
+        is_active = staged.is_active
+        staged.Wait(statuses[1])
+        seen = [(status.source, status.tag, status.Get_count(MPI.BYTE)) for status in statuses]
+        assert copied, f"{point}, {interruption.place}"
+        assert not is_active or (0, point, 8) in seen, f"{point}, {interruption.place}: {seen}"
+        if interruption.is_past:
+            break
+    assert point > 5
