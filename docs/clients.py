@@ -16,42 +16,48 @@ RESULTS = PAGE.parent.parent / "examples" / "benchmarks" / "results"
 PLACES = {"none": "CPU, NumPy's arrays through mpi4py", "host": "host device (emulated)", "gpu": "GPU"}
 INTRODUCTION = """# Programs that exist
 
-Programs for mpi4py, run as they are: with mpi4py alone, under `python -m pyncclx run` (*runner*), and with
-`pyncclx.MPI` instead of `mpi4py.MPI` (*import*). The results, the tests that pass, and how the program ends are
-compared. `python tests/clients.py` repeats this for all programs, or for those that you name; this page is made from
-its results.
+Existing programs for mpi4py run unchanged in three ways: with mpi4py alone, under `python -m pyncclx run` (*runner*),
+and with `pyncclx.MPI` instead of `mpi4py.MPI` (*import*). The tables compare their results, the tests that pass, and
+how the programs end. `python tests/clients.py` repeats this for all programs, or for those that you name. This page is
+made from its results.
 """
 HEAT = """
-heat and pylops-mpi copy arrays on GPUs to host memory themselves, unless they find MPI to be GPU-aware.
-`python -m pyncclx run --gpu-aware` lets them give MPI device arrays: it sets heat's `GPU_AWARE_MPI`, which heat leaves
-off with Open MPI, and `PYLOPS_MPI_CUDA_AWARE=1`.
+## Device arrays in heat and pylops-mpi
 
-The runner gives each rank a GPU of its own. With the import the GPU of a program's first device array is the rank's.
-heat and PyFR choose one for each rank. pylops-mpi does not, so both ranks are on GPU 0. There, without MPS, processes
-take turns, and [collectives go through host memory](howto/mps.md). `comm.select_device()` before the first array gives
-each rank its own GPU.
+These libraries copy arrays on GPUs to host memory themselves, unless they find that MPI is GPU-aware.
+`python -m pyncclx run --gpu-aware` makes them pass device arrays to MPI. It sets `PYLOPS_MPI_CUDA_AWARE=1` and heat's
+`GPU_AWARE_MPI`, which heat leaves off with Open MPI.
 
-Slower than mpi4py are heat's `SVD` and PyFR with 4 ranks on one GPU. `SVD` splits communicators in each call, whose
-ranks meet to take over the memory of those before: with 4 ranks on an H200 communication took 4.3 of 6.8 ms, and 0.9 of
-3.1 with mpi4py. PyFR has 8 exchanges a step, in each of which Python begins and ends three messages of a rank: its
-pace counts. In one run a start took 50 µs of it and a step 4.0 ms, in another on such a machine 95, as all of Python
-took twice as long, and 5.0. Steps took 3.7 to 5.1 ms in other runs, where mpi4py's, which copies in CUDA graphs, took
-3.5 to 3.9. With two GPUs, and with 2 ranks on one, steps take less than mpi4py's.
-The most that `matmul` can gain is heat's own part: 2.1 ms with 2 ranks on an H200 and 3.6 with 4, of 12.0 and 16.3 with
-mpi4py; it took 2.7 and 5.3. The times of `sort` and k-means differed by up to two thirds between runs, also with mpi4py
-alone.
+The runner gives each rank its own GPU. With the import a rank uses the GPU of the program's first device array. heat
+and PyFR choose a GPU for each rank. pylops-mpi does not, so both ranks use GPU 0. There, without MPS, processes take
+turns, and [collectives go through host memory](howto/mps.md). Call `comm.select_device()` before the first array to
+give each rank its own GPU.
 
-FBPIC advances a periodic plasma wave on 1024 x 128 cells with 4.2 million macroparticles. It stages what it sends
-through the host, unless `FBPIC_ENABLE_GPUDIRECT=1` lets it give MPI device arrays. A step took 22.1 ms with its own
-staging and 18.0 ms with device arrays under the runner: the medians of 7 times 40 steps, in one run each, on 2 H200.
-On 4 H200 a rank has less to compute, and its many short exchanges wait for Python: three runs of each, in turns, took
-10.4, 8.4 and 7.8 ms with its own staging, 12.9, 8.7 and 9.5 with device arrays.
+## What is slower than with mpi4py
 
-PyFR runs a Taylor-Green vortex in 24^3 hexahedra of order 3, in slabs. `mpi-type = cuda-aware` in `[backend-cuda]`
-lets it give MPI device memory; without it PyFR copies what it sends through the host. It does not run on CPUs
-here: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17, the release that Linux distributions
-package, does not have. With NumPy's arrays on the host device, which is for tests, that backend would wait for ever:
-it starts persistent requests by MPI's function in C, which finds nothing to start.
+* **heat's `SVD`, 4 ranks on one H200.** It splits communicators in each call, and the ranks meet to reuse the memory
+  of earlier ones. Communication takes 4.3 of 6.8 ms; 0.9 of 3.1 ms with mpi4py.
+* **PyFR, 4 ranks on one H200.** Each step has 8 exchanges, and in each one Python starts and ends three messages of a
+  rank. A step takes 3.7 to 5.1 ms; 3.5 to 3.9 ms with mpi4py, which copies in CUDA graphs. With two GPUs, or 2 ranks
+  on one GPU, steps take less time than with mpi4py.
+
+Times of `sort` and k-means differ by up to two thirds between runs, also with mpi4py alone.
+
+## FBPIC
+
+FBPIC advances a periodic plasma wave on 1024 x 128 cells with 4.2 million macroparticles. It copies what it sends to
+host memory, unless you set `FBPIC_ENABLE_GPUDIRECT=1`. On 2 H200 a step takes 18.0 ms with device arrays under the
+runner; 22.1 ms with FBPIC's own copies. On 4 H200 a rank computes less, and its many short exchanges wait for Python.
+Three runs of each take 8.7 to 12.9 ms with device arrays; 7.8 to 10.4 ms with FBPIC's own copies.
+
+## PyFR
+
+PyFR runs a Taylor-Green vortex in 24^3 hexahedra of order 3, in slabs. Set `mpi-type = cuda-aware` in
+`[backend-cuda]` to pass device memory to MPI; otherwise PyFR copies what it sends to host memory.
+
+It does not run on CPUs here: its OpenMP backend calls `libxsmm_fsspmdm_create`, which libxsmm 1.17 of Linux
+distributions does not have. On the host device, which is for tests, that backend would wait for ever: it starts
+persistent requests with MPI's C function, which finds nothing to start.
 """
 
 Row = dict[str, Any]

@@ -6,6 +6,7 @@ this folder into links within the site.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
@@ -42,6 +43,7 @@ copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
 autodoc_member_order = "bysource"
+autodoc_mock_imports = [] if importlib.util.find_spec("torch") else ["torch"]
 autodoc_typehints = "none"
 autodoc_default_options = {"members": True}
 default_role = "code"

@@ -26,7 +26,8 @@ TOPS = ("pyncclx", "mpi_bootstrap")
 FLOORS = (  # from the ground up; a room imports from lower floors only
     ("errors", "events", "operations", "system", "mpi_bootstrap"),
     ("recording",),
-    ("arrays", "backends", "recovery", "requests", "tuning"),
+    ("arrays", "backends", "requests", "tuning"),
+    ("failures",),
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),
@@ -34,7 +35,7 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("collectives", "messages"),
     ("objects", "tokens"),
     ("communicator",),
-    ("MPI", "__init__", "tools"),
+    ("MPI", "__init__", "autograd", "tools"),
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -132,10 +132,10 @@ def shuffle_table(name: str) -> str:
     lines = [
         f"## Token shuffles: {where['ranks']} × {where['device'].removeprefix('NVIDIA ')}, {where['date']}",
         "",
-        f"From `examples/benchmarks/results/{name}.json`: hidden {hidden}, top {k} of {experts} experts chosen "
-        f"uniformly; tokens sent as {rows_dtype}, results returned as {dtype} (NCCL: {dtype} both ways). Microseconds; "
-        "in brackets which way is NCCL's best: padded to the largest count, gathers (two all-gathers there, an "
-        "all-to-all of partial sums back), or an all-to-all with counts that the host has, or reads.",
+        f"From `examples/benchmarks/results/{name}.json`, in microseconds: hidden {hidden}, top {k} of {experts} "
+        f"experts chosen uniformly. Tokens are sent as {rows_dtype}, and results return as {dtype} (NCCL: {dtype} both "
+        "ways). In brackets is NCCL's best method: *padded* to the largest count; *gathers*, two all-gathers there and "
+        "an all-to-all of partial sums back; or an all-to-all whose counts the host knows, or reads.",
         "",
         "| Tokens a rank | dispatch | combine | NCCL there | NCCL back |",
         "|---|---|---|---|---|",
