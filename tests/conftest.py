@@ -258,9 +258,20 @@ def _stacks() -> str:
 
 
 def _place() -> str:
-    """Where the main thread is, in one line: the table at the end of a run shows no more."""
-    inner = reversed(_frames(threading.main_thread()))
+    """Where the threads are that a test may wait for, in one line: the table at the end of a run shows no more."""
+    main, *others = sorted(threading.enumerate(), key=lambda thread: thread is not threading.main_thread())
+    busy = [thread for thread in others if thread.name.startswith("pyncclx") and not _rests(thread)]
+    return "; ".join([_line(main), *(f"{thread.name}: {_line(thread)}" for thread in busy)])
+
+
+def _line(thread: threading.Thread) -> str:
+    inner = reversed(_frames(thread))
     return crashes.in_one_line((Path(frame.filename).name, frame.lineno, frame.name) for frame in inner)
+
+
+def _rests(thread: threading.Thread) -> bool:
+    """Return whether a thread of the library waits for work: in the function that it began with, or one further."""
+    return len(_frames(thread)) <= 2
 
 
 def _of_the_runner(filename: str) -> bool:
