@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import ctypes
 from functools import cache
 from math import prod
 from typing import Any
@@ -11,7 +11,8 @@ import numpy as np
 
 Array = Any  # NumPy's or CuPy's
 LARGEST = 7  # the largest number in a row
-HALF, COMPUTE_SINGLE, GEMM_DEFAULT = 2, 68, -1  # cudaDataType_t, cublasComputeType_t, cublasGemmAlgo_t
+TYPES = {"f": 0, "e": 2}  # cudaDataType_t
+COMPUTE_SINGLE, GEMM_DEFAULT = 68, -1  # cublasComputeType_t, cublasGemmAlgo_t
 SNAP = "y = T(fminf(fmaxf(rintf((float)x / by * scale), low), 7.0f))"
 WEIGH = "const float behind = best - x; y = T(behind < 4 ? ldexpf(1, -int(behind)) : 0)"
 ADD_UP = """
@@ -56,23 +57,35 @@ def add_up(xp: Any, results: Array, slots: Array, weights: Array) -> Array:
     return out
 
 
-def multiply(xp: Any, left: Array, right: Array) -> Array:
-    """Return the product of two matrices or stacks of matrices; float16 is summed in single precision.
+@cache
+def _cublas(cupy: Any) -> ctypes.CDLL:
+    """Return the cuBLAS that CuPy has loaded. CuPy's own functions for it refuse to be captured."""
+    cublas = ctypes.CDLL(f"libcublas.so.{cupy.cuda.runtime.runtimeGetVersion() // 1000}")
+    whole, long, pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
+    matrix = [pointer, whole, whole, long]  # address, type, leading dimension, distance
+    numbers, ends = [pointer, *[whole] * 5, pointer], [whole] * 3
+    cublas.cublasGemmStridedBatchedEx.argtypes = [*numbers, *matrix, *matrix, pointer, *matrix, *ends]
+    cublas.cublasSetStream_v2.argtypes = [pointer, pointer]
+    return cublas
 
-    CuPy 14.2 converts stacks of float16 to single precision, with all weights, so cuBLAS is called here.
-    """
-    if xp is np or right.ndim == 2:
+
+def multiply(xp: Any, left: Array, right: Array) -> Array:
+    """Return the product of two matrices or stacks of matrices; float16 is summed in single precision."""
+    if xp is np:
         return left @ right
     left, (*stack, columns) = xp.ascontiguousarray(left), right.shape
     (*_, rows, inner), out = left.shape, xp.empty((*left.shape[:-1], columns), left.dtype)
-    cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
+    cublas, handle, kind = _cublas(xp), xp.cuda.device.get_cublas_handle(), TYPES[left.dtype.char]
     one, zero = np.ones(1, "f4"), np.zeros(1, "f4")
+    cublas.cublasSetStream_v2(handle, xp.cuda.get_current_stream().ptr)
     # cuBLAS has columns where NumPy has rows, so it multiplies the transposed matrices in the other order.
-    cublas.gemmStridedBatchedEx(
-        *(xp.cuda.device.get_cublas_handle(), 0, 0, columns, rows, inner, one.ctypes.data),
-        *(right.data.ptr, HALF, columns, inner * columns),
-        *(left.data.ptr, HALF, inner, rows * inner),
-        *(zero.ctypes.data, out.data.ptr, HALF, columns, rows * columns),
+    failed = cublas.cublasGemmStridedBatchedEx(
+        *(handle, 0, 0, columns, rows, inner, one.ctypes.data),
+        *(right.data.ptr, kind, columns, inner * columns),
+        *(left.data.ptr, kind, inner, rows * inner),
+        *(zero.ctypes.data, out.data.ptr, kind, columns, rows * columns),
         *(prod(stack[:-1]), COMPUTE_SINGLE, GEMM_DEFAULT),
     )
+    if failed:
+        raise RuntimeError(f"cuBLAS: error {failed}")
     return out
