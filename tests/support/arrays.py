@@ -1,5 +1,6 @@
 """Device arrays for tests: NumPy's on the host device, CuPy's on GPUs, so that the same bodies run on both."""
 
+import contextlib
 import ctypes
 import os
 from typing import Any
@@ -44,6 +45,11 @@ def synchronize() -> None:
     """Wait until the device has nothing left to do."""
     if not HOST:
         xp.cuda.Device().synchronize()
+
+
+def own_gpu() -> Any:
+    """This thread's GPU, as a context for threads that it starts: they begin with GPU 0."""
+    return contextlib.nullcontext() if HOST else xp.cuda.Device()
 
 
 def memory_at(address: int, nbytes: int) -> Any:

@@ -1,6 +1,7 @@
 """Host arrays that receive device arrays' messages, by every way to receive and to complete there is."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from pyncclx import Request
 from pyncclx.errors import NotSupported
 from pyncclx.messages import calls
 from pyncclx.staging import requests as staging
-from support.arrays import host_only, put
+from support.arrays import host_only, own_gpu, put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reversed_ranks import ring
@@ -369,7 +370,8 @@ def test_exchanges_in_place_after_a_probe(comm, of_host):
             np.testing.assert_array_equal(values, data_of(left, tag, index, LARGE))
 
 
-def probe_and_receive(comm, right, left, thread, errors):
+def probe_and_receive(comm, right, left, thread):
+    """Return the first step whose data is wrong."""
     for step in range(500):
         count = 16 + 16 * thread
         sending = comm.Isend(put(data_of(comm.rank, thread, step, count)), right, thread)
@@ -378,24 +380,23 @@ def probe_and_receive(comm, right, left, thread, errors):
         sending.Wait()
         comm.synchronize()
         if y.tolist() != data_of(left, thread, step, count).tolist():
-            errors.append((thread, step))
+            return step
+    return None
 
 
 @pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="only one thread may call MPI")
 def test_threads_that_probe_on_communicators_of_their_own(comm):
-    import threading  # noqa: PLC0415
+    owns, device = [comm.Dup() for _ in range(2)], own_gpu()
 
-    errors = []
-    owns = [comm.Dup() for _ in range(2)]
-    work = [partial(probe_and_receive, own, *ring(own), thread, errors) for thread, own in enumerate(owns)]
-    threads = [threading.Thread(target=each) for each in work]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    def work(thread):
+        with device:
+            return probe_and_receive(owns[thread], *ring(owns[thread]), thread)
+
+    with ThreadPoolExecutor(2) as threads:
+        wrong = list(threads.map(work, range(2)))
     for own in owns:
         own.Free()
-    assert not errors
+    assert wrong == [None, None]
 
 
 class Interrupted(BaseException):

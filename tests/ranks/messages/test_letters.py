@@ -14,7 +14,7 @@ from pyncclx.communicator import host_first
 from pyncclx.messages.partitioned import contacts
 from pyncclx.messages.partitioned.board import _SLOTS, PeerBoard
 from pyncclx.requests.open_receives import LOCK
-from support.arrays import put, synchronize, xp
+from support.arrays import get, put, synchronize, xp
 from support.everywhere import assert_everywhere
 from support.labelled_messages import data_of
 from support.reversed_ranks import ring
@@ -180,7 +180,7 @@ def test_a_blocking_call_after_the_peer_has_started(own, call):
 def test_messages_are_received_in_order(own, later):
     """The first message meets the receive of any tag, because it was posted first."""
     right, left = ring(own)
-    rooms = np.zeros((2, COUNT), "i8")
+    rooms = xp.zeros((2, COUNT), "i8")
     first = own.Irecv(rooms[0], right)
     y = xp.zeros(8)
     partitioned = own.Precv_init(y, 2, left, 0)
@@ -197,8 +197,8 @@ def test_messages_are_received_in_order(own, later):
     send.Start()
     send.Pready_range(0, 1)
     Request.Waitall([send, partitioned])
-    own.synchronize()
-    assert_everywhere(own, all(np.array_equal(rooms[i], data_of(right, TAG, i, COUNT)) for i in range(2)))
+    found = get(rooms)
+    assert_everywhere(own, all(np.array_equal(found[i], data_of(right, TAG, i, COUNT)) for i in range(2)))
 
 
 def test_more_requests_than_a_board_has_slots(own):

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from pyncclx import Prequest, Request
 from pyncclx.messages.postbox import POSTBOX
-from support.arrays import HOST, get, put, xp
+from support.arrays import HOST, get, own_gpu, put, xp
 from support.labelled_messages import data_of
 from support.reference import NODES
 from support.reversed_ranks import ring
@@ -103,10 +103,11 @@ def test_threads_with_communicators_of_their_own(comm, make, count):
     """Where a thread of a rank waits for a peer, another one goes on, for which another one of the peer waits."""
     owns, results = [comm.Dup() for _ in range(2)], {}
     arrays = [[[xp.full(count, POISON, "i8") for _ in TAGS] for _ in range(2)] for _ in owns]
+    device = own_gpu()
 
     def work(thread):
         try:
-            with contextlib.nullcontext() if HOST else xp.cuda.Stream(non_blocking=True):
+            with device, contextlib.nullcontext() if HOST else xp.cuda.Stream(non_blocking=True):
                 run = make(owns[thread], *arrays[thread])
                 results[thread] = rounds(owns[thread], thread, count, run, *arrays[thread])
         except BaseException as error:  # which would end this thread alone

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from pyncclx.messages.send import Outgoing
 from pyncclx.objects import messages, packed_arrays
-from support.arrays import put
+from support.arrays import own_gpu, put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import map_peers
 from support.objects import difference
@@ -128,17 +128,18 @@ def test_two_threads_send(comm, ring, monkeypatch):
             forgotten.append(self)
 
     monkeypatch.setattr(Outgoing, "__del__", check, raising=False)
-    comms, problems = [comm.Dup() for _ in range(2)], []
+    comms, problems, device = [comm.Dup() for _ in range(2)], [], own_gpu()
     for own in comms:
         map_peers(own)
 
     def work(own):
         try:
-            for call in range(40):
-                request = own.isend(values(own, call), above, 1)
-                if not right(own.recv(source=below, tag=1), below, call):
-                    problems.append(call)
-                request.wait()
+            with device:
+                for call in range(40):
+                    request = own.isend(values(own, call), above, 1)
+                    if not right(own.recv(source=below, tag=1), below, call):
+                        problems.append(call)
+                    request.wait()
         except Exception as error:
             problems.append(error)
 

@@ -11,7 +11,7 @@ import pyncclx
 from pyncclx import backends
 from pyncclx.team import dropped
 from pyncclx.team.attachment import Attachment
-from support.arrays import HOST, get, gpu_only, put, xp
+from support.arrays import HOST, get, gpu_only, own_gpu, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 
 WORLD = MPI.COMM_WORLD
@@ -248,7 +248,7 @@ def test_one_rank_cannot_take_over(parent, monkeypatch):
 def test_two_threads(parent):
     """Each makes communicators of its own; none gets the memory of the other's."""
     parents = [parent.Dup() for _ in range(2)]
-    device = nullcontext() if HOST else xp.cuda.Device()  # of this thread; others begin with GPU 0
+    device = own_gpu()
 
     def run(index):
         with device, nullcontext() if HOST else xp.cuda.Stream(non_blocking=True):
