@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.arrays import HOST, xp
 from support.everywhere import assert_everywhere
 
 pytest.importorskip("torch")
@@ -41,6 +42,11 @@ def options_of(size, grid, **changed):
     return argparse.Namespace(**{**made, "sequence_parallel": False, **changed})
 
 
+def device():
+    """The device of this rank's tensors."""
+    return torch.device("cpu") if HOST else torch.device("cuda", xp.cuda.Device().id)
+
+
 @pytest.fixture
 def text():
     """Text that no grid has to read from files."""
@@ -53,7 +59,7 @@ def trained(comm, text):
     trainers = []
 
     def train(options, change=lambda trainer, step: None):
-        trainers.append(trainer := training_trainer.Trainer(comm, text, options, torch.device("cpu")))
+        trainers.append(trainer := training_trainer.Trainer(comm, text, options, device()))
         for step in range(STEPS):
             change(trainer, step)
             trainer.step()

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.errors import SendTimeout
 from pyncclx.failures import kernel_errors
-from support.arrays import POISON, Output, put, xp
+from support.arrays import POISON, Output, host_only, put, xp
 from support.labelled_messages import LARGE, data_of
 from support.reference import comparing
 from support.reversed_ranks import ring
@@ -211,6 +211,7 @@ def test_a_failure_since(comm, operation, what, monkeypatch):
 
 
 @ONE_COMMUNICATOR
+@host_only
 @pytest.mark.one_node  # between nodes a send waits on the host for its copy
 @pytest.mark.parametrize("operation", ["Send", "Recv", "Sendrecv"])
 def test_options_that_change(comm, operation, monkeypatch):

@@ -58,6 +58,9 @@ def test_data_that_nobody_expects_is_not_that_of_a_later_call(monkeypatch):
     """The counts of an Alltoallv differ: rank 0 sends to the last rank, which receives nothing."""
     monkeypatch.setenv("PYNCCLX_NODE", str(RANK))
     comm = pyncclx.Communicator().Dup()
+    comm.Allreduce(put(np.ones(5, "f4")), xp.empty(5, "f4"))
+    if comm.spanning.rails.uses_nccl:
+        pytest.skip("NCCL matches sends and receives by their order alone")
     count, last = 10, SIZE - 1
     all_counts = [count] * SIZE
     for step in range(4):

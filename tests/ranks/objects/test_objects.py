@@ -294,7 +294,7 @@ class Wrapped:
         return Wrapped(self.value + getattr(other, "value", other))
 
     def __radd__(self, other):
-        if not isinstance(other, xp.ndarray):
+        if not isinstance(other, (xp.ndarray, np.ndarray)):
             raise TypeError(type(other))
         return Wrapped(other + self.value)
 
