@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from programs.job import Outcome
+from programs.program import OneOf
 
 
 def differences(expected: Outcome, found: Outcome) -> list[str]:
@@ -30,6 +31,8 @@ def _of_rank(wanted: list[tuple[str, Any]], notes: list[tuple[str, Any]], *, is_
 
 def same(one: Any, other: Any) -> bool:
     """Return whether two values are equal, in type, in every element, NaN being equal to NaN."""
+    if isinstance(one, OneOf):
+        return any(same(each, other) for each in one.values)
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return (
             isinstance(one, np.ndarray)

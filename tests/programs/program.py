@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .execute import Run
@@ -31,6 +31,12 @@ class Buffer(Listed):
 
 
 PLAIN = Buffer()
+
+
+class OneOf(NamedTuple):
+    """In the notes of mpi4py's ranks: values of which each is right."""
+
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True, repr=False)

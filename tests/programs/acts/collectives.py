@@ -12,7 +12,7 @@ import numpy as np
 
 from ..completing import Entry
 from ..memory import Area, pattern
-from ..program import PLAIN, Act, Buffer
+from ..program import PLAIN, Act, Buffer, OneOf
 
 if TYPE_CHECKING:
     from ..execute import Run
@@ -146,7 +146,8 @@ class Arguments:
         if (name == "Reduce" and self.rank != self.root) or (name == "Exscan" and self.rank == 0):
             return (recv[1],)  # the elements have no meaning
         if self.act.nan and self.act.op in FOLDS and name in REDUCTIONS and self.run.MPI is self.run.mpi:
-            return self._propagated(), recv[1]
+            # A communicator for which the heap has no room is staged: then it is MPI's result.
+            return OneOf((self._propagated(), recv[0])), recv[1]
         return recv
 
     def _propagated(self) -> Any:

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.derived.datatype import Datatype
-from support.arrays import Output, get, put
+from support.arrays import Output, get, host_only, put
 from support.columns import INT64
 from support.everywhere import raises_everywhere
 from support.forms import FORMS, call
@@ -108,6 +108,7 @@ def test_pack(datatype):
         compare(back, expected, "Unpack")
 
 
+@host_only  # on a GPU the memory pool's may begin before the array
 def test_outside_of_the_memory(comm, datatype):
     """Refused on all ranks before anything is launched, and the communicator goes on."""
     whole = put(labels(comm.rank, 40))

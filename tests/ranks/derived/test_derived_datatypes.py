@@ -5,7 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from support.arrays import Output, get, put, xp
+from support.arrays import HOST, Output, get, put, xp
 from support.columns import INT64, KINDS, made
 from support.everywhere import raises_everywhere
 from support.forms import FORMS, call
@@ -121,8 +121,9 @@ def test_bad_input(comm):
         comm.Bcast([x, -1, column])
     with raises_everywhere(comm, ValueError, match=r"Bcast: buf has 64.* not a multiple of the datatype's extent 80"):
         comm.Bcast([x[:8], column])
-    with raises_everywhere(comm, ValueError, match="displacement -1"):
-        comm.Bcast([x, (1, -1), column])
+    if HOST:  # on a GPU the memory pool's may begin before the array
+        with raises_everywhere(comm, ValueError, match="displacement -1"):
+            comm.Bcast([x, (1, -1), column])
     with raises_everywhere(comm, ValueError, match=f"Alltoallw: sendbuf has 0 datatypes, expecting {size}"):
         comm.Alltoallw([x, []], [y, [INT64] * size])
     with raises_everywhere(comm, ValueError, match=r"Alltoallw: recvbuf, block 0, has .* bytes, the message takes"):
