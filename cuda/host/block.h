@@ -33,6 +33,8 @@ struct Group {  // warps that meet by a barrier of their own
 };
 
 constexpr u32 kMaxThreads = 1024;
+constexpr double kYieldS = 200e-6;  // of no progress, before a block sleeps between two passes
+constexpr long kPauseNs = 50'000;
 constexpr u32 kMaxGroups = 16;  // groups of a block; 0 is not used
 
 struct Grid;  // grid.h
@@ -78,7 +80,8 @@ class Block {
     u32 barriers_ = 0;
     Group groups_[kMaxGroups];
     Random random_;
-    u32 idle_passes_ = 0, touches_ = 0;
+    bool idle_ = false;  // no pass since `last_progress_` got further
+    u32 touches_ = 0;
     double last_progress_ = 0;
     u32 order_[kMaxThreads];
 };
@@ -106,7 +109,7 @@ EMULATOR_UNSEEN inline void Block::run() {
         pass();
         if (buffer) buffer->tick();
         if (progress) {
-            idle_passes_ = 0;
+            idle_ = false;
         } else if (live_ > 0) {
             idle();
         }
@@ -132,14 +135,23 @@ EMULATOR_UNSEEN inline void Block::pass() {
     }
 }
 
-// No thread got further. Ranks may outnumber the cores, so the rank that this one waits for may need its core.
+// No thread got further. Ranks may outnumber the cores, so the rank that this one waits for may need its core, and gets it.
+// After a while this one sleeps: where another process computes on its core, sched_yield() takes milliseconds
+// (Linux 6.18: 6 ms beside one such process), so a kernel of many steps would take seconds.
 EMULATOR_UNSEEN inline void Block::idle() {
-    if (idle_passes_++ == 0) last_progress_ = now_s();
+    if (!idle_) last_progress_ = now_s();
+    idle_ = true;
     u32 ready = 0;
     for (u32 i = 0; i < dimensions.x; ++i) ready += threads[i].state == State::ready;
     if (ready == 0) return report("deadlock");
-    sched_yield();
-    if (idle_passes_ % 256 == 0 && now_s() - last_progress_ > how.watchdog_s) report("stuck");
+    const double waited_s = now_s() - last_progress_;
+    if (waited_s < kYieldS) {
+        sched_yield();
+    } else {
+        const timespec pause{0, kPauseNs};
+        nanosleep(&pause, nullptr);
+    }
+    if (waited_s > how.watchdog_s) report("stuck");
 }
 
 EMULATOR_UNSEEN inline void Block::report(const char* what) {

@@ -27,7 +27,7 @@ from .pieces import PieceOfTransfer, pieces_of
 # The engine has a communicator of its own, and each call has a tag. If a rank sends what another does not expect (the
 # counts of an Alltoallv differ), a later call must not receive it.
 _FIRST_TAG, _TAGS = 16, 1 << 14  # MPI allows tags up to 32767 at least
-_POLLS = 200  # polls without a pause
+_SPIN_S = 1e-3  # seconds of polls without a pause
 # Pieces of steps that have failed, and memory that MPI may still use for them.
 _left: list[PieceOfTransfer] = held([])
 _memory: list[object] = held([])
@@ -90,14 +90,14 @@ class MpiEngine(Engine):
         StepTimeout, RankFailed
             Or the reason of another step's failure.
         """
-        began, polls = time.monotonic(), 0
+        began = time.monotonic()
         while not over():
-            polls += 1
-            if polls < _POLLS:
+            waited_s = time.monotonic() - began
+            if waited_s < _SPIN_S:
                 os.sched_yield()
                 continue
-            self._check_hope(step, time.monotonic() - began, late)
-            time.sleep(min(1e-5 * (polls - _POLLS), _LONGEST_PAUSE_S))
+            self._check_hope(step, waited_s, late)
+            time.sleep(min(waited_s / 100, _LONGEST_PAUSE_S))
 
     @property
     def has_failed(self) -> bool:

@@ -1,5 +1,6 @@
 """Verdicts over all ranks: a check that fails on one rank fails on every rank, so that no rank goes on alone."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,10 @@ def assert_everywhere(comm: MPI.Intracomm, ok: object, message: str = "") -> Non
     Use it in the middle of a test, before ranks enter the next collective operation. At the end of a test
     a plain assert does: outcomes are compared there anyway.
     """
-    # mpi4py's own method: what is under test must not carry the verdict on itself.
+    # mpi4py's own methods: what is under test must not carry the verdict on itself.
+    come = MPI.Comm.Ibarrier(comm)
+    while not come.Test():  # the slowest rank may need this one's processor
+        time.sleep(1e-4)
     verdicts = MPI.Comm.allgather(comm, None if ok else message or "does not hold")
     failed = [f"rank {rank}: {verdict}" for rank, verdict in enumerate(verdicts) if verdict is not None]
     if failed:
