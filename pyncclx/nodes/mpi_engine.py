@@ -32,6 +32,7 @@ _SPIN_S = 1e-3  # seconds of polls without a pause
 _left: list[PieceOfTransfer] = held([])
 _memory: list[object] = held([])
 _LONGEST_PAUSE_S = 1e-3
+_CLOSE_S = 1.0  # longest wait for the other ranks before the communicator is freed
 
 
 class MpiEngine(Engine):
@@ -118,9 +119,25 @@ class MpiEngine(Engine):
             self._failed(step, reason)
 
     def close(self) -> None:
-        """Free the communicator, unless a step has failed. Collective."""
-        if self._failure is None:
+        """Free the communicator, unless a step has failed on some rank.
+
+        Collective among the ranks without a failure. A rank with a failure does not call this, and may send messages
+        later. If the other ranks freed the communicator, MPI could deliver such a message on a new communicator with
+        the same number, and would then drop a message of the new communicator.
+        """
+        if self._failure is None and self._have_all_come():
             self.comm.Free()
+
+    def _have_all_come(self) -> bool:
+        """Return whether all ranks close the engine now."""
+        request, end = self.comm.Ibarrier(), time.monotonic() + _CLOSE_S
+        with suppress(MPI.Exception):  # a rank has died
+            while not request.Test():
+                if time.monotonic() > end:
+                    return False
+                time.sleep(_LONGEST_PAUSE_S)
+            return True
+        return False
 
     def _do(self, step: str, function: Callable[[], None]) -> None:
         try:

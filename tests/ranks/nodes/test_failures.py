@@ -8,8 +8,10 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx import backends
 from pyncclx.failures.comm_failures import CommFailure
 from pyncclx.nodes.engine import EngineError
+from pyncclx.nodes.mpi_engine import MpiEngine
 from pyncclx.nodes.program import Program
 from support.arrays import put, xp
 from support.everywhere import assert_everywhere
@@ -52,6 +54,25 @@ def test_a_rank_that_does_not_come(comm, count, is_new):
         assert "rank 0" in str(raised)
     assert_everywhere(WORLD, took < 4 * SECONDS + 2, f"rank {RANK} took {took} s")
     comm.state.abandon()
+
+
+@pytest.mark.ranks(3)
+def test_a_rank_that_has_failed_sends_late():
+    """Its message does not come on the next communicator that the others make, in the place of that one's own."""
+    engine = MpiEngine(WORLD.Dup(), backends.select(), lambda step, reason: None, direct=True)
+    comm, number, count = MPI.Intracomm(engine.comm), np.array([RANK]), SIZE - 1
+    if RANK == 0:
+        engine.abort("any step", pyncclx.Aborted("any reason"))
+    engine.close()
+    WORLD.Barrier()
+    if RANK == 0:
+        comm.Send(number, 2, 7)
+    WORLD.Barrier()
+    if RANK > 0:
+        others = WORLD.Create_group(WORLD.group.Excl([0]))
+        others.Sendrecv(np.array([RANK]), RANK % count, 7, number, (RANK - 2) % count, 7)
+        others.Free()
+    assert_everywhere(WORLD, number[0] == (1 + (RANK - 2) % count if RANK else 0), f"from rank {number[0]}")
 
 
 def test_data_that_nobody_expects_is_not_that_of_a_later_call(monkeypatch):
