@@ -111,7 +111,7 @@ class Probes(MessageBase):
 
         Only the returned message can receive it, into a host or device array. See `Iprobe`.
         """
-        return cast("Message | None", self._match(super().Improbe, source, tag, status))
+        return self._match(super().Improbe, source, tag, status)
 
     def _look(self, probe: Callable[..., bool], source: int, tag: int, status: MPI.Status | None) -> bool:
         """Probe the messages held by earlier probes, then by mpi4py's method."""
@@ -133,12 +133,10 @@ class Probes(MessageBase):
         source: int,
         tag: int,
         status: MPI.Status | None,
-        *,
-        reads: bool = True,
-    ) -> MPI.Message | None:
+    ) -> Message | None:
         """Take a message from an earlier probe, or else by mpi4py's method.
 
-        Without `reads`, it is the message of a Python object. After an interrupt the message is held for a later call.
+        After an interrupt the message is held for a later call.
         """
         held = found = self.probed.find_and_read(source, tag)
         message, status = None, MPI.Status() if status is None else status
@@ -148,10 +146,9 @@ class Probes(MessageBase):
                 return None
         try:
             if found is None:
-                found = ProbedMessage.of(cast(MPI.Message, message), status)
-                found = found.read() if reads else found
+                found = ProbedMessage.of(cast(MPI.Message, message), status).read()
             if held is None and not found.is_read:  # a host array's message
-                return Message(message, self) if reads else message
+                return Message(message, self)
             found.fill(status)
             matched = Message(found.message, self, found)
             if held is not None:
@@ -172,41 +169,21 @@ class Probes(MessageBase):
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
 
-    # For Python objects these are mpi4py's methods, except for messages that a probe above holds.
+    # A program may look for an array by these too, as with mpi4py.
+
+    probe, iprobe = Probe, Iprobe
 
     @of_any
-    def probe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> Literal[True]:
-        """Wait for a message with a Python object, and set the status."""
-        if self.probed.find(source, tag):
-            return self.Probe(source, tag, status)
-        return self._by_mpi(super().probe, source, tag, MPI.Status() if status is None else status)
-
-    @of_any
-    def iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> bool:
-        """Return whether a message with a Python object has arrived, and set the status."""
-        if self.probed.find(source, tag):
-            return self.Iprobe(source, tag, status)
-        return self._by_mpi(super().iprobe, source, tag, MPI.Status() if status is None else status)
-
-    @of_any
-    def mprobe(
-        self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:
-        """Wait for a message with a Python object, take it, and return it."""
-        if self.probed.find(source, tag):
-            return self.Mprobe(source, tag, status)
-        return cast(MPI.Message, self._match(super().mprobe, source, tag, status, reads=False))
+    def mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
+        """Wait for a message, also an object's, take it, and return it."""
+        return cast(Message, self._match(super().mprobe, source, tag, status))
 
     @of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message | None:
-        """Take a message with a Python object and return it; None if none has arrived."""
-        if self.probed.find(source, tag):
-            return self.Improbe(source, tag, status)
-        return self._match(super().improbe, source, tag, status, reads=False)
+    ) -> Message | None:
+        """Take a message, also an object's, and return it; None if none has arrived."""
+        return self._match(super().improbe, source, tag, status)
 
     def recv(
         self,

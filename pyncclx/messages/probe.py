@@ -156,15 +156,22 @@ def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MP
 def _begin_to_send(spec: Any) -> MPI.Intracomm:
     """Start to send a message to this process itself; return the communicator."""
     itself = ITSELF.get()
-    _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
+    _release_received()
     _sent.append((itself.Isend(spec, 0), spec))
     return itself
+
+
+def _release_received() -> None:
+    """Release the memory of received messages to this process itself."""
+    _sent[:] = [(request, kept) for request, kept in _sent if not request.Test()]
 
 
 def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> Any:
     """Receive a matched message that is a Python object, and return the object."""
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE], status)
+    with LOCK:
+        _release_received()
     probed.set_origin(status)
     return MPI.pickle.loads(data.tobytes())
 

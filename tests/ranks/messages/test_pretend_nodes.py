@@ -127,9 +127,16 @@ def mprobed(comm, obj, right, left):
     request.wait()
 
 
+def matched(comm, x, right, left):
+    request = comm.Isend(x, right)
+    comm.Mprobe(left).Recv(xp.empty_like(x))
+    request.Wait()
+
+
 EXCHANGES = {  # of one object or array, which is long
     "sendrecv": lambda comm, x, right, left: comm.sendrecv([x], right, source=left),
     "mprobe": lambda comm, x, right, left: mprobed(comm, [x], right, left),
+    "Mprobe": matched,
     "gather": lambda comm, x, right, left: comm.gather([x]),
     "alltoall": lambda comm, x, right, left: comm.alltoall([[x]] * comm.size),
     "reduce": lambda comm, x, right, left: comm.reduce(x),

@@ -13,13 +13,14 @@ from support.reversed_ranks import reversed_ranks, ring
 
 # Empty; with its envelope or copied on the way; offered.
 LENGTHS = (("Probe", 0), ("Probe", 700), ("Iprobe", 9000), ("Mprobe", 3), ("Mprobe", 9000), ("Improbe", 700))
+LENGTHS += (("probe", 3), ("iprobe", 700), ("mprobe", 700), ("mprobe", 9000), ("improbe", 3))
 comm = pytest.fixture(reversed_ranks, scope="module")
 ring = pytest.fixture(ring)
 
 
 def probe(comm, kind, source, tag, status):
     """What is to be received from: a matched message, or None for the communicator."""
-    if kind in ("Probe", "Mprobe"):
+    if kind.lower() in ("probe", "mprobe"):
         found = getattr(comm, kind)(source, tag, status)
     else:
         while not (found := getattr(comm, kind)(source, tag, status)):
