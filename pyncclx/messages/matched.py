@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ from .host import receive as host_receive
 from .probe import ProbedMessage, ireceive_object, receive_object
 
 _ON_HOST = object()
+# Messages of pyncclx's communicators, by handle: a program may receive a message by a copy of its handle.
+_BY_HANDLE: weakref.WeakValueDictionary[int, Message] = weakref.WeakValueDictionary()
 
 
 class Message(StandIn, MPI.Message):
@@ -50,6 +53,11 @@ class Message(StandIn, MPI.Message):
         # Device arrays need an endpoint, which mpi4py's communicators do not have.
         self._comm = comm if hasattr(type(comm), "endpoint") else None
         self._probed = probed
+        copied = _BY_HANDLE.get(self.handle) if comm is None else None
+        if copied is not None and copied == self:
+            self._comm, self._probed = copied._comm, copied._probed
+        if self._comm is not None:
+            _BY_HANDLE[self.handle] = self
 
     def recv(self, status: MPI.Status | None = None) -> Any:
         """Receive the message and return its Python object. As mpi4py's `recv`."""

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, inline_nbytes
+from pyncclx.messages.matched import Message
 from support.arrays import Output, get, put
 from support.everywhere import assert_everywhere
 from support.reference import comparing, labels
@@ -49,12 +50,18 @@ def test_length(comm, ring, kind, count):
             sending.Wait()
 
 
+def copy_by_fortran_handle(message):
+    return Message.f2py(message.py2f())
+
+
 RECEIVES = {
     "Irecv": lambda comm, y, source, dest: comm.Irecv(y.array, source).Wait(),
     "Sendrecv": lambda comm, y, source, dest: comm.Sendrecv(put(np.zeros(2)), dest, 9, y.array, source, 5),
     "Isendrecv": lambda comm, y, source, dest: comm.Isendrecv(put(np.zeros(2)), dest, 9, y.array, source, 5).Wait(),
     "Mprobe": lambda comm, y, source, dest: comm.Mprobe(source).Recv(y.array),
     "Improbe": lambda comm, y, source, dest: comm.Improbe(source).Irecv(y.array).Wait(),
+    "copy": lambda comm, y, source, dest: Message(comm.Mprobe(source)).Recv(y.array),
+    "by its handle": lambda comm, y, source, dest: copy_by_fortran_handle(comm.Mprobe(source)).Irecv(y.array).Wait(),
 }
 
 
