@@ -44,7 +44,7 @@ class Shown:
     def __init__(self) -> None:
         self.work: Work | None = None
         self.is_freed, self.request = False, cast("ref[MPI.Request] | None", None)
-        self._generalized = MPI.Grequest.Start(_query, late.callback(_free(self)), None, (self,))
+        self._generalized = MPI.Grequest.Start(_query, late.callback(_free(self)), _cancel, (self,))
         self._generalized.Complete()
         self.address = _address_of(self._generalized)
         _ALL.add(self)
@@ -144,6 +144,12 @@ def _make_null(request: MPI.Request, handle: bytes) -> None:
     """Give a request a null handle if it still has this handle, which MPI has freed."""
     if handle_of(request) == handle:
         set_handle(request, handle_of(MPI.REQUEST_NULL))
+
+
+def _cancel(_: bool, shown: Shown) -> None:
+    """Cancel the work: MPI's callback for mpi4py's own `Cancel`."""
+    if shown.work is not None:
+        shown.work.cancel()
 
 
 def _is_under_way(shown: Shown) -> bool:

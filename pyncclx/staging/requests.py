@@ -59,6 +59,12 @@ class Request(StandIn, MPI.Request):
             return known
         return super().fromhandle(handle)
 
+    def Free(self) -> None:
+        """Free the request. As mpi4py's `Free`."""
+        if Request not in type(self).__mro__:  # MPI.Request.Free(request) of a device array, or of mpi4py
+            return self.Free()
+        return super().Free()
+
 
 for _kind in ("all", "any", "some"):
     for _call in ("Wait", "wait", "Test", "test", "Get_status_", "get_status_"):
@@ -78,11 +84,14 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
 
     def Start(self) -> None:
         """Copy device arrays to the host if staged, and start the operation."""
+        if Prequest not in type(self).__mro__:  # MPI.Prequest.Start(request), as for `Free`
+            return self.Start()
         began = persistent.begin_starts([self]) if events.listeners else None
         self.prepare()
         super().Start()
         if began is not None:
             persistent.emit_starts([self], began)
+        return None
 
     @classmethod
     def Startall(cls, requests: list[MPI.Prequest]) -> None:

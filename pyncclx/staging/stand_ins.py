@@ -42,8 +42,11 @@ class StandIn(metaclass=StandInType):
 
     def free(self) -> None:
         """Free the object; do nothing for constants, as in mpi4py."""
+        if StandIn not in type(self).__mro__:  # MPI.Request.free(request) of a device array, or of mpi4py
+            return self.free()
         if not any(constant is self for constant in self.constants.values()):
             super().free()  # type: ignore[misc]
+        return None
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:

@@ -239,6 +239,23 @@ def test_a_stream_that_has_waited_may_write_what_another_one_sends(comm, count, 
             compare(recv, data_of(left, step, 0, count), f"message {step}")
 
 
+@pytest.mark.parametrize("cancel", [Request.Cancel, MPI.Request.Cancel, lambda request: MPI.Request(request).Cancel()])
+def test_cancelled(comm, cancel):
+    """By its own method, by mpi4py's, by a copy; the message that comes then is that of the next receive."""
+    right, left = ring(comm)
+    first, recv, status = Output(9, "i8"), Output(9, "i8"), MPI.Status()
+    request = comm.Irecv(first.array, left, 1)
+    cancel(request)
+    assert request.Wait(status)
+    assert status.Is_cancelled()
+    MPI.Comm.Barrier(comm)
+    sending = comm.Isend(put(data_of(comm.rank, 1, 0, 9)), right, 1)
+    comm.Recv(recv.array, left, 1)
+    sending.Wait()
+    with comparing() as compare:
+        compare(recv, data_of(left, 1, 0, 9), "the next receive")
+
+
 @gpu_only
 def test_capture_is_refused(comm):
     map_peers(comm)

@@ -426,6 +426,24 @@ def test_by_its_handle(comm):
     assert not request
 
 
+def test_called_on_the_class(comm):
+    x, y = put(data_of(comm.rank, TAG, 0, 6)), Output(6, "i8")
+    requests = [comm.Recv_init(y.array, comm.rank, TAG), comm.Send_init(x, comm.rank, TAG)]
+    for request in requests:
+        drop_in.Prequest.Start(request)
+    for request in requests:
+        drop_in.Request.Wait(request)
+    with comparing() as compare:
+        compare(y, data_of(comm.rank, TAG, 0, 6), "received")
+    drop_in.Request.Free(requests[0])
+    drop_in.Prequest.free(requests[1])
+    of_mpi = MPI.Comm.Send_init(comm, bytearray(3), MPI.PROC_NULL)
+    drop_in.Prequest.Start(of_mpi)
+    of_mpi.Wait()
+    drop_in.Request.Free(of_mpi)
+    assert not any((*requests, of_mpi))
+
+
 def copy_by_object(request):
     return MPI.Request(request)
 
