@@ -119,7 +119,7 @@ class Arrival(OpenReceive):
                 if nbytes is None:
                     nbytes = self._message_nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)
                 if self._probed is not None and not is_cancelled:
-                    self._probed.set_origin(status)
+                    self._probed.end(status)
                 envelope = self.envelope = unpack(self._message, nbytes)
                 if envelope is not None:
                     nbytes, self.clock = envelope.nbytes, envelope.clock

@@ -124,7 +124,7 @@ class Message(StandIn, MPI.Message):
                 own(buf, status)
             finally:  # also for a message that is too long
                 if probed is not None:
-                    probed.set_origin(status)
+                    probed.end(status)
 
         if self._received("Recv", receive, buf, status) is _ON_HOST:
             host_receive.receive(comm, receive, (buf,), buf, status)

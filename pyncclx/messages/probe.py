@@ -62,6 +62,13 @@ class ProbedMessage(NamedTuple):
             status.Set_source(self.source)
             status.Set_tag(self.tag)
 
+    def end(self, status: MPI.Status | None) -> None:
+        """Set the source and tag of a status after the receive, and release memory."""
+        self.set_origin(status)
+        if self.is_read:
+            with LOCK:
+                _release_received()
+
     def fill(self, status: MPI.Status | None) -> None:
         """Set a status as a probe does."""
         if status is not None:
@@ -170,9 +177,7 @@ def receive_object(probed: ProbedMessage, status: MPI.Status | None = None) -> A
     """Receive a matched message that is a Python object, and return the object."""
     data = np.empty(probed.nbytes, np.uint8)
     MPI.Message.Recv(probed.message, [data, MPI.BYTE], status)
-    with LOCK:
-        _release_received()
-    probed.set_origin(status)
+    probed.end(status)
     return MPI.pickle.loads(data.tobytes())
 
 
