@@ -45,8 +45,10 @@ def simulated(monkeypatch):
         context.setattr(network.Clock, "pass_by", pass_by)
         identities = b"".join(bytes([rank]) * 16 for rank in range(WORLD.size))
         job = creation.Job(WORLD.size, 1, Network(), identities)
-        job.make(0)[-1].close()
-    return passed
+        spanning = job.make(0)[-1]
+        of_creation = list(passed)
+        spanning.close()
+    return of_creation
 
 
 def test_the_same_collectives_in_the_same_order(each_a_node, monkeypatch):
