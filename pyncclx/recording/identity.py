@@ -63,14 +63,6 @@ def identity_of(comm: MPI.Comm) -> Identity:
     return _numbered("comm", compact(ranks_in_world(comm.Get_group())), remote)
 
 
-def own_identity(copied: Identity | None, comm: MPI.Comm) -> Identity | None:
-    """Return an identity that MPI copied to a communicator, or a new one.
-
-    Open MPI's `Shrink` copies attributes to a communicator of fewer processes, which needs a new identity.
-    """
-    return identity_of(comm) if copied is not None and len(copied.world) != comm.size else copied
-
-
 def identity_of_window(win: MPI.Win) -> Identity:
     """Return the identity of a window that is created or first used now."""
     return _numbered("win", compact(ranks_in_world(win.Get_group())), ())

@@ -19,7 +19,7 @@ from ..failures.policy import POLICY
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
 from ..recording.failures import noted
-from ..recording.identity import Identity, identity_of, own_identity
+from ..recording.identity import Identity, identity_of
 from ..system import settings
 from ..system.process import PerProcess
 from .attachment import Attachment
@@ -258,8 +258,8 @@ class _Attribute:
 
 
 def _copy(comm: MPI.Comm, keyval: int, attribute: _Attribute) -> _Attribute:
-    parent = attribute.state
-    return _Attribute(State(parent, parent.identity and parent.identity.another()))
+    # Open MPI copies attributes also in Create_group and Shrink, so the copy is numbered at its first use.
+    return _Attribute(State(attribute.state))
 
 
 # Made at the first use: a keyval needs an initialised MPI, and an import must not do anything.
@@ -278,11 +278,11 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
         return state
     attribute = cast("_Attribute | None", comm.Get_attr(keyval := _KEYVAL.get()))
     if attribute is None:
-        identity = identity_of(cast(MPI.Comm, comm)) if records_calls() else None
-        attribute = _Attribute(State(None if parent is None else state_of(parent), identity))
+        attribute = _Attribute(State(None if parent is None else state_of(parent)))
         comm.Set_attr(keyval, attribute)
     state = comm._state = attribute.state
-    state.identity = own_identity(state.identity, cast(MPI.Comm, comm))
+    if state.identity is None and records_calls():
+        state.identity = identity_of(cast(MPI.Comm, comm))
     comm._hold, state.comm = state.hold(), MPI.Comm(cast(MPI.Comm, comm))
     return state
 

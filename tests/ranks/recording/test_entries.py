@@ -38,6 +38,14 @@ def own(comm, since):
         yield own
 
 
+def test_a_group_of_some_ranks_leaves_numbers_equal(own):
+    """Open MPI copies the parent's attributes to what `Create_group` makes, on the ranks that call it."""
+    if own.rank > 0:
+        MPI.Intracomm.Create_group(own, own.group.Excl([0])).Free()
+    with own.Dup() as other:
+        assert len(set(MPI.Comm.allgather(own, other.state.identity))) == 1
+
+
 def shortened(entry):
     names = "kind", "operation", "elements", "nbytes", "datatype", "operator", "peer"
     return tuple(entry[name] for name in names)
