@@ -29,8 +29,9 @@ def test_a_range_is_written_as_other_ranks_are():
 
 def test_a_copied_attribute_of_more_processes_is_that_of_another_communicator():
     """Open MPI copies attributes in Shrink, too."""
-    made, copied = MPI.COMM_SELF.Dup(), state.State(None, Identity("comm", range(4), (), 0))
-    made.Set_attr(state._KEYVAL.get(), state._Attribute(copied))
+    made, keyval = MPI.COMM_SELF.Dup(), state._KEYVAL.get()
+    of_more = state._Attribute(state.State(None, Identity("comm", range(4), (), 0)))
+    made.Set_attr(keyval, state._copy(made, keyval, of_more))
     shrunk = pyncclx.Communicator(made)
     world = MPI.Group.Translate_ranks(shrunk.Get_group(), [0], MPI.COMM_WORLD.Get_group())
     assert list(state.state_of(shrunk).identity.world) == list(world)
