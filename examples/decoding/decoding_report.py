@@ -126,7 +126,7 @@ def draw_percents(panel: Any, tables: Sequence[Sequence[Point]]) -> None:
         percents = [point.faster(table[0]) for point, table in zip(points, tables, strict=True)]
         panel.plot(batches, percents, "o-", label=points[0].way)
     panel.axhline(0, color="0.5", linewidth=0.8)
-    panel.set_yscale("symlog", linthresh=10)  # mpi4py's are a thousand times NCCL's
+    panel.set_yscale("symlog", linthresh=10)  # mpi4py's are hundreds of times NCCL's
     panel.yaxis.set_major_formatter("{x:g}")
     panel.set_title("a step with pyncclx is faster than with", fontsize=10)
     panel.set_ylabel("per cent", fontsize=8)
