@@ -70,7 +70,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     _work: Startable
     _own_handle: int
-    _made_of: bytes  # memory of the original handle
+    _made_of: int  # the original handle
     _is_freed = False
 
     def __new__(cls, work: Startable) -> Prequest:

@@ -18,8 +18,10 @@ from . import late
 from .status import fill_empty
 from .work import Work, finish
 
-_address_of, _copy, _NBYTES = MPI._addressof, ctypes.memmove, MPI._sizeof(MPI.Request)
-_NULL = MPI._addressof(MPI.REQUEST_NULL)
+_address_of = MPI._addressof
+# A handle is a pointer (Open MPI) or an int (MPICH). ctypes.memmove takes six times as long for one.
+_at = (ctypes.c_uint32 if MPI._sizeof(MPI.Request) == ctypes.sizeof(ctypes.c_uint32) else ctypes.c_uint64).from_address
+_NULL = _at(_address_of(MPI.REQUEST_NULL)).value
 
 
 class Shown:
@@ -39,14 +41,14 @@ class Shown:
         The persistent request that uses it.
     """
 
-    __slots__ = ("__weakref__", "_generalized", "address", "is_freed", "request", "work")
+    __slots__ = ("__weakref__", "_generalized", "handle", "is_freed", "request", "work")
 
     def __init__(self) -> None:
         self.work: Work | None = None
         self.is_freed, self.request = False, cast("ref[MPI.Request] | None", None)
         self._generalized = MPI.Grequest.Start(_query, late.callback(_free(self)), _cancel, (self,))
         self._generalized.Complete()
-        self.address = _address_of(self._generalized)
+        self.handle = handle_of(self._generalized)
         _ALL.add(self)
 
 
@@ -69,7 +71,7 @@ def show(requests: Iterable[Any]) -> None:
                     shown = Shown()
                 shown.request = ref(request) if work.is_persistent else None
             shown.work, work.shown = work, shown
-            _copy(_address_of(request), shown.address, _NBYTES)
+            _at(_address_of(request)).value = shown.handle
 
 
 def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
@@ -82,21 +84,21 @@ def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
         work = request._work
         shown = work.shown
         if shown is not None and not work.active:
-            _copy(_address_of(request), _NULL, _NBYTES)
+            _at(_address_of(request)).value = _NULL
             work.is_asked, shown.work = False, None
             if for_good or not work.is_persistent:
                 work.shown = None
                 _HIDDEN.append(shown)
 
 
-def handle_of(request: MPI.Request) -> bytes:
-    """Return the memory of a request's handle."""
-    return ctypes.string_at(_address_of(request), _NBYTES)
+def handle_of(request: MPI.Request) -> int:
+    """Return MPI's handle of a request, as a number."""
+    return _at(_address_of(request)).value
 
 
-def set_handle(request: MPI.Request, handle: bytes) -> None:
-    """Set the memory of a request's handle."""
-    _copy(_address_of(request), handle, _NBYTES)
+def set_handle(request: MPI.Request, handle: int) -> None:
+    """Give a request another handle of MPI."""
+    _at(_address_of(request)).value = handle
 
 
 def _query(status: MPI.Status, shown: Shown) -> None:
@@ -140,10 +142,10 @@ def _free(shown: Shown) -> Iterator[late.Last]:
     yield late.NOTHING if request is None else late.behind_the_call(partial(_make_null, request, handle_of(request)))
 
 
-def _make_null(request: MPI.Request, handle: bytes) -> None:
+def _make_null(request: MPI.Request, handle: int) -> None:
     """Give a request a null handle if it still has this handle, which MPI has freed."""
     if handle_of(request) == handle:
-        set_handle(request, handle_of(MPI.REQUEST_NULL))
+        set_handle(request, _NULL)
 
 
 def _cancel(_: bool, shown: Shown) -> None:
