@@ -45,8 +45,9 @@ class KernelWork(Work):
         if OPEN_RECEIVES:
             let_receives_leave()
         event.order(stream)
-        if self._began_on is not None and self._began_on != stream:
-            event.order(self._began_on)
+        began_on = self._began_on
+        if began_on is not stream and began_on is not None and began_on != stream:
+            event.order(began_on)
         if self._state.blocking == "host":
             event.synchronize()
         elif self._state.stream is not None:
@@ -87,6 +88,8 @@ class Launched(KernelWork):
             self._team, self._event = None, None
             if team is not None and event is not None:
                 self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
+                if self._state.stream is None:
+                    team.order.unmark(event)
             # The arrays are released only here, because the kernel may have used them until now.
             self._origins, self._arrays = (), None
         except BaseException:
@@ -116,7 +119,8 @@ class _Dropped:
 
     def is_over(self) -> bool:
         """Return whether the kernel has ended; release its arrays if so."""
-        if not self._event.is_over():
+        # A call that has completed the work reuses the event.
+        if self._work._event is self._event and not self._event.is_over():
             return False
         self._work._origins, self._work._arrays = (), None
         return True

@@ -39,6 +39,7 @@ class LaunchOrder:
         self._is_captured = False  # whether the last `follow` was for a captured stream
         self._may_be_captured = False  # a launch on a ready stream may have been captured
         self._asides: dict[bool, Any] = {}  # streams for launches aside, by whether they are captured
+        self._spare_events: list[Event] = []  # a new one costs more than a record
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
@@ -149,7 +150,7 @@ class LaunchOrder:
 
     def record_aside(self, event: Event) -> None:
         """Record an event at the end of the launches aside."""
-        event.record(self._asides[False])
+        event.record_eager(self._asides[False])
 
     def keep_left_aside(self, arrays: Any) -> None:
         """Keep the arrays of a launch aside whose call has raised until it has ended."""
@@ -163,9 +164,19 @@ class LaunchOrder:
 
     def mark(self, stream: Any) -> Event:
         """Return an event recorded at the end of the work on `stream`."""
-        event = self._device.event()
-        event.record(stream)
+        try:
+            event = self._spare_events.pop()
+        except IndexError:
+            event = self._device.event()
+        if stream is self._asides.get(False, _ABSENT):
+            event.record_eager(stream)
+        else:
+            event.record(stream)
         return event
+
+    def unmark(self, event: Event) -> None:
+        """Reuse an event of `mark`, which nothing will ask or wait for any more."""
+        self._spare_events.append(event)
 
     @property
     def is_unused(self) -> bool:
