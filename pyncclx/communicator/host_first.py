@@ -22,7 +22,7 @@ from ..arrays import places, pointers
 from ..errors import NotSupported  # noqa: F401
 from ..failures.policy import raise_explained  # noqa: F401
 from ..messages.base import MessageBase
-from ..messages.envelope import ENVELOPE_NBYTES  # noqa: F401
+from ..messages.envelope import SHORT_NBYTES  # noqa: F401
 from ..messages.host import receive as host_receive
 from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.progress import unsent  # noqa: F401
@@ -108,7 +108,7 @@ _RECEIVE = """status = MPI.Status() if status is None else status
                 host_receive.abandon(self, {buffer})
                 raise
             try:
-                if status.Get_count(MPI.BYTE) >= ENVELOPE_NBYTES:
+                if status.Get_count(MPI.BYTE) >= SHORT_NBYTES:
                     host_receive.examine(self, {buffer}, status)
             except BaseException as error:
                 if own_error(error) is None:
@@ -119,7 +119,7 @@ _RECEIVE = """status = MPI.Status() if status is None else status
 #: a probe holds messages, calls go to the native method, which searches those first.
 _RECEIVES = {
     "Recv": _RECEIVE.format(buffer="buf"),
-    "Irecv": """if buf.nbytes < ENVELOPE_NBYTES:
+    "Irecv": """if buf.nbytes < SHORT_NBYTES:
                 done = original(self, buf, source, tag)
                 return going_on(done) if unsent.OF_PROCESS else done
             return host_receive.ireceive_plain(self, original, buf, source, tag)""",

@@ -25,10 +25,17 @@ INLINE = 4  # behind the envelope, in the same message of MPI
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
 _HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the fields
-_FIELDS = struct.Struct(f"=I2Q2I5Q64s4Q{_SENDER.size}s")  # the fields of `Envelope`
+_BEGIN = struct.Struct("=16sIH")  # the same, and the first field: the envelope's length
+# The fields of `Envelope` up to `offset`, and its sender; then the other fields.
+_FIRST = f"=2H2Q2I2Q{_SENDER.size}s"
+_FIELDS, _SHORT = struct.Struct(f"{_FIRST}3Q64s4Q"), struct.Struct(f"{_FIRST}24x")
 # Messages with envelopes are multiples of 32 bytes long, so that they are whole numbers of elements of any datatype.
 # MPICH aborts if a message to the same process has a part of an element.
 ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
+# An envelope without the other fields. Open MPI sends up to 256 bytes at once; of a longer message, it completes the
+# send when the receiver calls MPI.
+SHORT_NBYTES = _HEAD.size + _SHORT.size
+_LENGTHS = SHORT_NBYTES, ENVELOPE_NBYTES
 # Messages with data have lengths that differ by multiples of this. Few of the program's own messages have such a
 # length.
 STEP_NBYTES = 256
@@ -143,9 +150,14 @@ class Envelope(NamedTuple):
         """The fields from `allocation` on."""
         return self[8:]
 
+    @property
+    def is_short(self) -> bool:
+        """Whether MPI transfers it by `eager` in SHORT_NBYTES."""
+        return self.transport == EAGER and not self.channel
+
     def pack(self) -> bytes:
         """Return the ENVELOPE_NBYTES that MPI transfers."""
-        packed = _FIELDS.pack(*self[1:], self.sender.packed)
+        packed = _FIELDS.pack(ENVELOPE_NBYTES, *self[1:8], self.sender.packed, *self[8:])
         return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
@@ -153,8 +165,11 @@ def eager(
     sender: Sender, clock: int, nbytes: int, place: int, source: int, offset: int, channel: Channel | None = None
 ) -> bytes:
     """Pack the envelope of a message whose data is in a slot (most messages)."""
-    rest = _NO_CHANNEL if channel is None else channel
-    packed = _FIELDS.pack(EAGER, clock, nbytes, place, source, 0, offset, *rest, sender.packed)
+    first = EAGER, clock, nbytes, place, source, 0, offset, sender.packed
+    if channel is None:
+        packed = _SHORT.pack(SHORT_NBYTES, *first)
+    else:
+        packed = _FIELDS.pack(ENVELOPE_NBYTES, *first, *channel)
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
@@ -167,13 +182,18 @@ _NO_CHANNEL: Channel = (0, 0, 0, b"", 0, 0, 0, 0)
 
 def unpack(message: Any, nbytes: int) -> Envelope | None:
     """Return the envelope that begins a message of `nbytes`; None if it has none."""
-    if nbytes < ENVELOPE_NBYTES:
+    if nbytes < SHORT_NBYTES:
         return None
-    magic, checksum = _HEAD.unpack_from(message)
-    if magic != ENVELOPE_MAGIC or checksum != zlib.crc32(message[_HEAD.size : ENVELOPE_NBYTES]):
+    magic, checksum, length = _BEGIN.unpack_from(message)
+    if magic != ENVELOPE_MAGIC or length not in _LENGTHS or length > nbytes:
         return None
-    fields = _FIELDS.unpack_from(message, _HEAD.size)  # the sender is the last field
-    return tuple.__new__(Envelope, (_unpack_sender(fields[-1]), *fields[:-1]))
+    if checksum != zlib.crc32(message[_HEAD.size : length]):
+        return None
+    if length == SHORT_NBYTES:
+        _, *first, sender = _SHORT.unpack_from(message, _HEAD.size)
+        return tuple.__new__(Envelope, (_unpack_sender(sender), *first, *_NO_CHANNEL))
+    fields = _FIELDS.unpack_from(message, _HEAD.size)
+    return tuple.__new__(Envelope, (_unpack_sender(fields[8]), *fields[1:8], *fields[9:]))
 
 
 @functools.lru_cache
@@ -189,4 +209,5 @@ def inline_nbytes(nbytes: int) -> int:
 
 def may_be_envelope(nbytes: int) -> bool:
     """Return whether an MPI message of this length may begin with an envelope."""
-    return nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % STEP_NBYTES == 0
+    is_long = nbytes >= ENVELOPE_NBYTES and (nbytes - ENVELOPE_NBYTES) % STEP_NBYTES == 0
+    return is_long or nbytes == SHORT_NBYTES

@@ -16,7 +16,7 @@ import mpi_bootstrap
 from ..requests.host_receive import SentToItself
 from ..requests.open_receives import LOCK
 from ..system.process import held
-from .envelope import may_be_envelope, unpack
+from .envelope import SHORT_NBYTES, may_be_envelope, unpack
 from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype
 
 # Messages to this process itself that have not been received, and their memory.
@@ -149,8 +149,11 @@ def _send_to_itself(message: MPI.Message, received_nbytes: int) -> tuple[int, MP
 
     Return the length of its data, and the matched message from this process.
     """
-    nbytes = received_nbytes + GAP_NBYTES
-    data, datatype = np.empty(nbytes, np.uint8), two_part_datatype(nbytes)
+    data = np.empty(received_nbytes + GAP_NBYTES, np.uint8)
+    if received_nbytes == SHORT_NBYTES:
+        datatype = MPI.BYTE.Create_contiguous(SHORT_NBYTES).Commit()
+    else:
+        datatype = two_part_datatype(data.nbytes)
     MPI.Message.Recv(message, [data, 1, datatype])
     envelope = unpack(data, received_nbytes)
     # Hold the lock, so that no other thread matches the message.

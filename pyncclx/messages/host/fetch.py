@@ -16,7 +16,7 @@ from ...errors import PeerTimeout
 from ...recording.failures import noted
 from ...requests.open_receives import LOCK
 from ..base import MessageBase
-from ..envelope import ENVELOPE_NBYTES, INLINE, Envelope, inline_nbytes
+from ..envelope import ENVELOPE_NBYTES, INLINE, SHORT_NBYTES, Envelope, inline_nbytes
 from ..memory.opened import can_read
 from ..plan import plan_of
 from ..receive import Incoming
@@ -44,7 +44,9 @@ class HostFetch:
     def __init__(self, comm: MessageBase, memory: HostMemory, envelope: Envelope) -> None:
         self._endpoint, self._memory, self._envelope = comm.lasting_endpoint, memory, envelope
         self.is_inline = envelope.transport == INLINE
-        length = inline_nbytes(envelope.nbytes) if self.is_inline else ENVELOPE_NBYTES
+        length = SHORT_NBYTES if envelope.is_short else ENVELOPE_NBYTES
+        if self.is_inline:
+            length = inline_nbytes(envelope.nbytes)
         self._message_nbytes = min(length, memory.nbytes)
         self._message = memory.read(self._message_nbytes)
         self._stream = self._endpoint.postbox.host_array_stream

@@ -18,14 +18,14 @@ from ...system import driver
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
 from ..base import MessageBase
-from ..envelope import ENVELOPE_NBYTES, OFFERED, STEP_NBYTES, WINDOW, may_be_envelope
+from ..envelope import ENVELOPE_NBYTES, OFFERED, SHORT_NBYTES, STEP_NBYTES, WINDOW, may_be_envelope
 from ..probe import ProbedMessage
 from ..progress.unsent import Follows
 from .fetch import HostFetch, complete
 from .memory import HostMemory, memory_of
 
 _BYTE = MPI.BYTE
-_REST_NBYTES = ENVELOPE_NBYTES % STEP_NBYTES
+_RESTS = ENVELOPE_NBYTES % STEP_NBYTES, SHORT_NBYTES % STEP_NBYTES
 
 
 class _Left(NamedTuple):
@@ -74,7 +74,7 @@ class HostLanding(Follows):
         `status` is MPI's; it is set to the length of fetched data.
         """
         # The length excludes nearly all other messages, without `_find`.
-        if status.Get_count(_BYTE) % STEP_NBYTES != _REST_NBYTES:
+        if status.Get_count(_BYTE) % STEP_NBYTES not in _RESTS:
             return True
         if status.Get_error() != MPI.SUCCESS:
             return True
@@ -88,7 +88,7 @@ class HostLanding(Follows):
 
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received, and set its status."""
-        if status.Get_count(_BYTE) % STEP_NBYTES == _REST_NBYTES and self._find(status):
+        if status.Get_count(_BYTE) % STEP_NBYTES in _RESTS and self._find(status):
             assert self.fetch is not None
             self._finish(status)
             return

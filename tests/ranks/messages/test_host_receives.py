@@ -12,6 +12,7 @@ import pyncclx
 from pyncclx import Request
 from pyncclx.errors import NotSupported
 from pyncclx.messages import calls
+from pyncclx.messages.envelope import SHORT_NBYTES
 from pyncclx.staging import requests as staging
 from support.arrays import host_only, own_gpu, put
 from support.everywhere import assert_everywhere
@@ -128,6 +129,19 @@ def test_what_an_empty_message_leaves_is_data(comm):
     comm.Recv([bytearray(ROOM), MPI.BYTE], left, 1, status)
     sending.Wait()
     assert status.Get_count(MPI.BYTE) == 320
+
+
+def test_a_short_message_changes_few_bytes_of_its_array(comm):
+    """Only those of the data and of the envelope, which MPI has transferred."""
+    map_peers(comm)
+    right, left = ring(comm)
+    memory, data = bytearray([POISON] * ROOM), data_of(comm.rank, 1, 0, 2)
+    for receive in (comm.Recv, lambda *args: comm.Irecv(*args).Wait()):
+        sending = comm.Isend(put(data), right, 1)
+        receive([memory, MPI.BYTE], left, 1)
+        sending.Wait()
+        np.testing.assert_array_equal(np.frombuffer(memory, "i8", 2), data_of(left, 1, 0, 2))
+        assert set(memory[SHORT_NBYTES:]) == {POISON}
 
 
 LAYOUTS = {  # of 512 elements of 8 bytes each, and where they are

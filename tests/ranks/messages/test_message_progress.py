@@ -485,3 +485,19 @@ def test_streams(comm, capturing):
     with comparing() as compare:
         for index, copy in enumerate(copies if receives(comm) else []):
             compare(copy, data_of(other, index, 0, LONG), f"stream {index}")
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank sends to itself")
+def test_mpi_has_sent_a_short_message_before_its_receiver_calls(comm, monkeypatch):
+    """So the send leaves nothing that later calls, or the monitor thread, would have to see to."""
+    unsent, kept, array = comm.endpoint.postbox.receives.unsent, [], put(np.zeros(SHORT))
+    monkeypatch.setattr(unsent, "keep", lambda *message: kept.append(message))
+    MPI.Comm.Barrier(comm)
+    if is_odd(comm):
+        for _ in range(4):
+            comm.Send(array, partner(comm), 1)
+    else:
+        time.sleep(0.3)  # not in MPI
+    assert_everywhere(comm, not kept, f"{kept}")
+    for _ in range(4 if partner(comm) != comm.rank and not is_odd(comm) else 0):
+        comm.Recv(array, partner(comm), 1)
