@@ -31,8 +31,8 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("memory",),
     ("operators", "team"),
     ("device", "launch", "staging"),
-    ("derived", "nodes", "numba_kernels", "windows"),
-    ("collectives", "messages"),
+    ("derived", "nodes", "numba_kernels"),
+    ("collectives", "messages", "windows"),
     ("objects", "tokens"),
     ("communicator",),
     ("MPI", "__init__", "autograd", "tools"),
@@ -54,7 +54,7 @@ BELOW: dict[str, set[str]] = {
     "messages": {"protocol", "device"},
     "numba_kernels": {"protocol", ""},
     "tokens": {"protocol", "elements"},
-    "windows": {"protocol", "elements", "device"},
+    "windows": {"protocol", "elements", "derived", "device"},
 }
 PURPOSES = {
     "host": "CUDA's words on a CPU: the emulator",

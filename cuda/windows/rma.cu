@@ -4,6 +4,9 @@
 //   1. a thread reads the 32- or 64-bit word that has the element;
 //   2. it replaces the word by compare-and-swap, and retries if another thread has changed it meanwhile.
 // Launch: any number of blocks of up to kMaxThreads threads; they wait for nothing.
+//   accumulate        the elements of the target are contiguous
+//   accumulate_nests  a derived datatype selects them; origin and result are packed
+#include "derived/nests.cuh"
 #include "elements/reduce_ops.cuh"
 
 struct RmaArgs {
@@ -12,6 +15,11 @@ struct RmaArgs {
     char* result;         // for the old elements; may be null
     char* target;         // as mapped here
     u64 count;
+};
+
+struct RmaNestArgs {
+    DatatypeArgs target;  // as mapped here; its packed memory is the origin, its words are the elements
+    char* result;         // for the old elements, packed; may be null
 };
 
 struct Replace : Operator {
@@ -78,12 +86,30 @@ __device__ T replace_element(char* target, Next next) {
     }
 }
 
+// Changes element `i` of origin, compare and result; its counterpart lies at `target`.
+template <class T, class Op>
+__device__ __forceinline__ void change_element(const RmaArgs& args, u64 i, char* target) {
+    const T value = element<T>(args.origin, i), compare = element<T>(args.compare, i);
+    const T was = replace_element<T>(target, [&](T current) { return Update<T, Op>::next(current, value, compare); });
+    if (args.result) memcpy(args.result + i * sizeof(T), &was, sizeof(T));
+}
+
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) accumulate(const __grid_constant__ RmaArgs args) {
-    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count; i += u64(gridDim.x) * blockDim.x) {
-        const T value = element<T>(args.origin, i), compare = element<T>(args.compare, i);
-        const T was = replace_element<T>(
-            args.target + i * sizeof(T), [&](T current) { return Update<T, Op>::next(current, value, compare); });
-        if (args.result) memcpy(args.result + i * sizeof(T), &was, sizeof(T));
-    }
+    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count; i += u64(gridDim.x) * blockDim.x)
+        change_element<T, Op>(args, i, args.target + i * sizeof(T));
+}
+
+template <class T, class Op>
+__global__ void __launch_bounds__(kMaxThreads, 1) accumulate_nests(const __grid_constant__ RmaNestArgs args) {
+    const DatatypeArgs& target = args.target;
+    const RmaArgs elements{target.packed, target.packed, args.result, target.memory, 0};
+    for_each_tile(target, [&](const Nest& nest, u64 tile) {
+        for (u32 w = 0; w < kWordsAtOnce; ++w) {
+            const u64 word = first_word(nest, tile) + w * blockDim.x;
+            if (word >= nest.words) break;
+            const Where where = locate<u64>(nest, word);
+            change_element<T, Op>(elements, where.packed / sizeof(T), target.memory + where.memory);
+        }
+    });
 }

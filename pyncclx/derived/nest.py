@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-MOST_DIMS = 6  # loops of a nest: kMostDims of cuda/derived/packing.cu
+MOST_DIMS = 6  # loops of a nest: kMostDims of cuda/derived/nests.cuh
 MOST_NESTS = 16  # nests of a datatype, and of a launch: kMostNests
 
 Integers = npt.NDArray[np.int64]

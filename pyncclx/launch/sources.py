@@ -106,7 +106,7 @@ FILES = {
     "collectives/reduce_scatter.cu": Source(("reduce_scatter_one_shot", "reduce_scatter_two_shot"), _reductions),
     "collectives/fold.cu": Source(("fold",), _reductions),
     "collectives/scan.cu": Source(("scan_one_shot", "scan_two_shot"), _reductions),
-    "windows/rma.cu": Source(("accumulate",), _atomics),
+    "windows/rma.cu": Source(("accumulate", "accumulate_nests"), _atomics),
     "windows/signals.cu": Source(("put_blocks", "put_signal", "wait_signal")),
 }
 _OF_BYTES = [source.kernels for source in FILES.values() if source.templates is _bytes]

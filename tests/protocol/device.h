@@ -147,10 +147,18 @@ inline void accumulate_bytes(Call& call) {
     unsigned char own[kMostWords], before[kMostWords];
     char* target = call.world.device->inboxes[root]->words + shift;
     const auto of = [&](int rank, u64 i) { return static_cast<unsigned char>(byte_of(call, rank, root, i)); };
-    for (u64 i = 0; i < count; ++i) own[i] = of(call.team.rank, i);
+    const bool is_backwards = call.own.one_in(2);  // by a derived datatype
+    for (u64 i = 0; i < count; ++i) own[is_backwards ? count - 1 - i : i] = of(call.team.rank, i);
     const char* from = reinterpret_cast<const char*>(own);
-    const RmaArgs args{from, from, reinterpret_cast<char*>(before), target, count};
-    call.run(accumulate<unsigned char, Sum>, args, call.team.channels);
+    if (is_backwards) {
+        RmaNestArgs args{{target, reinterpret_cast<char*>(own), 0, 1, {}}, reinterpret_cast<char*>(before)};
+        args.target.tiles = (count + kWordsAtOnce - 1) / kWordsAtOnce;  // enough for blocks of one thread
+        args.target.nest[0] = Nest{i64(count) - 1, 0, nullptr, 0, count, 1, 0, 1, 1, 0, {Dim{count, -1, 1}}};
+        call.run(accumulate_nests<unsigned char, Sum>, args, call.team.channels);
+    } else {
+        const RmaArgs args{from, from, reinterpret_cast<char*>(before), target, count};
+        call.run(accumulate<unsigned char, Sum>, args, call.team.channels);
+    }
     call.run(barrier, BarrierArgs{call.team}, 1);
     for (u64 i = 0; root == call.team.rank && i < count; ++i) {
         unsigned char expected = 0;

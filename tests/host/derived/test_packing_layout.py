@@ -1,4 +1,4 @@
-"""The structs and constants of derived/batches.py and nest.py are those of cuda/derived/packing.cu."""
+"""The structs and constants of derived/batches.py and nest.py are those of cuda/derived/nests.cuh."""
 
 from pyncclx.derived import batches, nest, packing
 from pyncclx.memory.cstruct import offsets_of, sizeof

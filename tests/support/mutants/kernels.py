@@ -79,19 +79,19 @@ KERNELS = {
         "ranks/collectives/test_alltoallv_segments.py",
     ),
     "Datatypes: the run before the right one": Mutant(
-        "cuda/derived/packing.cu",
+        "cuda/derived/nests.cuh",
         "nest.runs[middle].start <= begin",
         "nest.runs[middle].start < begin",
         "ranks/derived/test_datatype_kernels.py ranks/derived/test_derived_datatypes.py",
     ),
     "Datatypes: packed memory has the strides of memory": Mutant(
-        "cuda/derived/packing.cu",
+        "cuda/derived/nests.cuh",
         "u64(i * dim.packed_stride)",
         "u64(i * dim.stride)",
         "ranks/derived/test_datatype_kernels.py ranks/derived/test_derived_datatypes.py",
     ),
     "Datatypes: the first tile of a nest is the last one's": Mutant(
-        "cuda/derived/packing.cu",
+        "cuda/derived/nests.cuh",
         "args.nest[n + 1].first_tile <= tile",
         "args.nest[n + 1].first_tile < tile",
         "ranks/derived/test_datatype_kernels.py ranks/derived/test_derived_datatypes.py",
@@ -101,6 +101,12 @@ KERNELS = {
         "(word & ~mask) |",
         "word |",
         "ranks/windows/test_win_atomics.py",
+    ),
+    "Accumulate: elements of derived datatypes in the order of their nests": Mutant(
+        "cuda/windows/rma.cu",
+        "where.packed / sizeof(T), target",
+        "word, target",
+        "ranks/windows",
     ),
     "Accumulate: operands swapped": Mutant(
         "cuda/windows/rma.cu",
