@@ -1,6 +1,6 @@
 """Batches of strided loops (nests), one batch for each packing launch.
 
-The structs have twins in cuda/derived/packing.cu.
+The structs have twins in cuda/derived/nests.cuh.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..memory.cstruct import I64, U32, U64, CStruct, offsets_of, sizeof
@@ -28,10 +28,21 @@ class Part:
     offset: int  # first element in the array, in bytes
     start: int  # first element in packed memory, in bytes
 
+    def at(self, offset: int) -> Part:
+        """Return the part moved by an offset in the array."""
+        return replace(self, offset=self.offset + offset) if offset else self
+
     @property
     def nbytes(self) -> int:
         """Packed length."""
         return self.count * self.typemap.size
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Offset in the array of the first byte, and of the end of the last one."""
+        last = max(self.count - 1, 0) * self.typemap.extent
+        begin, end = self.offset + self.typemap.lower, self.offset + self.typemap.upper
+        return (begin + min(last, 0), end + max(last, 0)) if self.nbytes else (self.offset, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +53,7 @@ class Batch:
     count: int
     tiles: int
     tables: tuple[tuple[int, Runs], ...]  # offset in `nests` for a table's address, and the table's runs
+    width: int  # bytes of the shortest word
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +84,9 @@ class NestStruct(CStruct):
 
 
 @functools.lru_cache(64)
-def batches_of(parts: tuple[Part, ...], misalignment: int, threads: int, limit: int | None) -> tuple[Batch, ...]:
+def batches_of(
+    parts: tuple[Part, ...], misalignment: int, threads: int, limit: int | None, widest: int = WIDEST_NBYTES
+) -> tuple[Batch, ...]:
     """Return the batches that move parts.
 
     Parameters
@@ -84,10 +98,12 @@ def batches_of(parts: tuple[Part, ...], misalignment: int, threads: int, limit: 
         Threads of a block.
     limit : int or None
         Move only the first `limit` packed bytes, of a single part; None: all.
+    widest : int
+        Bytes of the longest word: a power of 2.
     """
     nests = [nest.at(part.offset, part.start) for part in parts for nest in _nests(part, limit)]
     groups = [nests[first : first + MOST_NESTS] for first in range(0, len(nests), MOST_NESTS)]
-    return tuple(_batch(group, misalignment, threads * WORDS_AT_ONCE) for group in groups)
+    return tuple(_batch(group, misalignment | widest, threads * WORDS_AT_ONCE) for group in groups)
 
 
 def _nests(part: Part, limit: int | None) -> tuple[Nest, ...]:
@@ -98,10 +114,11 @@ def _nests(part: Part, limit: int | None) -> tuple[Nest, ...]:
     return cut(nests, limit) if limit and nests else ()
 
 
-def _batch(nests: list[Nest], misalignment: int, tile_words: int) -> Batch:
-    tiles, packed, tables = 0, bytearray(), []
+def _batch(nests: list[Nest], alignment: int, tile_words: int) -> Batch:
+    tiles, packed, tables, narrowest = 0, bytearray(), [], WIDEST_NBYTES
     for nest in nests:
-        width = _width(nest, misalignment)
+        width = _width(nest, alignment)
+        narrowest = min(narrowest, width)
         words = nest.nbytes // width * math.prod(count for count, _, _ in nest.dims)
         if nest.runs:
             tables.append((len(packed) + offsets_of(NestStruct)["runs"], nest.runs))
@@ -119,12 +136,12 @@ def _batch(nests: list[Nest], misalignment: int, tile_words: int) -> Batch:
         ).pack()
         tiles += -(-words // tile_words)
     room = MOST_NESTS * sizeof(NestStruct)
-    return Batch(bytes(packed).ljust(room, b"\0"), len(nests), tiles, tuple(tables))
+    return Batch(bytes(packed).ljust(room, b"\0"), len(nests), tiles, tuple(tables), narrowest)
 
 
-def _width(nest: Nest, misalignment: int) -> int:
+def _width(nest: Nest, alignment: int) -> int:
     """Return the longest word, in bytes, that divides a nest's addresses and lengths."""
-    bits = WIDEST_NBYTES | misalignment | nest.offset | nest.start | nest.nbytes
+    bits = alignment | nest.offset | nest.start | nest.nbytes
     for _, stride, packed_stride in nest.dims:
         bits |= stride | packed_stride
     if nest.runs:

@@ -61,26 +61,46 @@ class Packing:
         NotSupported
             If the stream is being captured and a table has to be uploaded.
         """
+        batches = self._batches(parts, memory | packed, limit)
+        yield from self._launches(self._functions[kernel], batches, memory, packed, stream)
+
+    def launches_by_element(
+        self, function: Function, parts: tuple[Part, ...], memory: int, packed: int, stream: Any, nbytes: int
+    ) -> Iterator[Launch]:
+        """Yield the launches of another kernel, whose words are elements of an array.
+
+        The array is aligned to an element, of `nbytes` bytes. The kernel's parameter begins with the packing kernels'.
+        """
+        return self._launches(function, self._batches(parts, memory, None, nbytes), memory, packed, stream)
+
+    def is_aligned(self, parts: tuple[Part, ...], memory: int, nbytes: int) -> bool:
+        """Return whether the addresses of all elements are multiples of their length."""
+        return all(batch.width == nbytes for batch in self._batches(parts, memory, None, nbytes))
+
+    def _launches(
+        self, function: Function, batches: tuple[Batch, ...], memory: int, packed: int, stream: Any
+    ) -> Iterator[Launch]:
         self._make_room(stream)
-        for batch in self._batches(parts, memory, packed, limit):
+        for batch in batches:
             nests = bytearray(batch.nests)
             for offset, runs in batch.tables:
                 struct.pack_into("=Q", nests, offset, self._table(runs, stream))
             head = BatchStruct(memory=memory, packed=packed, tiles=batch.tiles, nests=batch.count)
             grid = min(batch.tiles, BLOCKS_PER_CHANNEL * self._device.max_channels)
-            yield Launch(self._functions[kernel], grid, self._threads, head.pack() + nests)
+            yield Launch(function, grid, self._threads, head.pack() + nests)
 
     def has_tables(self, parts: tuple[Part, ...], memory: int, packed: int) -> bool:
         """Return whether packing the parts reads tables in device memory.
 
         The addresses of tables may change.
         """
-        return any(batch.tables for batch in self._batches(parts, memory, packed))
+        return any(batch.tables for batch in self._batches(parts, memory | packed, None))
 
     def _batches(
-        self, parts: tuple[Part, ...], memory: int, packed: int, limit: int | None = None
+        self, parts: tuple[Part, ...], addresses: int, limit: int | None, widest: int = WIDEST_NBYTES
     ) -> tuple[Batch, ...]:
-        return batches_of(parts, memory % WIDEST_NBYTES | packed % WIDEST_NBYTES, self._threads, limit)
+        """Return the batches for addresses, given as their bitwise or."""
+        return batches_of(parts, addresses % WIDEST_NBYTES, self._threads, limit, widest)
 
     def _table(self, runs: Runs, stream: Any) -> int:
         """Return the address of a table in device memory; upload it if needed."""

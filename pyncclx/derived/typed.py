@@ -177,17 +177,15 @@ def _checked(part: Part, buffer: Buffer, array: Any, device: Device, name: str) 
 
     Extend the buffer if the array's memory reaches further.
     """
-    typemap, count, offset = part.typemap, part.count, part.offset
-    if count < 0:
-        text = f"{name} has count {count}; it cannot be negative"
+    if part.count < 0:
+        text = f"{name} has count {part.count}; it cannot be negative"
         raise MPIError(MPI.ERR_COUNT, text) if "block" in name else ValueError(text)
     if not part.nbytes:
         return part
     # Addresses are absolute, so the array that they belong to is unknown.
     if array is MPI.BOTTOM:
         return part
-    last = (count - 1) * typemap.extent
-    begin, end = offset + typemap.lower + min(last, 0), offset + typemap.upper + max(last, 0)
+    begin, end = part.bounds
     if end > buffer.nbytes and reaches(array, device, buffer.address, end):
         buffer.count = end  # bytes
     outside = begin < 0 and not precedes(array, device, buffer.address, -begin)

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..arrays import datatypes
+from ..arrays.datatypes import Datatype
 from ..errors import DerivedDatatype, MPIError, NotSupported
 from ..system.process import PerProcess
 from .nest import Nest, Nests, join, place, repeat
@@ -31,6 +32,8 @@ class Typemap:
         Bytes from one element to the next.
     lower, upper : int
         Offset of its first byte, and of the end of its last one.
+    element : Datatype or None
+        The predefined datatype of all its elements; None if they have several, or are unknown to the library.
     """
 
     nests: Nests
@@ -38,6 +41,7 @@ class Typemap:
     extent: int
     lower: int
     upper: int
+    element: Datatype | None
 
     @property
     def is_contiguous(self) -> bool:
@@ -51,6 +55,7 @@ class _Type(NamedTuple):
     nests: Nests
     size: int
     extent: int
+    element: Datatype | None
 
 
 _KEYVAL = PerProcess(MPI.Datatype.Create_keyval, lasting=True)
@@ -72,7 +77,7 @@ def typemap_of(key: Any) -> Typemap:
     if known is not None:
         return known
     try:
-        return _basic(datatypes.of(key).itemsize)
+        return _basic(datatypes.of(key))
     except DerivedDatatype:
         return _flattened(key)
 
@@ -87,8 +92,9 @@ def known_typemap(datatype: MPI.Datatype) -> Typemap | None:
 
 
 @functools.cache
-def _basic(itemsize: int) -> Typemap:
-    return Typemap((Nest(0, 0, itemsize),), itemsize, itemsize, 0, itemsize)
+def _basic(datatype: Datatype) -> Typemap:
+    itemsize = datatype.itemsize
+    return Typemap((Nest(0, 0, itemsize),), itemsize, itemsize, 0, itemsize, datatype)
 
 
 def _flattened(datatype: MPI.Datatype) -> Typemap:
@@ -97,9 +103,9 @@ def _flattened(datatype: MPI.Datatype) -> Typemap:
     Handles cannot be keys of a cache: after Free another datatype may have the same one.
     """
     _check_committed(datatype)
-    nests, size, extent = _flatten(datatype)
+    nests, size, extent, element = _flatten(datatype)
     lower, length = datatype.Get_true_extent()
-    typemap = Typemap(nests, size, extent, lower, lower + length)
+    typemap = Typemap(nests, size, extent, lower, lower + length, element)
     datatype.Set_attr(_KEYVAL.get(), typemap)
     return typemap
 
@@ -124,14 +130,26 @@ def _check_committed(datatype: MPI.Datatype) -> None:
 def _flatten(datatype: MPI.Datatype) -> _Type:
     extent = int(datatype.Get_extent()[1])
     if datatype.is_predefined:
-        return _Type((Nest(0, 0, extent),), extent, extent)
+        return _Type((Nest(0, 0, extent),), extent, extent, _element(datatype))
     base, combiner, parameters = datatype.decode()
     constructor = _CONSTRUCTORS.get(combiner)
     if constructor is None:
         raise NotSupported(f"datatypes made by {combiner} do not work on device arrays; make it of known parts")
     bases = parameters.pop("datatypes") if combiner == "STRUCT" else [base]
-    nests = constructor([_flatten_and_free(each) for each in bases], **parameters)
-    return _Type(nests, sum(nest.nbytes * math.prod(dim[0] for dim in nest.dims) for nest in nests), extent)
+    parts = [_flatten_and_free(each) for each in bases]
+    nests = constructor(parts, **parameters)
+    size = sum(nest.nbytes * math.prod(dim[0] for dim in nest.dims) for nest in nests)
+    lengths = parameters["blocklengths"] if combiner == "STRUCT" else [1]
+    elements = {part.element for part, length in zip(parts, lengths, strict=True) if length and part.size}
+    return _Type(nests, size, extent, elements.pop() if len(elements) == 1 else None)
+
+
+def _element(datatype: MPI.Datatype) -> Datatype | None:
+    """Return the row of a predefined datatype; None if the table has none."""
+    try:
+        return datatypes.of(datatype)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
@@ -151,7 +169,7 @@ def _flatten_and_free(datatype: MPI.Datatype) -> _Type:
 
 
 def _hvector(base: list[_Type], count: int, blocklength: int, stride: int) -> Nests:
-    nests, size, extent = base[0]
+    nests, size, extent, _ = base[0]
     return repeat(repeat(nests, size, blocklength, extent), size * blocklength, count, stride)
 
 
@@ -160,7 +178,7 @@ def _indexed(base: list[_Type], blocklengths: list[int], displacements: list[int
 
 
 def _hindexed(base: list[_Type], blocklengths: list[int], displacements: Any) -> Nests:
-    nests, size, extent = base[0]
+    nests, size, extent, _ = base[0]
     return place(nests, size, extent, blocklengths, displacements)
 
 
@@ -175,7 +193,7 @@ def _hindexed_block(base: list[_Type], blocklength: int, displacements: list[int
 def _struct(base: list[_Type], blocklengths: list[int], displacements: list[int]) -> Nests:
     nests: list[Nest] = []
     start = 0
-    for (inner, size, extent), length, displ in zip(base, blocklengths, displacements, strict=True):
+    for (inner, size, extent, _), length, displ in zip(base, blocklengths, displacements, strict=True):
         nests += (nest.at(displ, start) for nest in repeat(inner, size, length, extent))
         start += size * length
     return join(nests)
@@ -217,7 +235,7 @@ def _grid(base: _Type, sizes: list[int], runs: list[list[tuple[int, int]]], orde
 
     The array has the shape `sizes`; a run is (start, length).
     """
-    nests, size, stride = base
+    nests, size, stride, _ = base
     dimensions = list(zip(sizes, runs, strict=True))
     for extent, chosen in dimensions if order == MPI.ORDER_FORTRAN else reversed(dimensions):
         lengths = [length for _, length in chosen]

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from mpi_bootstrap.own_errors import own_error
 
+from ..derived.buffers import TypedBuffer
 from ..errors import MPIError
 from ..requests.open_receives import LOCK, OpenReceive
 from .base import MessageBase
@@ -19,7 +20,6 @@ from .memory.scratch import KEPT_NBYTES, PINNED_NBYTES
 from .mpi_transfer import received_spec
 from .plan import Plan
 from .probe import HOLDING, ProbedMessage
-from .typed import TypedBuffer
 
 
 class Arrival(OpenReceive):

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from ..backends import Exported
+from ..derived.buffers import TypedBuffer
 from ..requests.open_receives import LOCK
 from .arguments import PUT
 from .endpoint import Endpoint
@@ -18,7 +19,6 @@ from .memory.scratch import PINNED_NBYTES, host_memory
 from .mpi_transfer import GAP_NBYTES, sent_spec
 from .persistent.channels import Outlet
 from .plan import Plan
-from .typed import TypedBuffer
 
 #: The MPI call that sends the envelope; the key says whether the send is synchronous.
 STARTS: dict[bool, Callable[..., MPI.Request]] = {False: MPI.Comm.Isend, True: MPI.Comm.Issend}

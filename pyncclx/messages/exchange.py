@@ -10,6 +10,7 @@ from mpi_bootstrap.own_errors import own_error
 
 from .. import events
 from ..arrays.buffers import Buffer
+from ..derived.buffers import TypedBuffer
 from ..requests.completing import has_come
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
@@ -20,7 +21,6 @@ from .pending import emit, end_call, message_request
 from .plan import NOTHING, Plan, plan_of, planned, stream_of
 from .receive import Incoming
 from .send import Outgoing
-from .typed import TypedBuffer
 
 Side = tuple[Plan, Any]  # plan, array or buffer spec
 

@@ -9,6 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import events
+from ..derived.buffers import TypedBuffer
 from ..requests.failures import Failures
 from ..requests.request import Request, empty
 from ..requests.shown import show
@@ -20,7 +21,6 @@ from .endpoint import Endpoint
 from .envelope import Sender, channel_of
 from .receive import Incoming
 from .send import Outgoing
-from .typed import TypedBuffer
 
 
 def message_request(*messages: Any, status: MPI.Status | None = None) -> Request:

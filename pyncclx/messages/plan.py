@@ -12,6 +12,7 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
 from ..backends import Event
+from ..derived.buffers import buffer_of, without_gaps
 from ..errors import NotSupported
 from ..failures.kernel_errors import FAILURE
 from ..launch.keys import MAKERS, NoKey
@@ -22,7 +23,6 @@ from .base import MessageBase
 from .endpoint import Endpoint
 from .envelope import inline_nbytes
 from .memory.bounce import SLOT_NBYTES
-from .typed import buffer_of
 
 _SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
 
@@ -127,7 +127,7 @@ def _new_plan(
     rank, tag = check(operation, rank, tag)
     if rank == MPI.PROC_NULL:
         return NOTHING
-    buffer = buffer_of(endpoint, f"{operation}: {name}", buf, writable=writable)
+    buffer = without_gaps(buffer_of(buf, f"{operation}: {name}", writable=writable, device=endpoint.device))
     plan = plan_of(endpoint, operation, buffer, rank, tag)
     if key is not None and type(buffer) is Buffer and buffer.stream is None:
         plan.of_current = is_of_current((buffer,))

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Event
+from ..derived.buffers import TypedBuffer
 from ..failures.attribution import failure_behind
 from ..requests.open_receives import LOCK, OPEN_RECEIVES
 from ..requests.status import copy_status
@@ -24,7 +25,6 @@ from .persistent.batch import BLOCK_NBYTES, Message
 from .progress.beside_stream import OpenArrival
 from .receive_launch import end_launch, launch_together, leave
 from .send import Outgoing
-from .typed import TypedBuffer
 
 # Number of polls for a message before the host continues (not measured).
 POLLS = 8

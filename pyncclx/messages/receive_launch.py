@@ -14,10 +14,10 @@ from mpi4py import MPI
 from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Event
+from ..derived.buffers import TypedBuffer
 from .memory.scratch import KEPT_NBYTES
 from .persistent.batch import Message, launch
 from .progress.beside_stream import event_of
-from .typed import TypedBuffer
 
 #: `Incoming`, whose module imports this one.
 _Incoming = Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpi4py import MPI
@@ -10,16 +10,18 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..backends import Device
+from ..derived.buffers import TypedBuffer, without_gaps
+from ..derived.packing import packing_of
 from ..errors import MPIError, NotSupported
 from ..launch import kernels, sources
 from ..memory.cstruct import U64, CStruct
 from ..operators import ops
 from ..operators.user_op import no_arithmetic
-from .reach import Reach, Target
+from .reach import Reach
 
 COMPARE_AND_SWAP = "CompareAndSwap"  # used in place of an operator
 OF_ONE_ELEMENT = ("Fetch_and_op", "Compare_and_swap")
-_FILE, _KERNEL = "windows/rma.cu", "accumulate"
+_FILE, _KERNEL, _NEST_KERNEL = "windows/rma.cu", "accumulate", "accumulate_nests"
 _MOST_THREADS, _BLOCKS_PER_CHANNEL = 256, 4  # not measured
 _BITWISE = {MPI.REPLACE.handle: "Replace", MPI.NO_OP.handle: "NoOp"}
 _WITHOUT_RESULT = ("Accumulate", "Raccumulate")
@@ -37,6 +39,13 @@ class RmaArgs(CStruct):
     result: U64  # 0 if old elements are not returned
     target: U64
     count: U64
+
+
+@dataclass(slots=True, kw_only=True)
+class RmaNestArgs(CStruct):
+    """`RmaNestArgs` of cuda/windows/rma.cu behind its target."""
+
+    result: U64  # address; 0 if old elements are not returned
 
 
 def functor_of(operation: str, op: Any) -> _Functor:
@@ -70,6 +79,22 @@ def is_ignored(operation: str, op: Any, origin: Any) -> bool:
     return operation not in OF_ONE_ELEMENT or array is MPI.BOTTOM
 
 
+def in_elements(operation: str, buffer: Buffer) -> Buffer:
+    """Return a buffer whose datatype and count are those of its predefined elements.
+
+    Raises
+    ------
+    MPI.Exception
+        Class ERR_ARG, if a derived datatype has elements of several datatypes.
+    """
+    if not isinstance(buffer, TypedBuffer):
+        return buffer
+    element = buffer.typed.parts[0].typemap.element
+    if element is None:
+        raise MPIError(MPI.ERR_ARG, f"{operation}: a derived datatype has elements of several datatypes; use one")
+    return without_gaps(replace(buffer, datatype=element, count=buffer.nbytes // element.itemsize))
+
+
 def check_count(operation: str, buffers: dict[str, Buffer]) -> None:
     """Raise ValueError, like mpi4py, unless buffers for one element have one element."""
     if operation in OF_ONE_ELEMENT:
@@ -82,7 +107,7 @@ def change(
     reach: Reach,
     operation: str,
     functor: _Functor,
-    target: Target,
+    target: Buffer,
     *,
     origin: Buffer,
     result: Buffer | None = None,
@@ -111,16 +136,44 @@ def change(
         raise MPIError(MPI.ERR_ARG, f"{operation}: {text}")
     template = _template(operation, functor, origin)
     reach.team.require_links(operation)
-    if target.address % target.datatype.itemsize:
-        raise NotSupported(f"{operation}: the target's address is no multiple of the element's length; move it")
+    if not _is_aligned(reach.device, target):
+        raise NotSupported(f"{operation}: an address in the target is no multiple of the element's length; move it")
     stream = reach.stream_for_change(*buffers)
-    if target.count:
-        compared, fetched = (compare or origin).address, result.address if result else 0
-        arguments = RmaArgs(
-            origin=origin.address, compare=compared, result=fetched, target=target.address, count=target.count
-        )
+    if any(isinstance(buffer, TypedBuffer) for buffer in buffers):
+        reach.check_allocates(operation, stream)
+    if isinstance(origin, TypedBuffer):
+        origin.pack(reach, stream)
+    if isinstance(result, TypedBuffer):
+        result.allocate(reach.device, stream)
+    compared, fetched = (compare or origin).address, result.address if result else 0
+    arguments = RmaArgs(
+        origin=origin.address, compare=compared, result=fetched, target=target.address, count=target.count
+    )
+    if isinstance(target, TypedBuffer):
+        _launch_nests(reach, template, arguments, target, stream)
+    elif target.count:
         _launch(reach.device, template, arguments, stream)
+    if isinstance(result, TypedBuffer):
+        result.unpack(reach, stream)
     return stream
+
+
+def _is_aligned(device: Device, target: Buffer) -> bool:
+    """Return whether the addresses of all elements are multiples of their length."""
+    nbytes = target.datatype.itemsize
+    if isinstance(target, TypedBuffer):
+        return packing_of(device).is_aligned(target.typed.parts, target.typed.buffer.address, nbytes)
+    return target.address % nbytes == 0
+
+
+def _launch_nests(reach: Reach, template: tuple[str, ...], args: RmaArgs, target: TypedBuffer, stream: Any) -> None:
+    """Launch the kernel for a target with gaps."""
+    function = kernels.load_template(reach.device, _FILE, _NEST_KERNEL, *template)
+    parts, memory, nbytes = target.typed.parts, target.typed.buffer.address, target.datatype.itemsize
+    rest = RmaNestArgs(result=args.result).pack()
+    packing = packing_of(reach.device)
+    for launch in packing.launches_by_element(function, parts, memory, args.origin, stream, nbytes):
+        reach.enqueue(*launch[:3], launch.parameters + rest, stream)
 
 
 def _launch(device: Device, template: tuple[str, ...], arguments: RmaArgs, stream: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from mpi4py import MPI
 
 from .. import events
-from ..arrays.buffers import resolve
+from ..derived.buffers import TypedBuffer, buffer_of, move, without_gaps
 from ..launch.keys import MAKERS, VALUES, NoKey, arrays_of
 from ..recording.layout import ACCESS
 from ..team.plans import Producer, producers_of
@@ -71,13 +71,13 @@ class Copies(Accesses):
         Parameters
         ----------
         origin : array or buffer specification
-            A device array of contiguous elements if the target is device memory. Subsequent work on the current stream
-            may change it; other code must wait for the end of the epoch or a flush.
+            A device array if the target is device memory; a derived datatype selects parts of it. Subsequent work on
+            the current stream may change it; other code must wait for the end of the epoch or a flush.
         target_rank : int
             With MPI.PROC_NULL nothing is copied.
         target : int or list, optional
             Displacement, in units of the window's disp_unit, or ``[disp, count, datatype]``. The last items may be
-            omitted; the defaults are 0, and origin's count and datatype.
+            omitted; the defaults are 0, and origin's count and datatype. Kernels pack and unpack derived datatypes.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Copies(Accesses):
             If the target's elements do not exist (class ERR_RANK, ERR_COUNT, ERR_DISP or ERR_RMA_RANGE), if origin has
             another length (ERR_TRUNCATE), or if the communicator has been freed (ERR_WIN).
         NotSupported
-            If array and target are not both on the device, or if the datatype is derived.
+            If array and target are not both on the device. Also in a captured graph, if both have derived datatypes.
         """
         self._copy("Put", origin, target_rank, target)
 
@@ -121,18 +121,23 @@ class Copies(Accesses):
         device = reach.device
         if rank == MPI.PROC_NULL and origin is None:
             return Enqueued(reach, device.current_stream(), ())
-        here = resolve(origin, f"{operation}: origin", writable=gets, device=device)
+        here = buffer_of(origin, f"{operation}: origin", writable=gets, device=device)
         stream = reach.stream_for((here,))
-        if rank != MPI.PROC_NULL:
-            there = reach.find(operation, rank, spec, here).address
-            to, source = (here.address, there) if gets else (there, here.address)
-            device.copy(to, source, here.nbytes, stream)
-            key = _key_of(operation, origin, rank, target)
-            if key is not None and reach.copies is not None:
-                facts = self._facts(operation, origin, rank)
-                origins = producers_of((here,)), is_of_current((here,))
-                reach.copies[key] = RememberedCopy(to, source, here.nbytes, *origins, facts)
-        return Enqueued(reach, stream, (here,))
+        if rank == MPI.PROC_NULL:
+            return Enqueued(reach, stream, (here,))
+        there = without_gaps(reach.find(operation, rank, spec, here))
+        here = without_gaps(here)
+        to, source = (here, there) if gets else (there, here)
+        are_typed = isinstance(to, TypedBuffer), isinstance(source, TypedBuffer)
+        if all(are_typed):
+            reach.check_allocates(operation, stream)
+        move(reach, to, source, stream)
+        key = None if any(are_typed) or reach.copies is None else _key_of(operation, origin, rank, target)
+        if key is not None and reach.copies is not None:
+            facts = self._facts(operation, origin, rank)
+            origins = producers_of((here,)), is_of_current((here,))
+            reach.copies[key] = RememberedCopy(to.address, source.address, here.nbytes, *origins, facts)
+        return Enqueued(reach, stream, (to, source))
 
     def _facts(self, operation: str, origin: Any, rank: int) -> bytes | None:
         """Return a copy's entry for the flight recorder; None if calls are not recorded."""

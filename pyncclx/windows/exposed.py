@@ -48,8 +48,8 @@ class Exposed(Reach):
         """Return True, because all targets are device memory."""
         return True
 
-    def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """Return the address, in this process, of bytes in a rank's memory.
+    def place(self, operation: str, rank: int, disp: int, bounds: tuple[int, int]) -> int:
+        """Return the address, in this process, of the first byte that is accessed.
 
         Raises
         ------
@@ -57,9 +57,9 @@ class Exposed(Reach):
             If the displacement is negative (ERR_DISP), or if not all bytes are in that memory (ERR_RMA_RANGE).
         """
         place = self.places[rank]
-        begin = disp * place.disp_unit
-        if disp < 0 or begin + nbytes > place.nbytes:
-            text = f"{nbytes} bytes from byte {begin} on are not in the {place.nbytes} bytes of rank {rank}"
+        begin, end = disp * place.disp_unit + bounds[0], disp * place.disp_unit + bounds[1]
+        if disp < 0 or begin < 0 or end > place.nbytes:
+            text = f"{end - begin} bytes from byte {begin} on are not in the {place.nbytes} bytes of rank {rank}"
             raise MPIError(MPI.ERR_DISP if disp < 0 else MPI.ERR_RMA_RANGE, f"{operation}: {text}")
         return self.bases[rank] + begin
 
@@ -123,22 +123,23 @@ class Attached(Reach):
         return address is not None and self._arrays.pop(address, None) is not None
 
     def holds(self, rank: int, target: object) -> bool:
-        """Return whether a displacement is an address in a rank's arrays."""
-        return self._window_of(integer(rank), parse("Win", target).disp) is not None
+        """Return whether the first byte of a target is in a rank's arrays."""
+        return self._window_of(integer(rank), parse("Win", target).first) is not None
 
-    def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """Return the address, in this process, of bytes at `disp` in the target's process.
+    def place(self, operation: str, rank: int, disp: int, bounds: tuple[int, int]) -> int:
+        """Return the address, in this process, of the first byte that is accessed.
 
         Raises
         ------
         MPI.Exception
             Class ERR_RMA_RANGE, if not all bytes are in one array.
         """
-        window = self._window_of(rank, disp)
-        if window is None or disp + nbytes > window.addresses[rank] + window.sizes[rank]:
-            text = f"{nbytes} bytes from address {disp:#x} on are in no array from comm.Alloc of rank {rank}"
+        begin, end = disp + bounds[0], disp + bounds[1]
+        window = self._window_of(rank, begin)
+        if window is None or end > window.addresses[rank] + window.sizes[rank]:
+            text = f"{end - begin} bytes from address {begin:#x} on are in no array from comm.Alloc of rank {rank}"
             raise MPIError(MPI.ERR_RMA_RANGE, f"{operation}: {text}")
-        return window.bases[rank] + disp - window.addresses[rank]
+        return window.bases[rank] + begin - window.addresses[rank]
 
     def _window_of(self, rank: int, address: int) -> Window | None:
         for window in self.windows:

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
+from ..derived.buffers import buffer_of
 from . import atomics
 from .accesses import Enqueued, on_device
 from .copies import Copies
@@ -26,7 +27,7 @@ class Operations(Copies):
         Parameters
         ----------
         origin, target_rank, target
-            As for `Put`. The target's elements have origin's datatype, and 1, 2, 4 or 8 bytes.
+            As for `Put`. The elements of origin and target are of one predefined datatype, of 1, 2, 4 or 8 bytes.
         op : MPI.Op
             One of MPI's own, including MPI.REPLACE.
 
@@ -36,10 +37,12 @@ class Operations(Copies):
             If `op` is no operator, or the elements are text, dates or records.
         MPI.Exception
             Class ERR_OP, if `op` is not defined on the elements, was created by the program, or is MPI.NO_OP, which
-            needs a result. Class ERR_ARG, if origin and target differ in datatype. Others as for `Put`.
+            needs a result. Class ERR_ARG, if origin and target differ in the datatype of their elements. Others as for
+            `Put`.
         NotSupported
             If the elements cannot be updated atomically: they are longer than 8 bytes, not aligned, or on a GPU that
-            NVLink does not connect. Others as for `Put`.
+            NVLink does not connect. In a captured graph, if origin or result has a derived datatype. Others as for
+            `Put`.
         """
         self._change("Accumulate", op, {"origin": origin}, target_rank, target)
 
@@ -125,14 +128,17 @@ class Operations(Copies):
         spec = target if isinstance(target, TargetSpec) else parse(operation, target)
         if atomics.is_ignored(operation, op, given["origin"]):
             given["origin"] = given["result"]
+        read = resolve if operation in atomics.OF_ONE_ELEMENT else buffer_of
         buffers = {
-            name: resolve(each, f"{operation}: {name}", writable=name == "result", device=reach.device)
+            name: read(each, f"{operation}: {name}", writable=name == "result", device=reach.device)
             for name, each in given.items()
             if each is not None or rank != MPI.PROC_NULL
         }
-        own = tuple(buffers.values())
         if rank == MPI.PROC_NULL:
+            own = tuple(buffers.values())
             return Enqueued(reach, reach.stream_for(own), own)
         atomics.check_count(operation, buffers)
         found = reach.find(operation, rank, spec, buffers["origin"])
-        return Enqueued(reach, atomics.change(reach, operation, functor, found, **buffers), own)
+        found = atomics.in_elements(operation, found)
+        buffers = {name: atomics.in_elements(operation, each) for name, each in buffers.items()}
+        return Enqueued(reach, atomics.change(reach, operation, functor, found, **buffers), tuple(buffers.values()))

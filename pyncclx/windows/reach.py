@@ -11,10 +11,12 @@ from mpi4py import MPI
 
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
-from ..arrays.datatypes import Datatype
 from ..arrays.vectors import integer
-from ..backends import Device
-from ..errors import MPIError, out_of_range
+from ..backends import Device, Function
+from ..derived.batches import Part
+from ..derived.buffers import TypedBuffer, buffer_at
+from ..derived.typemap import typemap_of
+from ..errors import MPIError, NotSupported, out_of_range
 from ..system.process import BoundedCache
 from ..team.plans import Producer
 from ..team.streams import stream_for, wait_for_program
@@ -29,14 +31,21 @@ class TargetSpec:
     count: int | None = None
     datatype: Any = None
 
+    @property
+    def first(self) -> int:
+        """Displacement of the first byte, in a dynamic window."""
+        datatype = self.datatype
+        return self.disp + (datatype.Get_true_extent()[0] if isinstance(datatype, MPI.Datatype) and datatype else 0)
 
-@dataclass(slots=True)
-class Target:
-    """Elements in a rank's memory that an operation accesses, by their address here."""
-
-    address: int
-    count: int
-    datatype: Datatype
+    def part(self, origin: Buffer) -> Part | None:
+        """Return the elements, if their datatype is derived; defaults come from `origin`."""
+        datatype, count = self.datatype, origin.count if self.count is None else self.count
+        if isinstance(datatype, MPI.Datatype) and datatypes.predefined(datatype) is None:
+            return Part(typemap_of(datatype), count, 0, 0)
+        if datatype is not None or not isinstance(origin, TypedBuffer):
+            return None
+        own = origin.typed.parts[0]
+        return Part(own.typemap, own.count if self.count is None else count, 0, 0)
 
 
 class Reach:
@@ -103,8 +112,11 @@ class Reach:
         """Return whether a target argument names memory that is mapped here."""
         raise NotImplementedError
 
-    def place(self, operation: str, rank: int, disp: int, nbytes: int) -> int:
-        """Return the address, in this process, of `nbytes` bytes in a rank's memory."""
+    def place(self, operation: str, rank: int, disp: int, bounds: tuple[int, int]) -> int:
+        """Return the address, in this process, of the first byte that is accessed.
+
+        `bounds` are its offset from the displacement, and that of the end of the last one.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
@@ -119,7 +131,19 @@ class Reach:
             raise out_of_range(MPI.ERR_RANK, rank, text)
         return rank
 
-    def find(self, operation: str, rank: int, target: TargetSpec, origin: Buffer) -> Target:
+    def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
+        """Launch a kernel on a stream of `stream_for`."""
+        self.device.launch(function, grid, threads, parameters, stream)
+
+    def check_allocates(self, operation: str, stream: Any) -> None:
+        """Raise NotSupported if a packed copy cannot be allocated on a stream."""
+        if self.device.is_capturing(stream):
+            raise NotSupported(
+                f"{operation}: a derived datatype needs a packed copy, which a captured graph cannot have; pass "
+                "a contiguous array"
+            )
+
+    def find(self, operation: str, rank: int, target: TargetSpec, origin: Buffer) -> Buffer:
         """Return the elements that a target argument names; defaults come from `origin`.
 
         Raises
@@ -127,19 +151,26 @@ class Reach:
         MPI.Exception
             If there is no such rank (ERR_RANK), count is negative (ERR_COUNT), the elements are not as long as origin's
             (ERR_TRUNCATE), or not all of them are in the rank's memory (ERR_DISP, ERR_RMA_RANGE).
-        NotSupported
-            If the datatype is derived.
         """
-        datatype = origin.datatype if target.datatype is None else datatypes.of(target.datatype)
-        count = origin.nbytes // datatype.itemsize if target.count is None else target.count
+        part = target.part(origin)
+        if part is None:
+            datatype = origin.datatype if target.datatype is None else datatypes.of(target.datatype)
+            count = origin.count if target.count is None else target.count
+            nbytes = count * datatype.itemsize
+            bounds = 0, nbytes
+        else:
+            count, nbytes, bounds = part.count, part.nbytes, part.bounds
         rank = self.check_rank(operation, rank)
         if count < 0:
             raise MPIError(MPI.ERR_COUNT, f"{operation}: target has count {count}; it cannot be negative")
-        nbytes = count * datatype.itemsize
         if nbytes != origin.nbytes:
             text = f"origin has {origin.nbytes} bytes, target {nbytes}; make them equal"
             raise MPIError(MPI.ERR_TRUNCATE, f"{operation}: {text}")
-        return Target(self.place(operation, rank, target.disp, nbytes), count, datatype)
+        first = self.place(operation, rank, target.disp, bounds)
+        if part is None:
+            return Buffer(first, count, datatype, (), False, None, None)
+        # The displacement may be far from the elements, if the datatype has absolute addresses.
+        return buffer_at(first, part.at(-bounds[0]))
 
 
 def parse(operation: str, target: Any) -> TargetSpec:

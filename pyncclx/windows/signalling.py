@@ -9,6 +9,8 @@ from mpi4py import MPI
 from .. import events
 from ..arrays.buffers import resolve
 from ..arrays.vectors import integer
+from ..derived.buffers import TypedBuffer
+from ..errors import NotSupported
 from ..recording.layout import ANY
 from .accesses import Accesses
 from .reach import parse
@@ -40,7 +42,7 @@ class Signalling(Accesses):
         TypeError, BufferError, MPI.Exception
             As for `Put`.
         NotSupported
-            If the window was not made of device memory, or if the GPUs have no peer atomics.
+            If the window was not made of device memory, if the GPUs have no peer atomics, or if a datatype is derived.
 
         Examples
         --------
@@ -62,6 +64,8 @@ class Signalling(Accesses):
         self._record("Put_signal", target_rank, buffer.nbytes, signal)
         if target_rank != MPI.PROC_NULL:
             found = exposed.find("Put_signal", target_rank, parse("Put_signal", target), buffer)
+            if isinstance(found, TypedBuffer):
+                raise NotSupported("Put_signal: target has a derived datatype; Put, then Put_signal without elements")
             exposed.signals.put(buffer, found.address, target_rank, signal)
         if began is not None:
             events.emit("Put_signal", events.NATIVE, buffer.nbytes, began, peer=target_rank)

@@ -37,9 +37,8 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
     """An `mpi4py.MPI.Win` that may also be made of device arrays.
 
     A window of host memory behaves as in mpi4py. With a window of device memory, from `comm.Alloc`, all array arguments
-    are device arrays, and datatypes are predefined ones. Operations are enqueued on the current stream, and access this
-    rank's arrays in stream order. They are complete, here and at the target, when the epoch ends or after `Flush`, as
-    in MPI.
+    are device arrays. Operations are enqueued on the current stream, and access this rank's arrays in stream order.
+    They are complete, here and at the target, when the epoch ends or after `Flush`, as in MPI.
 
     Examples
     --------

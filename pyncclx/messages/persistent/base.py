@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from ...arrays.readers import places_of
 from ...backends import Event
+from ...derived.buffers import buffer_of, without_gaps
 from ...failures.kernel_errors import FAILURE
 from ...requests.open_receives import let_receives_leave
 from ...requests.work import Startable
@@ -22,7 +23,6 @@ from ...team.streams import current_stream, is_of_current
 from ..base import MessageBase
 from ..pending import MessageWork
 from ..plan import plan_of
-from ..typed import buffer_of
 from .batch import Message
 from .channels import Outlet
 from .starts import end_lone_start, start_several
@@ -72,7 +72,8 @@ class PersistentMessage(MessageWork, Startable):
         check = endpoint.check_receive if self.receives else endpoint.check_send
         self.peer, self.tag = check(operation, rank, tag)
         if self.peer != MPI.PROC_NULL:
-            self.buffer = buffer_of(endpoint, f"{operation}: buf", buf, writable=self.receives)
+            buffer = buffer_of(buf, f"{operation}: buf", writable=self.receives, device=endpoint.device)
+            self.buffer = without_gaps(buffer)
             self._plan = plan_of(endpoint, operation, self.buffer, self.peer, self.tag)
             self.places = places_of((self.buffer.owner,))
             self.of_current = is_of_current((self.buffer,))

@@ -9,13 +9,13 @@ from typing import Any
 from mpi4py import MPI
 
 from ...backends import Event
+from ...derived.buffers import TypedBuffer
 from ...errors import NotSupported
 from ...requests.status import status_of_no_source
 from ..base import MessageBase
 from ..envelope import channel_of
 from ..receive import Incoming
 from ..send import Outgoing
-from ..typed import TypedBuffer
 from .base import PersistentMessage
 from .batch import Message
 from .channels import Inlet, inlet_of, outlet_of, unmatched

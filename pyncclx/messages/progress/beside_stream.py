@@ -8,11 +8,11 @@ from typing import Any
 from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from ...backends import Event
+from ...derived.buffers import TypedBuffer
 from ..arrival import Arrival
 from ..endpoint import Endpoint
 from ..envelope import EMPTY, INLINE
 from ..memory.opened import can_read, is_ready
-from ..typed import TypedBuffer
 
 
 def event_of(endpoint: Endpoint) -> Event:

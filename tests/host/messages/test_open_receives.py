@@ -13,6 +13,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.backends import host
+from pyncclx.derived.buffers import TypedBuffer
 from pyncclx.messages import postbox as postbox_module
 from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
@@ -24,7 +25,6 @@ from pyncclx.messages.plan import Plan
 from pyncclx.messages.progress import polling as progress
 from pyncclx.messages.progress import watcher
 from pyncclx.messages.receive import Incoming
-from pyncclx.messages.typed import TypedBuffer
 from pyncclx.requests import open_receives
 from pyncclx.system import threads
 from support.interruption import Interruption

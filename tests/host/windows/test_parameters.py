@@ -2,6 +2,7 @@
 
 import pytest
 
+from pyncclx.derived import batches, nest
 from pyncclx.memory.cstruct import offsets_of, sizeof
 from pyncclx.windows import atomics, signals
 from support import cxx_layout
@@ -17,6 +18,16 @@ STRUCTS = {
 def test_as_the_kernels_read_them(tmp_path, file):
     structs = {struct.__name__: (struct, 0) for struct in STRUCTS[file]}
     cxx_layout.check(tmp_path, [f"windows/{file}"], structs)
+
+
+@cxx_layout.needs_compiler
+def test_a_change_by_nests_begins_with_the_target(tmp_path):
+    begin = sizeof(batches.BatchStruct) + nest.MOST_NESTS * sizeof(batches.NestStruct)
+    constants = {
+        "offsetof(RmaNestArgs, result)": begin,
+        "sizeof(RmaNestArgs)": begin + sizeof(atomics.RmaNestArgs),
+    }
+    cxx_layout.check(tmp_path, ["windows/rma.cu"], {}, constants)
 
 
 @cxx_layout.needs_compiler

@@ -51,7 +51,7 @@ def test_the_second_copy_is_a_look_up(comm, memory, monkeypatch):
         with comparing() as compare:
             compare(back, labels(comm.rank, COUNT, turn), f"round {turn}")
         if turn == 0:
-            monkeypatch.setattr(copies, "resolve", refuse)
+            monkeypatch.setattr(copies, "buffer_of", refuse)
     with pytest.raises(AssertionError):
         win.Put(send, right, 1)
     win.Unlock_all()

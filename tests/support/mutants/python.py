@@ -236,14 +236,26 @@ PYTHON = {
     ),
     "windows in units of one byte": Mutant(
         "pyncclx/windows/exposed.py",
-        "begin = disp * place.disp_unit",
-        "begin = disp",
+        "begin, end = disp * place.disp_unit + bounds[0]",
+        "begin, end = disp + bounds[0]",
         "ranks/windows",
     ),
     "a window is one element longer": Mutant(
         "pyncclx/windows/exposed.py",
-        "begin + nbytes > place.nbytes",
-        "begin + nbytes > place.nbytes + 1",
+        "end > place.nbytes",
+        "end > place.nbytes + 1",
+        "ranks/windows",
+    ),
+    "derived datatypes reach before the window": Mutant(
+        "pyncclx/windows/exposed.py",
+        "disp < 0 or begin < 0 or",
+        "disp < 0 or",
+        "ranks/windows",
+    ),
+    "the packed copy of a Get is not kept": Mutant(
+        "pyncclx/windows/copies.py",
+        "return Enqueued(reach, stream, (to, source))",
+        "return Enqueued(reach, stream, (here,))",
         "ranks/windows",
     ),
     "a lock is not held when Lock returns": Mutant(
