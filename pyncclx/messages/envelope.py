@@ -166,10 +166,7 @@ def eager(
 ) -> bytes:
     """Pack the envelope of a message whose data is in a slot (most messages)."""
     first = EAGER, clock, nbytes, place, source, 0, offset, sender.packed
-    if channel is None:
-        packed = _SHORT.pack(SHORT_NBYTES, *first)
-    else:
-        packed = _FIELDS.pack(ENVELOPE_NBYTES, *first, *channel)
+    packed = _SHORT.pack(SHORT_NBYTES, *first) if channel is None else _FIELDS.pack(ENVELOPE_NBYTES, *first, *channel)
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
