@@ -187,8 +187,8 @@ def unpack(message: Any, nbytes: int) -> Envelope | None:
     if checksum != zlib.crc32(message[_HEAD.size : length]):
         return None
     if length == SHORT_NBYTES:
-        _, *first, sender = _SHORT.unpack_from(message, _HEAD.size)
-        return tuple.__new__(Envelope, (_unpack_sender(sender), *first, *_NO_CHANNEL))
+        fields = _SHORT.unpack_from(message, _HEAD.size)
+        return tuple.__new__(Envelope, (_unpack_sender(fields[8]), *fields[1:8], *_NO_CHANNEL))
     fields = _FIELDS.unpack_from(message, _HEAD.size)
     return tuple.__new__(Envelope, (_unpack_sender(fields[8]), *fields[1:8], *fields[9:]))
 
