@@ -89,7 +89,7 @@ class Launched(KernelWork):
             if team is not None and event is not None:
                 self._wait(team, event, current_stream(team.device, self._origins, self._state), arrays)
                 if self._state.stream is None:
-                    team.order.unmark(event)
+                    team.order.spare_events.append(event)
             # The arrays are released only here, because the kernel may have used them until now.
             self._origins, self._arrays = (), None
         except BaseException:

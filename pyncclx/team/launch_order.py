@@ -39,7 +39,7 @@ class LaunchOrder:
         self._is_captured = False  # whether the last `follow` was for a captured stream
         self._may_be_captured = False  # a launch on a ready stream may have been captured
         self._asides: dict[bool, Any] = {}  # streams for launches aside, by whether they are captured
-        self._spare_events: list[Event] = []  # a new one costs more than a record
+        self.spare_events: list[Event] = []  # of `mark`, for reuse: a new one costs more than a record
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
@@ -165,7 +165,7 @@ class LaunchOrder:
     def mark(self, stream: Any) -> Event:
         """Return an event recorded at the end of the work on `stream`."""
         try:
-            event = self._spare_events.pop()
+            event = self.spare_events.pop()
         except IndexError:
             event = self._device.event()
         if stream is self._asides.get(False, _ABSENT):
@@ -173,10 +173,6 @@ class LaunchOrder:
         else:
             event.record(stream)
         return event
-
-    def unmark(self, event: Event) -> None:
-        """Reuse an event of `mark`, which nothing will ask or wait for any more."""
-        self._spare_events.append(event)
 
     @property
     def is_unused(self) -> bool:

@@ -87,6 +87,7 @@ class Fake:
         class Event:
             def __init__(self, disable_timing):
                 self.ptr = next(handles)
+                library.calls.append(("cuEventCreate", self.ptr))
 
         def launch_graph(graph, stream):
             library.calls.append(("graphLaunch", graph, stream))
