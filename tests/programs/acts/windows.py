@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..memory import pattern
-from ..program import Act
+from ..memory import Area, pattern, positions
+from ..program import Act, Buffer
 
 if TYPE_CHECKING:
     from ..execute import Run
@@ -29,6 +29,8 @@ class Window(Act):
     count: int = 3
     distances: tuple[int, ...] = (1,)
     gap: int = 0  # acts between epochs
+    layout: str = "plain"  # of origin and result
+    target: str = "plain"  # layout of each part
     refused: bool = False  # whether a lock of a rank that is not there, or a put to it, is tried first
 
     def legal(self) -> Window:
@@ -41,8 +43,8 @@ class Window(Act):
     def perform(self, run: Run, index: int) -> Iterator[int]:
         comm, MPI = run.comms.of(self, index), run.MPI
         name, size = f"{index} {self.synchronisation}", comm.size
-        memory = run.place.memory(self.place, 8 * self.count * (size + 1))
-        run.place.store(memory, pattern("f8", self.count * (size + 1), index, comm.rank))
+        memory = run.place.memory(self.place, 8 * self.span * (size + 1))
+        run.place.store(memory, pattern("f8", self.span * (size + 1), index, comm.rank))
         win = MPI.Win.Create(memory, 8, comm=comm)
         targets = sorted({(comm.rank + each) % size for each in self.distances})
         if self.synchronisation == "post":
@@ -63,7 +65,9 @@ class Window(Act):
             win.Unlock(comm.rank)
             comm.Barrier()
             for number, found in enumerate(results):
-                run.note(f"{name} {turn} {operation} result {number}", run.place.load(found).view("f8"))
+                elements, changed = found.read()
+                run.note(f"{name} {turn} {operation} result {number}", elements)
+                run.note(f"{name} {turn} {operation} bytes beside result {number}", changed)
             if self.gap:
                 yield self.gap
         win.Free()
@@ -72,40 +76,48 @@ class Window(Act):
         self, run: Run, win: Any, comm: Any, operation: str, target: int, keys: tuple[int, ...], results: list[Any]
     ) -> None:
         """Do one operation on the part of this rank, or on the one for all."""
-        n, MPI = self.count, run.MPI
-        kind = "device" if self.place == "alloc" else self.place
-        buffer, own, common = run.place.memory(kind, 8 * n), n * comm.rank, n * comm.size
-        run.place.store(buffer, pattern("f8", n, *keys, target))
-        run.kept.append(buffer)  # as long as the epoch
-        data = self._typed(run, buffer)
+        n, MPI, rank = self.count, run.MPI, comm.rank
+        own, common = (self._part(run, number) for number in (rank, comm.size))
+
+        def area(values: Any, layout: str = self.layout) -> Area:
+            kind = "device" if self.place == "alloc" else self.place
+            made = Area(run, Buffer(kind, "f8", layout, True), len(values), values=values)
+            run.kept.append(made.memory)  # as long as the epoch
+            return made
+
+        origin = area(pattern("f8", n, *keys, target))
         match operation:
             case "Put" | "Rput":
-                request = getattr(win, operation)(data, target, own)
+                request = getattr(win, operation)(origin.argument(), target, own)
             case "Get" | "Rget":
-                request = getattr(win, operation)(data, target, own)
-                results.append(buffer)
+                request = getattr(win, operation)(origin.argument(), target, own)
+                results.append(origin)
             case "Accumulate":
-                request = win.Accumulate(data, target, common, MPI.SUM)
+                request = win.Accumulate(origin.argument(), target, common, MPI.SUM)
             case "Get_accumulate":
-                found = run.place.memory(kind, 8 * n)
-                run.place.store(found, np.zeros(n))
-                request = win.Get_accumulate(data, self._typed(run, found), target, own, MPI.SUM)
-                results.append(found)
+                results.append(area(np.zeros(n)))
+                request = win.Get_accumulate(origin.argument(), results[-1].argument(), target, own, MPI.SUM)
             case _:
                 if n == 0:
                     return
-                one, found = run.place.memory(kind, 8), run.place.memory(kind, 8)
-                run.place.store(one, np.ones(1))
-                run.kept.append(one)
-                both = (run.place.part(each, 0, 1, np.dtype("f8")) for each in (one, found))
-                request = win.Fetch_and_op(*([each, 1, MPI.DOUBLE] for each in both), target, own)
-                results.append(found)
+                results.append(area(np.zeros(1), "plain"))
+                one = area(np.ones(1), "plain")
+                request = win.Fetch_and_op(one.argument(), results[-1].argument(), target, self.span * rank)
         if request is not None:
             request.Wait()
 
-    def _typed(self, run: Run, memory: Any) -> Any:
-        part = run.place.part(memory, 0, self.count, np.dtype("f8"))
-        return [part, self.count, run.MPI.DOUBLE]
+    @property
+    def span(self) -> int:
+        """Elements of the window from one part to the next."""
+        places = positions(self.target, self.count)
+        return int(np.ptp(places)) + 1 if self.count else 0
+
+    def _part(self, run: Run, number: int) -> Any:
+        """Return a part as the target of an operation."""
+        begin = self.span * number - int(positions(self.target, self.count).min(initial=0))
+        if self.target == "plain":
+            return begin if self.layout == "plain" else [begin, self.count, run.MPI.DOUBLE]
+        return [begin, min(self.count, 1), run.datatype(Buffer(self.place, "f8", self.target), self.count)]
 
     def _epoch(self, run: Run, win: Any, comm: Any, targets: list[int], access: Any) -> None:
         """Access the targets in one epoch, or in one for each."""
