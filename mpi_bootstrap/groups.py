@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar, cast
+import ctypes
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
+from .interrupts import interrupts_deferred
 from .plain import plain
+from .polls import polls_stopped
 
 
 def ranks_in_world(group: MPI.Group) -> Sequence[int]:
@@ -77,3 +84,53 @@ def same_ranks(comm: MPI.Intracomm) -> MPI.Intracomm:
     made = own.Create(group)
     group.Free()
     return cast(MPI.Intracomm, made)
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def made_of_groups(method: _Method) -> _Method:
+    """Wrap a method of mpi4py's that makes a communicator of groups.
+
+    With Open MPI no thread polls meanwhile; see `polls`. While a rank waits for the others, it needs its threads. So
+    all ranks of the groups meet before their threads stop.
+    """
+
+    @functools.wraps(method)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        groups = [each for each in (*args, *kwargs.values()) if isinstance(each, MPI.Group) and each]
+        with interrupts_deferred(to_the_end=True):
+            if not _have_met(groups):
+                return method(*args, **kwargs)
+            with polls_stopped():
+                return method(*args, **kwargs)
+
+    return cast(_Method, make)
+
+
+class _Process(ctypes.Structure):
+    """PMIx's pmix_proc_t."""
+
+    _fields_ = (("nspace", ctypes.c_char * 256), ("rank", ctypes.c_uint32))
+
+
+def _have_met(groups: Iterable[MPI.Group]) -> bool:
+    """Wait by PMIx for all ranks of groups; return False without it, or for one rank.
+
+    PMIx launches Open MPI's ranks. It needs neither a communicator nor messages that the program's receives might take.
+    """
+    job, world = os.environ.get("PMIX_NAMESPACE", ""), MPI.COMM_WORLD.Get_group()
+    ranks = sorted({rank for group in groups for rank in group.Translate_ranks(None, world)})
+    is_member = world.rank in ranks
+    world.Free()
+    if not job or len(ranks) < 2 or MPI.UNDEFINED in ranks or not is_member or _pmix() is None:
+        return False
+    processes = (_Process * len(ranks))(*(_Process(job.encode(), rank) for rank in ranks))
+    return bool(_pmix().PMIx_Fence(processes, ctypes.c_size_t(len(ranks)), None, ctypes.c_size_t(0)) == 0)
+
+
+@functools.cache
+def _pmix() -> Any:
+    """Return Open MPI's library of PMIx; None with another MPI, or if it is not found."""
+    found = re.search(r"/\S*/libpmix\.so\S*$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    return ctypes.CDLL(found.group()) if found and MPI.get_vendor()[0] == "Open MPI" else None

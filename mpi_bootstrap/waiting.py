@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from .freeing import Tested, give_up
 from .interrupts import raise_if_overdue
+from .polls import poll
 
 SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two polls
 _PART = 1 / 8  # length of a pause as a share of the time waited so far; bounds how late a wait ends
@@ -157,7 +158,7 @@ def _is_over_in_time(
             return True
         began = time.monotonic()
         patience = judge.seconds() if seconds is None else seconds
-        while not request.Test():
+        while not poll(request.Test):
             waited = time.monotonic() - began
             if waited > patience or given_up():
                 give_up(comm, request)
@@ -187,7 +188,7 @@ def pause_after(waited_s: float) -> float:
 def _comes_soon(request: Tested) -> bool:
     looks, end = 0, time.monotonic() + SPIN_S
     while looks < _YIELDS or time.monotonic() < end:
-        if request.Test():
+        if poll(request.Test):
             return True
         os.sched_yield()
         looks += 1
@@ -196,7 +197,7 @@ def _comes_soon(request: Tested) -> bool:
 
 def _comes_after_all(request: Tested) -> bool:
     for _ in range(_LAST_LOOKS):
-        if request.Test():
+        if poll(request.Test):
             return True
         time.sleep(SHORTEST_S)
     return False

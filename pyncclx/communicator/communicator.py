@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from mpi4py import MPI
 
+from mpi_bootstrap.groups import made_of_groups
 from mpi_bootstrap.plain import note_duplication
 
 from ..collectives.neighbors import meet_neighbors
@@ -118,9 +119,8 @@ class Comm(
 ):
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
-    Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with
-    DLPack or `__cuda_array_interface__`) launch one GPU kernel on the current stream and return. Work enqueued on the
-    stream afterwards sees the result.
+    Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with DLPack
+    or `__cuda_array_interface__`) launch one GPU kernel on the current stream. Later work on it sees the result.
 
     Making a communicator costs nothing: memory is allocated and kernels are compiled at the first operation on device
     arrays. That operation is collective over the communicator, even if it is not collective in MPI.
@@ -197,7 +197,7 @@ class Intracomm(
     like = MPI.Intracomm
 
     Create_group = _makes_ours(MPI.Intracomm.Create_group)
-    Create_from_group = _class_makes_ours(MPI.Intracomm.Create_from_group)
+    Create_from_group = _class_makes_ours(made_of_groups(MPI.Intracomm.Create_from_group))
     Create_intercomm = _makes_ours(MPI.Intracomm.Create_intercomm)
     Create_cart = _makes_ours(MPI.Intracomm.Create_cart)
     Create_graph = _makes_ours(MPI.Intracomm.Create_graph)
@@ -251,7 +251,7 @@ class Intercomm(MPI.Intercomm, Comm):
 
     like = MPI.Intercomm
 
-    Create_from_groups = _class_makes_ours(MPI.Intercomm.Create_from_groups)
+    Create_from_groups = _class_makes_ours(made_of_groups(MPI.Intercomm.Create_from_groups))
     Merge = _makes_ours(MPI.Intercomm.Merge)
 
 

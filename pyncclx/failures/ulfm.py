@@ -8,6 +8,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from mpi_bootstrap.groups import ranks_in_world
+from mpi_bootstrap.polls import poll
 from mpi_bootstrap.waiting import let_go_on
 
 from ..errors import NotSupported
@@ -26,7 +27,7 @@ def require(method: str) -> None:
 def failed_ranks(comm: MPI.Comm) -> tuple[int, ...]:
     """Return the failed ranks of a communicator that MPI has found; local."""
     if goes_on_after_failures():
-        let_go_on()  # Open MPI records failures when a call makes progress
+        poll(let_go_on)  # Open MPI records failures when a call makes progress
     failed = MPI.Comm.Get_failed(comm)
     try:
         if not failed.size:

@@ -16,6 +16,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.polls import poll
+
 from ..backends import Device
 from ..errors import MPIError, StepTimeout
 from ..failures.policy import POLICY, explained
@@ -92,7 +94,7 @@ class MpiEngine(Engine):
             Or the reason of another step's failure.
         """
         began = time.monotonic()
-        while not over():
+        while not poll(over):
             waited_s = time.monotonic() - began
             if waited_s < _SPIN_S:
                 os.sched_yield()

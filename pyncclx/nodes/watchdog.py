@@ -27,6 +27,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.polls import poll
+
 from ..backends import Device, Event
 from ..errors import StepTimeout
 from ..system import settings, threads
@@ -117,7 +119,7 @@ class Watchdog:
             if not (roll.is_open and roll.absent(number)) or self._ended:
                 break
             time.sleep(POLL_S)
-            self._answer_all()
+            poll(self._answer_all)
         return roll.absent(number) if roll.is_open and roll.absent(number) else peers
 
     def _run(self) -> None:
@@ -125,13 +127,13 @@ class Watchdog:
             self._there.wait(ANSWERS_S if self._rolls else None)
             with self._looking:
                 if not self._ended:
-                    self._answer_all()
+                    poll(self._answer_all)
             while self._awaited or self._looks:
                 time.sleep(PAUSE_S)
                 with self._looking:
                     if self._ended:  # MPI may be finalized
                         return
-                    self.look()
+                    poll(self.look)
 
     def _end(self) -> None:
         """Stop polling: MPI is about to be finalized."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap.polls import poll
+
 from ...system import threads
 from ...system.mpi_library import before_finalize
 
@@ -109,7 +111,7 @@ class Watcher:
             # The program's polls do only a part of the work.
             more = pause == LONGEST_PAUSE_S and (not at_rest or self._receives.may_have_more)
             if stuck or more:
-                self._receives.go_on()
+                poll(self._receives.go_on)
             pause = PAUSE_S if stuck else min(2 * pause, LONGEST_PAUSE_S)
             quiet = quiet + 1 if at_rest else 0
             if quiet == QUIET:
@@ -123,5 +125,5 @@ class Watcher:
         # Test this after setting `asleep`, because from then on new messages call `wake`.
         if self._receives.at_rest and not self._ended:
             while not self._posted.wait(LONGEST_PAUSE_S if self._receives.may_have_more else None):
-                self._receives.go_on()
+                poll(self._receives.go_on)
         self.asleep = False

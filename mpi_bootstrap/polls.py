@@ -1,0 +1,53 @@
+"""Polls of MPI by threads, and times at which no thread polls.
+
+Open MPI (5.0.11) can lose the first message of a communicator that a rank is making of a group, if another thread of
+that rank makes progress at the moment when the message arrives. Then all ranks wait in their calls forever, with mpi4py
+alone too. So threads of this library call MPI by `poll`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+_PAUSE_S = 50e-6
+_MOST_S = 0.1  # a poll takes some microseconds; one that waits for something else is not waited for
+
+# Lists, because threads append to them and remove from them without a lock.
+_polls: list[None] = []
+_stops: list[int] = []  # identifiers of threads
+
+
+def poll(call: Callable[[], T]) -> T:
+    """Call a function that polls MPI, outside the `polls_stopped` of other threads.
+
+    Examples
+    --------
+    >>> poll(lambda: "polled")
+    'polled'
+    """
+    while True:
+        _polls.append(None)
+        try:
+            # A block of `polls_stopped` that begins from now on waits for this poll.
+            if not _stops or threading.get_ident() in _stops:
+                return call()
+        finally:
+            _polls.pop()
+        time.sleep(_PAUSE_S)
+
+
+@contextmanager
+def polls_stopped() -> Iterator[None]:
+    """Let no other thread `poll` in this block."""
+    own = threading.get_ident()
+    _stops.append(own)
+    try:
+        end = time.monotonic() + _MOST_S
+        while _polls and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+        yield
+    finally:
+        _stops.remove(own)
