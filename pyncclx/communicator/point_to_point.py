@@ -16,7 +16,7 @@ from ..messages.progress.unsent import going_on
 from ..requests.status import check_status
 from .methods import or_staged
 from .persistent_messages import PersistentMessages
-from .probes import is_probed, probed_message
+from .probes import is_divided, is_probed, probed_message
 
 
 class PointToPoint(PersistentMessages):
@@ -205,7 +205,7 @@ class PointToPoint(PersistentMessages):
         receiving = planned(self, "Isendrecv", recvbuf, source, recvtag, "recvbuf", writable=True)
         if sending is not None and receiving is not None:
             return exchange.iexchange(self, "Isendrecv", began, (sending, sendbuf), (receiving, recvbuf))
-        if sending is not receiving or is_probed(self, source, recvtag):
+        if sending is not receiving or is_divided(self, source, recvtag):
             self._check_both("Isendrecv", (sendbuf, dest, sendtag), (recvbuf, source, recvtag))
             request = self.Irecv(recvbuf, source, recvtag)
             return exchange.together(request, self.Isend(sendbuf, dest, sendtag))
@@ -265,7 +265,7 @@ class PointToPoint(PersistentMessages):
         if plan is not None:
             copy = exchange.copied(self, "Isendrecv_replace", buf, dest, sendtag)
             return exchange.iexchange(self, "Isendrecv_replace", began, copy, (plan, buf))
-        if is_probed(self, source, recvtag):
+        if is_divided(self, source, recvtag):
             self._check_both("Isendrecv_replace", (buf, dest, sendtag), (buf, source, recvtag))
             sending = self._isend_copy(buf, dest, sendtag)
             return exchange.together(self.Irecv(buf, source, recvtag), sending)

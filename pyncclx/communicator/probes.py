@@ -16,6 +16,7 @@ from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
 from ..messages.progress.unsent import going_on
 from ..requests.status import check_status
+from ..system.mpi_library import goes_on_after_failures
 
 _T = TypeVar("_T")
 _OF_ARGUMENTS = (MPI.ERR_ARG, MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_TYPE)
@@ -31,6 +32,14 @@ def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
 def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
     """Return whether an earlier probe holds a message that matches a receive."""
     return bool(HOLDING) and comm.probed.find(source, tag) is not None
+
+
+def is_divided(comm: MessageBase, source: int, tag: int) -> bool:
+    """Return whether an `Isendrecv` of host arrays must have a request for each message.
+
+    After failures of ranks and `Revoke`, Open MPI's one request for both ends without its error, or never ends.
+    """
+    return goes_on_after_failures() or is_probed(comm, source, tag)
 
 
 @contextmanager

@@ -138,6 +138,15 @@ def revoked_host_calls():
             call()
         except MPI.Exception as error:
             say(name, type(error).__name__)
+    both = {
+        "Isendrecv": lambda: comm.Isendrecv(data, 1 - RANK, 0, [bytearray(8), MPI.BYTE], 1 - RANK),
+        "Isendrecv_replace": lambda: comm.Isendrecv_replace(data, 1 - RANK, 0, 1 - RANK),
+    }
+    for name, begin in both.items():
+        try:
+            begin().Wait()
+        except MPI.Exception as error:
+            say(name, error.Get_error_class() == MPI.ERR_REVOKED)
     MPI.COMM_WORLD.Barrier()
     os._exit(0)
 
@@ -166,6 +175,8 @@ def revoked_requests():
         "host": lambda: comm.Irecv([bytearray(800), MPI.BYTE], peer, 1),
         "device": lambda: comm.Irecv(np.empty(COUNT), peer, 2),
         "both": lambda: comm.Isendrecv([bytearray(8), MPI.BYTE], peer, 3, np.empty(COUNT), peer, 4),
+        "hosts": lambda: comm.Isendrecv([bytearray(8), MPI.BYTE], peer, 7, [bytearray(8), MPI.BYTE], peer, 8),
+        "replaced": lambda: comm.Isendrecv_replace([bytearray(8), MPI.BYTE], peer, 9, peer, 10),
         "mpi4py's": lambda: MPI.Comm.Irecv(comm, bytearray(800), peer, 5),
         "object": lambda: comm.irecv(None, peer, 6),
     }
