@@ -46,6 +46,8 @@ class Plan:
     nbytes : int
     room_nbytes : int
         Largest length of MPI's message, with an envelope.
+    is_wild : bool
+        Whether it is a receive from any rank, or with any tag.
     is_short : bool
         Whether there is data and it fits into a slot of the bounce memory.
     is_synchronous : bool
@@ -63,12 +65,14 @@ class Plan:
     record: Callable[[], None] | None = None
     nbytes: int = field(init=False)
     room_nbytes: int = field(init=False)
+    is_wild: bool = field(init=False)
     is_short: bool = field(init=False)
     is_synchronous: bool = field(init=False)
     is_free_at_once: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.nbytes = nbytes = self.buffer.nbytes
+        self.is_wild = self.rank == MPI.ANY_SOURCE or self.tag == MPI.ANY_TAG
         self.room_nbytes, fits = inline_nbytes(nbytes), nbytes <= SLOT_NBYTES
         self.is_short, self.is_synchronous = fits and nbytes > 0, self.operation in _SYNCHRONOUS
         self.is_free_at_once = fits and not self.is_synchronous

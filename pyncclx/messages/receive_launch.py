@@ -9,8 +9,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from mpi4py import MPI
-
 from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Event
@@ -92,8 +90,7 @@ def end_launch(receives: Sequence[_Incoming]) -> None:
     calls = receives[0].endpoint.calls
     if calls is not None:
         for each in receives:
-            is_wild = each.plan.rank == MPI.ANY_SOURCE or each.plan.tag == MPI.ANY_TAG
-            if is_wild and not (each._is_cancelling and each.status.Is_cancelled()):
+            if each.plan.is_wild and not (each._is_cancelling and each.status.Is_cancelled()):
                 calls.match(each._entry, each.status.source, each.status.tag)
         calls.ring.end(*map(_ENTRY, receives))
     for each in receives:

@@ -110,7 +110,7 @@ def complete_if_over(
 
 def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Failures:
     """Wait for all requests, even if some raise, and set their statuses."""
-    if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
+    if requests and type(requests[0]) in _OF_HOST_ARRAYS and _OF_HOST_ARRAYS.issuperset(map(type, requests)):
         failures = _wait_and_check(requests, as_many([] if statuses is None else statuses, requests))
     else:
         ours: dict[int, OwnRequest] = {}
