@@ -24,11 +24,11 @@ WINDOW = 3  # in the sender's buffer, in a window (`comm.Alloc`) that the receiv
 INLINE = 4  # behind the envelope, in the same message of MPI
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
-_HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the fields
-_BEGIN = struct.Struct("=16sIH")  # the same, and the first field: the envelope's length
-# The fields of `Envelope` up to `offset`, and its sender; then the other fields.
-_FIRST = f"=2H2Q2I2Q{_SENDER.size}s"
-_FIELDS, _SHORT = struct.Struct(f"{_FIRST}3Q64s4Q"), struct.Struct(f"{_FIRST}24x")
+_HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the rest
+# The envelope's length, the fields of `Envelope` up to `offset`, and its sender; then the other fields.
+_FIRST, _OTHERS = f"2H2Q2I2Q{_SENDER.size}s", "3Q64s4Q"
+_FIELDS, _SHORT = struct.Struct(f"={_FIRST}{_OTHERS}"), struct.Struct(f"={_FIRST}24x")
+_BEGIN, _REST = struct.Struct(f"{_HEAD.format}{_FIRST}"), struct.Struct(f"={_OTHERS}")
 # Messages with envelopes are multiples of 32 bytes long, so that they are whole numbers of elements of any datatype.
 # MPICH aborts if a message to the same process has a part of an element.
 ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
@@ -165,8 +165,10 @@ def eager(
     sender: Sender, clock: int, nbytes: int, place: int, source: int, offset: int, channel: Channel | None = None
 ) -> bytes:
     """Pack the envelope of a message whose data is in a slot (most messages)."""
-    first = EAGER, clock, nbytes, place, source, 0, offset, sender.packed
-    packed = _SHORT.pack(SHORT_NBYTES, *first) if channel is None else _FIELDS.pack(ENVELOPE_NBYTES, *first, *channel)
+    if channel is None:
+        packed = _SHORT.pack(SHORT_NBYTES, EAGER, clock, nbytes, place, source, 0, offset, sender.packed)
+    else:
+        packed = _FIELDS.pack(ENVELOPE_NBYTES, EAGER, clock, nbytes, place, source, 0, offset, sender.packed, *channel)
     return _HEAD.pack(ENVELOPE_MAGIC, zlib.crc32(packed)) + packed
 
 
@@ -181,16 +183,14 @@ def unpack(message: Any, nbytes: int) -> Envelope | None:
     """Return the envelope that begins a message of `nbytes`; None if it has none."""
     if nbytes < SHORT_NBYTES:
         return None
-    magic, checksum, length = _BEGIN.unpack_from(message)
+    magic, checksum, length, transport, clock, size, place, source, answer, offset, sender = _BEGIN.unpack_from(message)
     if magic != ENVELOPE_MAGIC or length not in _LENGTHS or length > nbytes:
         return None
     if checksum != zlib.crc32(message[_HEAD.size : length]):
         return None
-    if length == SHORT_NBYTES:
-        fields = _SHORT.unpack_from(message, _HEAD.size)
-        return tuple.__new__(Envelope, (_unpack_sender(fields[8]), *fields[1:8], *_NO_CHANNEL))
-    fields = _FIELDS.unpack_from(message, _HEAD.size)
-    return tuple.__new__(Envelope, (_unpack_sender(fields[8]), *fields[1:8], *fields[9:]))
+    rest = _NO_CHANNEL if length == SHORT_NBYTES else _REST.unpack_from(message, _BEGIN.size)
+    first = _unpack_sender(sender), transport, clock, size, place, source, answer, offset
+    return tuple.__new__(Envelope, first + rest)
 
 
 @functools.lru_cache
