@@ -39,7 +39,8 @@ class LaunchOrder:
         self._is_captured = False  # whether the last `follow` was for a captured stream
         self._may_be_captured = False  # a launch on a ready stream may have been captured
         self._asides: dict[bool, Any] = {}  # streams for launches aside, by whether they are captured
-        self.spare_events: list[Event] = []  # of `mark`, for reuse: a new one costs more than a record
+        # Events that requests have returned. A new event costs more than a record.
+        self.spare_events: list[Event] = []
 
     def enqueue(
         self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any, early: bool = False
