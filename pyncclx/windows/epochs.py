@@ -7,12 +7,13 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap import interrupts_deferred
 
 from ..errors import MPIError, PeerTimeout, RankFailed, Revoked
 from ..recording.layout import ANY
@@ -73,16 +74,16 @@ class Epochs(Accesses):
         assertion : int
             An assertion of MPI, such as MPI.MODE_NOPRECEDE.
         """
-        if self._copies is not None:
-            mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
-        # MPI's own Fence does not synchronize here: without accesses to its window it may return immediately, or wait
-        # forever.
-        elif self._reach is not None:
-            mpi_bootstrap.agree(self._comm, self._wait_for_device)
-        super().Fence(assertion)
-        self._copy_back()
-        if self._copies is not None:
-            mpi_bootstrap.agree(self._comm, self._take)
+        with self._deferred(self._reach):
+            if self._copies is not None:
+                mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
+            # MPI's own Fence without accesses to its window may return immediately, or wait forever.
+            elif self._reach is not None:
+                mpi_bootstrap.agree(self._comm, self._wait_for_device)
+            super().Fence(assertion)
+            self._copy_back()
+            if self._copies is not None:
+                mpi_bootstrap.agree(self._comm, self._take)
 
     @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
@@ -129,27 +130,36 @@ class Epochs(Accesses):
         this rank holds the library's, when no other rank holds MPI's.
         """
         with ExitStack() as undo:
-            if self._locks is not None and not assertion & MPI.MODE_NOCHECK:
-                for each in self._ranks(*rank):
-                    if not self._locks.acquire(each, shared=shared, check=self._check):
-                        text = f"this process holds the lock of rank {each}, or another of its threads waits for it"
-                        raise MPIError(MPI.ERR_RMA_SYNC, f"{'Lock' if rank else 'Lock_all'}: {text}")
-                    undo.callback(self._locks.release, each)
-            begin()
-            undo.callback(end, *rank)
-            if self._reach is not None and self._reach.in_use:
-                for each in self._ranks(*rank):  # MPI may defer a lock until the first access
-                    self._access(each, self._words[each] if isinstance(self._reach, Attached) else 0)
-            self._hold_own(*rank)
-            self._take(*rank)
+            # A handler that raises after a step and before its `callback` would leave a lock.
+            with self._deferred(self._locks):
+                self._take_locks(undo, *rank, shared=shared, assertion=assertion)
+                begin()
+                undo.callback(end, *rank)
+                if self._reach is not None and self._reach.in_use:
+                    for each in self._ranks(*rank):  # MPI may defer a lock until the first access
+                        self._access(each, self._words[each] if isinstance(self._reach, Attached) else 0)
+                self._hold_own(*rank)
+                self._take(*rank)
             undo.pop_all()
+
+    def _take_locks(self, undo: ExitStack, *rank: int, shared: bool, assertion: int) -> None:
+        """Wait for this library's locks of one or all ranks."""
+        if self._locks is None or assertion & MPI.MODE_NOCHECK:
+            return
+        for each in self._ranks(*rank):
+            if not self._locks.acquire(each, shared=shared, check=self._check):
+                text = f"this process holds the lock of rank {each}, or another of its threads waits for it"
+                raise MPIError(MPI.ERR_RMA_SYNC, f"{'Lock' if rank else 'Lock_all'}: {text}")
+            undo.callback(self._locks.release, each)
 
     def _unlock(self, end: Callable[..., None], *rank: int) -> None:
         """End an epoch with one or all ranks, and release its locks."""
 
         def unlock(*rank: int) -> None:
-            end(*rank)
-            self._release(*rank)
+            try:
+                end(*rank)
+            finally:  # also if a handler raises after MPI's call
+                self._release(*rank)
 
         try:
             self._complete_by(unlock, *rank, before=functools.partial(self._give, *rank))
@@ -239,9 +249,10 @@ class Epochs(Accesses):
 
     def Test(self) -> bool:
         """Return whether the group has completed its operations here. As mpi4py's Test."""
-        over = super().Test()
-        if over:
-            self._take()
+        with self._deferred():
+            over = super().Test()
+            if over:
+                self._take()
         return over
 
     def Sync(self) -> None:
@@ -262,8 +273,9 @@ class Epochs(Accesses):
         """
 
         def complete() -> None:
-            call(*rank)
-            self._copy_back(*rank)
+            with self._deferred():
+                call(*rank)
+                self._copy_back(*rank)
 
         errors = []
         for step in (before, self._wait_for_device, self._check, complete):
@@ -275,6 +287,11 @@ class Epochs(Accesses):
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _deferred(self, part: object = None) -> AbstractContextManager[None]:
+        """Defer handlers that could raise between MPI's part of a call and the library's."""
+        is_of_mpi_alone = part is None and self._origins is None and self._copies is None
+        return nullcontext() if is_of_mpi_alone else interrupts_deferred()
 
     def _wait_for_device(self) -> None:
         if self._reach is not None and self._reach.in_use:

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 from mpi_bootstrap import waiting
+from mpi_bootstrap.interrupts import interrupts_allowed
 
 from ..errors import PeerTimeout
 from ..failures import attribution
@@ -107,7 +108,8 @@ class Locks:
                 raise noted(self._late(byte % self._size))
             # The holder may need progress of MPI on this rank.
             waiting.let_go_on()
-            time.sleep(pause)
+            with interrupts_allowed():
+                time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
         return pause > _SHORTEST_S
 
