@@ -233,7 +233,9 @@ class Outbox:
 
     def send(self, comm: MPI.Intracomm, message: bytes, rank: int) -> None:
         """Begin to send a message to a rank."""
-        self._sent.append((comm.Isend([message, MPI.BYTE], rank, self._tag), rank, message))
+        # With `map`, Python runs no signal handler between MPI's return and the end of `extend`.
+        begun = map(comm.Isend, ([message, MPI.BYTE],), (rank,), (self._tag,))
+        self._sent.extend(zip(begun, (rank,), (message,), strict=False))
 
     def is_empty(self) -> bool:
         """Return whether MPI has sent all messages."""

@@ -212,3 +212,22 @@ def test_an_exception_on_one_rank_while_a_call_is_composed(monkeypatch, count):
         check("Allgather", outcomes)
         assert_everywhere(WORLD, (outcomes == ["right"] * 3) == (len(failing) == SIZE), f"{outcomes}")
     comm.state.abandon()
+
+
+def test_a_message_that_is_sent_is_kept():
+    """MPI reads its memory until it is sent; a handler that raises just after MPI's call does not free it."""
+    comm = MPI.COMM_SELF.Dup()
+    for point in itertools.count(1):
+        outbox, trace, found = mpi_engine.Outbox(7), Interruption(point, FOLDER), bytearray(5)
+        trace.end(outbox.send, comm, b"bytes", 0)
+        is_sent = comm.Iprobe(0, 7)
+        kept = [(rank, message) for _, rank, message in outbox._sent]
+        assert_everywhere(WORLD, kept == [(0, b"bytes")] * is_sent, f"{trace.place}: {is_sent}, {kept}")
+        if is_sent:
+            comm.Recv([found, MPI.BYTE], 0, 7)
+            assert outbox.is_empty()
+        if trace.is_past:
+            break
+    assert point > 1
+    assert found == b"bytes"
+    comm.Free()
