@@ -16,6 +16,7 @@ from .base import MessageBase
 from .pending import emit, end_call, message_request
 from .plan import NOTHING, place_of, planned, stream_of
 from .probe import ProbedMessage
+from .progress.unsent import UNFOLLOWED
 from .receive import Incoming
 from .send import Outgoing
 
@@ -43,7 +44,7 @@ def sending(of_host: _Method) -> _Method:
                 if not blocks:
                     outgoing.signal_ready()
                     request = message_request(outgoing)
-                elif OPEN_RECEIVES:
+                elif OPEN_RECEIVES or UNFOLLOWED:
                     outgoing.signal_ready()
                     outgoing.finish(outgoing.stream)
                 else:

@@ -23,6 +23,7 @@ from .memory.bounce import CLOCK, READY, TO_DONE
 from .memory.opened import address_of
 from .persistent.batch import BLOCK_NBYTES, Message
 from .progress.beside_stream import OpenArrival
+from .progress.unsent import UNFOLLOWED
 from .receive_launch import end_launch, launch_together, leave
 from .send import Outgoing
 
@@ -66,7 +67,7 @@ class Incoming(OpenArrival):
         """Wait on the host until the message has arrived and its kernel is launched."""
         receives, self.is_awaited = self.postbox.receives, True
         try:
-            if (OPEN_RECEIVES or self.is_posted) and not receives.claim(self):
+            if (OPEN_RECEIVES or UNFOLLOWED or self.is_posted) and not receives.claim(self):
                 receives.wait_until(lambda: self.launched)
                 return
             while not self.has_arrived:

@@ -16,7 +16,7 @@ from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
 from ..base import MessageBase
 from ..progress.polling import PROGRESS
-from ..progress.unsent import OF_PROCESS, follow
+from ..progress.unsent import follow
 from .landing import HostLanding
 from .memory import ScatteredMemory, has_own_datatype, memory_of
 from .receive import LASTING
@@ -190,7 +190,7 @@ class _LastingLanding(HostLanding):
         """Mark the receive as active, and have the monitor thread progress it."""
         with LOCK:
             self.is_active = True
-            if not self._is_followed and OF_PROCESS:
+            if not self._is_followed:
                 self._is_followed = True
                 follow(self)
 

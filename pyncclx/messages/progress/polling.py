@@ -18,7 +18,7 @@ from ... import backends
 from ...backends import Device
 from ...requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from ...system.process import PerProcess
-from .unsent import Unsent, begin_to_follow
+from .unsent import Unsent, begin_to_follow, open_host_receives, serve_host_receives
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
@@ -70,7 +70,7 @@ class ReceiveProgress:
         with LOCK:
             if receive.launched:
                 return False
-            if OPEN_RECEIVES not in ([], [receive]):
+            if OPEN_RECEIVES not in ([], [receive]) or open_host_receives():
                 self.post(receive)
                 return False
             OPEN_RECEIVES.clear()
@@ -87,8 +87,8 @@ class ReceiveProgress:
 
     @property
     def idle(self) -> bool:
-        """Whether no receive is open."""
-        return not OPEN_RECEIVES
+        """Whether no receive is open that needs the program's calls."""
+        return not OPEN_RECEIVES and not open_host_receives()
 
     @property
     def at_rest(self) -> bool:
@@ -184,6 +184,7 @@ class ReceiveProgress:
 
     def _arrived(self) -> list[OpenReceive]:
         """Poll, and return the receives whose messages have arrived, sorted by clock."""
+        serve_host_receives()
         found, arrived = True, []
         # Poll again: a message that causally precedes the one just received may have arrived meanwhile.
         while found:

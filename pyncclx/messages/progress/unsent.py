@@ -249,8 +249,9 @@ class Unsent:
 
 #: The pending sends of this process: one item after they are created, if the monitor thread may call MPI.
 OF_PROCESS: list[Unsent] = held([])
-# MPI requests that the program began before the pending sends were created.
-_before: list[ref[Any]] = held([])
+#: MPI requests that no thread follows: the program began them before the pending sends were created, or the monitor
+#: thread may not call MPI.
+UNFOLLOWED: list[ref[Any]] = held([])
 
 
 def going_on(request: _Begun) -> _Begun:
@@ -262,9 +263,27 @@ def going_on(request: _Begun) -> _Begun:
 def begin_to_follow(unsent: Unsent) -> None:
     """Follow this process's requests from now on, also those already begun."""
     OF_PROCESS.append(unsent)
-    before, _before[:] = list(_before), ()
+    before, UNFOLLOWED[:] = list(UNFOLLOWED), ()
     for reference in filter(_is_under_way, before):
         follow(reference)
+
+
+def open_host_receives() -> list[Follows]:
+    """Return the open receives into host arrays that only the program's calls serve."""
+    if not UNFOLLOWED:
+        return []
+    with LOCK:
+        UNFOLLOWED[:] = filter(_is_under_way, UNFOLLOWED)
+        return [each for each in UNFOLLOWED if isinstance(each, Follows)]
+
+
+def serve_host_receives() -> None:
+    """Do in a call of the program what `Unsent.go_on` does on the monitor thread, for receives into host arrays."""
+    receives = open_host_receives()
+    if receives:
+        let_go_on()
+    for receive in receives:
+        receive.go_on()
 
 
 def note_buffered() -> None:
@@ -276,9 +295,9 @@ def note_buffered() -> None:
 def follow(reference: ref[Any]) -> None:
     """Have MPI make progress until an MPI request, or a part of one, is complete."""
     if not OF_PROCESS:
-        _before.append(reference)
-        if not len(_before) % MOST_NEW:
-            _before[:] = filter(_is_under_way, _before)
+        UNFOLLOWED.append(reference)
+        if not len(UNFOLLOWED) % MOST_NEW:
+            UNFOLLOWED[:] = filter(_is_under_way, UNFOLLOWED)
     else:
         new = OF_PROCESS[0].new
         new.append(reference)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import launch
 import mpi_bootstrap
 from pyncclx import backends
 from pyncclx.backends import Exported
@@ -198,3 +199,42 @@ def test_a_receive_that_another_thread_has_launched():
     assert not receives.claim(SimpleNamespace(launched=True))
     assert receives.idle
     assert receives.claim(SimpleNamespace(launched=False))
+
+
+# Receives of long device arrays into host arrays, while a call of the receiver waits for the other rank.
+WITHOUT_A_THREAD = """
+import array, sys
+import mpi4py
+mpi4py.rc.thread_level = "serialized"
+from mpi4py import MPI
+import numpy as np
+import pyncclx
+
+comm = pyncclx.Communicator(MPI.COMM_WORLD)
+comm.blocking = "host"
+peer, x, y = 1 - comm.rank, np.full(20000, comm.rank + 1.0), np.zeros(20000)
+host = array.array("d", [0.0]) * 20100
+lasting, send = comm.Recv_init(host, peer, tag=0), comm.Send_init(x, peer)
+calls = {
+    "Send": lambda: comm.Send(x, peer),
+    "Isend": lambda: comm.Isend(x, peer).Wait(),
+    "Start": lambda: (send.Start(), send.Wait()),
+    "Recv": lambda: (comm.Isend(x, peer), comm.Recv(y, 0, 1)) if comm.rank else (comm.Send(x, 1), comm.Send(x, 1, 1)),
+}
+for step in range(3):
+    for name, call in calls.items():
+        host[:20000] = array.array("d", [0.0]) * 20000
+        request = lasting if name == "Start" else comm.Irecv(host, peer, tag=0)
+        if name == "Start":
+            request.Start()
+        call()
+        request.Wait()
+        assert host[0] == host[19999] == peer + 1, (step, name)
+lasting.Free()
+"""
+
+
+def test_host_receives_make_progress_without_a_thread():
+    """Where MPI lets no other thread call it, calls on device arrays fetch the data of open host receives."""
+    done = launch.job(2, "-m", "mpi4py", "-c", WITHOUT_A_THREAD, PYNCCLX_TIMEOUT="10")
+    assert done.returncode == 0, done.stderr

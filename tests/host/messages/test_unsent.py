@@ -109,7 +109,7 @@ def test_many_requests_one_after_the_other(comm, own):
 def early(monkeypatch):
     """No kernel of this process may wait yet."""
     monkeypatch.setattr(unsent, "OF_PROCESS", [])
-    monkeypatch.setattr(unsent, "_before", [])
+    monkeypatch.setattr(unsent, "UNFOLLOWED", [])
 
 
 def test_what_has_begun_before_is_followed_later(comm, early, watcher):
@@ -132,7 +132,7 @@ def test_few_are_kept_before(comm, early):
         request = comm.Irecv([bytearray(1 << 11), MPI.BYTE], 0, tag=number)
         comm.Send([b"data", MPI.BYTE], 0, number)
         request.Wait()
-        assert len(unsent._before) <= MOST_NEW
+        assert len(unsent.UNFOLLOWED) <= MOST_NEW
 
 
 def test_nothing_is_followed_before_a_kernel_may_wait(comm, early):
