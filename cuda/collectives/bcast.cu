@@ -3,13 +3,14 @@
 //   bcast_direct            root sends the whole message to every peer: one trip, (size - 1) times the bytes.
 //   bcast_two_shot_lines    root cuts it into size - 1 pieces and sends one to each peer; a peer stores its piece and relays it
 //                           to the others. Each rank sends and receives the message about once.
-//   bcast_chain             large: from rank to rank (chain.cuh).
+//   bcast_chain_lines       large: from rank to rank, as lines (line_chain.cuh).
+//   bcast_chain             the same as pieces (chain.cuh).
 //
 // In all forms the buffer is args.recv on every rank; root only reads it.
 // Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "protocol/chain.cuh"
 #include "exchange/exchange.cuh"
-#include "protocol/line.cuh"
+#include "protocol/line_chain.cuh"
 
 template <bool kLong>
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_direct(const __grid_constant__ MoveArgs args) {
@@ -83,11 +84,31 @@ __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to
     });
 }
 
+// This rank's neighbours in the chain, which goes from root around.
+__device__ inline Hop hop_of(const MoveArgs& args) {
+    const int me = args.team.rank, size = args.team.size, next = (me + 1) % size;
+    return Hop{me == args.root ? kNoRank : (me + size - 1) % size, next == args.root ? kNoRank : next};
+}
+
+struct KeepLine {
+    static constexpr bool kHasOwn = false;
+    __device__ Pack operator()(Pack came, Pack) const { return came; }
+};
+
+template <class = void>
+__global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain_lines(const __grid_constant__ MoveArgs args) {
+    Channel channel(args.team);
+    const int size = args.team.size;
+    const ChainEnds ends{args.recv, args.recv, size > 1 ? args.nbytes : 0, hop_of(args), (args.root + size - 1) % size, false};
+    LineChain<KeepLine> chain(channel, ends, KeepLine());
+    channel.leave(chain.run());
+    chain.leave();
+}
+
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain(const __grid_constant__ MoveArgs args) {
     Channel channel(args.team);
-    const int me = args.team.rank, size = args.team.size, root = args.root, next = (me + 1) % size;
-    const Hop hop{me == root ? kNoRank : (me + size - 1) % size, next == root ? kNoRank : next};
+    const Hop hop = hop_of(args);
     const Span part = part_of(args.recv, args.nbytes);
     const auto move = [&](const Crew& crew, u32, u64 begin, u64 nbytes, const Pack* from, Pack* to) {
         char* here = part.address + begin;
@@ -95,6 +116,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) bcast_chain(const __grid_const
         else if (hop.to == kNoRank) copy_here(crew.member, crew.members, from, here, nbytes);
         else pass_on(crew, from, here, to, nbytes);
     };
-    if (size > 1) Chain(channel, part.nbytes).run(&hop, 1, move);
+    if (args.team.size > 1) Chain(channel, part.nbytes).run(&hop, 1, move);
     channel.leave();
 }

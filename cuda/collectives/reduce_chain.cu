@@ -1,7 +1,7 @@
 // Reduce, large: partial results go along the ranks in rank order, as a chain, and the result goes to root.
 //
-//   reduce_chain        as pieces (chain.cuh)
-//   reduce_chain_lines  as lines (line_chain.cuh)
+//   reduce_chain        as pieces (protocol/chain.cuh)
+//   reduce_chain_lines  as lines (protocol/line_chain.cuh)
 //
 // A rank folds its own vector to what came. Root is rank 0 or the last rank, and every link carries the vector once; or
 // root is rank 1, whose contribution goes to rank 0, which folds both. Any other root would receive both a partial
@@ -10,7 +10,8 @@
 // Partial results are elements. Half types are summed in float (reduce_ops.cuh), and would be rounded on the way; a piece
 // could cut an element that does not divide a pack. For these there is no chain.
 // Launch: one block for each channel in use, kMaxThreads threads.
-#include "reduction/line_chain.cuh"
+#include "protocol/line_chain.cuh"
+#include "reduction/order.cuh"
 
 // Folds a rank's own elements of a piece to those that came, in rank order.
 template <class T, class Op>
@@ -72,8 +73,26 @@ __global__ void __launch_bounds__(kMaxThreads, 1) reduce_chain(const __grid_cons
 }
 
 template <class T, class Op>
+struct FoldLine {
+    static constexpr bool kHasOwn = true;
+    bool own_first;
+    int finished;
+
+    __device__ Pack operator()(Pack came, Pack own) const {
+        return fold_two<T, Op>(own_first ? own : came, own_first ? came : own, finished);
+    }
+};
+
+template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 1) reduce_chain_lines(const __grid_constant__ ReduceArgs args) {
     static_assert(kGroupPacks<T> == 1 && sizeof(typename AccumulatorOf<T>::type) == sizeof(T));
     Channel channel(args.team);
-    channel.leave(LineChain<T, Op>(channel, args, Order{args.root, args.team.size}).run());
+    const Order order{args.root, args.team.size};
+    const int me = args.team.rank, last = order.last();
+    const Hop hop = order.hop(me);
+    const FoldLine<T, Op> fold{hop.from > me, me == last ? args.team.size : 1};
+    const ChainEnds ends{args.send, args.recv, args.nbytes, hop, last, me == args.root && me != last};
+    LineChain<FoldLine<T, Op>> chain(channel, ends, fold);
+    channel.leave(chain.run());
+    chain.leave();
 }

@@ -19,7 +19,9 @@ BESIDE_WINDOWS_NBYTES = 2 << 20
 # Most bytes reduced for one rank for which EARLY_THREADS are enough on all channels. More threads can also be launched
 # early, but start later. 2 × H200, 2026-11-23.
 FEW_THREADS_NBYTES = 2 << 10
-CHAIN_ROWS = 4  # rows that a slot needs for a chain of LL128 lines: kBatchRows of cuda/reduction/line_chain.cuh
+CHAIN_ROWS = 4  # rows that a slot needs for a chain of LL128 lines: kBatchRows of cuda/protocol/line_chain.cuh
+# Most ranks for which a chain of LL128 lines is chosen. With more it was not measured; each further trip adds 5 us to it.
+CHAIN_LINES_RANKS = 4
 
 
 class Algorithm(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ..launch.call import Call, Choice
 from ..memory.layout import Layout
 from ..memory.parameters import MoveArgs
 from ..team.base import IntraBase as Intracomm
-from .algorithms import chain, choose_from, lines, packets
+from .algorithms import CHAIN_LINES_RANKS, chain, chain_of_lines, choose_from, lines, packets
 from .arguments import check_root
 from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .lowering import lowered_by
@@ -22,13 +23,15 @@ from .transports import as_chunks
 # Root sends the message directly, size - 1 times, if at most so many bytes leave it, because that saves a trip. Set on
 # 2026-11-21 without a stored measurement; a measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10
+# For longer messages 3 or 4 ranks use a chain of LL128 lines, and more ranks one of pieces. 4 × H200, 2026-11-30.
+TWO_SHOT_LINES_NBYTES = 16 << 20
 
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     """Choose direct sends for short messages or two ranks, then two shots or a chain.
 
-    In two shots, root scatters the message, and the peers pass on their pieces.
+    In two shots, root scatters the message, and the peers pass on their pieces. A chain goes from rank to rank.
     """
     peers = max(1, layout.size - 1)
     if peers == 1 and nbytes > layout.packet_nbytes and algorithm is None:
@@ -36,7 +39,12 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     direct = packets(layout, "bcast_direct", DIRECT_NBYTES // peers if peers > 1 else layout.packet_nbytes)
     channel_nbytes = (layout.line_nbytes - 32) * peers  # 32 bytes for rounding pieces up
     two_shot_lines = lines(layout, "bcast_two_shot_lines", channel_nbytes)
-    return choose_from((direct, two_shot_lines, chain(layout, "bcast_chain")), "bcast", layout, nbytes, algorithm)
+    is_short = layout.size <= CHAIN_LINES_RANKS
+    if is_short:
+        two_shot_lines = two_shot_lines._replace(limit_nbytes=TWO_SHOT_LINES_NBYTES)
+    chain_lines = chain_of_lines(layout, "bcast_chain_lines", sys.maxsize if is_short else 0)
+    table = direct, two_shot_lines, chain_lines, chain(layout, "bcast_chain")
+    return choose_from(table, "bcast", layout, nbytes, algorithm)
 
 
 class Broadcast(NamedTuple):

@@ -13,7 +13,17 @@ from ..memory.layout import PACK_NBYTES, Layout
 from ..operators import bound_op, ops
 from ..operators.linked import HALVES
 from ..team.base import IntraBase as Intracomm
-from .algorithms import BESIDE_WINDOWS_NBYTES, Algorithm, chain, chain_of_lines, choose_from, chunks, lines, packets
+from .algorithms import (
+    BESIDE_WINDOWS_NBYTES,
+    CHAIN_LINES_RANKS,
+    Algorithm,
+    chain,
+    chain_of_lines,
+    choose_from,
+    chunks,
+    lines,
+    packets,
+)
 from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sendbuf, rooted_on_host
 from .lowering import lowered_by
 from .reduction import Reduction, reduction_call
@@ -24,7 +34,6 @@ ONE_SHOT_NBYTES = 1200 << 10
 # Limits where a chain is possible. For longer vectors a chain of pieces is worth its time to start. With more ranks a
 # chain of LL128 lines was not measured; each further trip adds 5 us to it. 4 × H200, 2026-11-22, and 2026-11-28 for
 # lines.
-CHAIN_LINES_RANKS = 4
 TWO_SHOT_LINES_NBYTES = 4 << 20
 CHAIN_LINES_NBYTES = TWO_SHOT_NBYTES = 48 << 20
 

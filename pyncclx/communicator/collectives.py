@@ -42,8 +42,9 @@ class Collectives(IntraBase):
 
         Parameters
         ----------
-        buf : array or buffer spec, any datatype, equally many bytes on every rank root : int algorithm : {"direct",
-        "two_shot_lines", "chain", "copy_engine"}, optional
+        buf : array or buffer spec, any datatype, equally many bytes on every rank
+        root : int
+        algorithm : {"direct", "two_shot_lines", "chain_lines", "chain", "copy_engine"}, optional
             Chosen by length if omitted. "copy_engine" is for buffers in windows; see `sm_free`.
         """
         if not by_kernel(self, bcast, buf, root, algorithm=algorithm):

@@ -23,7 +23,7 @@ Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 ALGORITHMS = {
     "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
     "reduce": ("one_shot", "two_shot_lines", "chain_lines", "two_shot", "chain"),
-    "bcast": ("direct", "two_shot_lines", "chain"),
+    "bcast": ("direct", "two_shot_lines", "chain_lines", "chain"),
     "scan": ("one_shot", "two_shot"),
 }
 

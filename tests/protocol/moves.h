@@ -55,14 +55,14 @@ inline void barrier(Call& call) {
 }
 
 inline void bcast(Call& call) {
-    void (*const kernels[])(MoveArgs) = {bcast_direct<true>, bcast_two_shot_lines<>, bcast_chain<>};
-    const char* const names[] = {"bcast_direct", "bcast_two_shot_lines", "bcast_chain"};
+    void (*const kernels[])(MoveArgs) = {bcast_direct<true>, bcast_two_shot_lines<>, bcast_chain<>, bcast_chain_lines<>};
+    const char* const names[] = {"bcast_direct", "bcast_two_shot_lines", "bcast_chain", "bcast_chain_lines"};
     const u64 room = u64(call.team.slot_rows) * kRowPacks * kPackNbytes;
-    const u64 kind = room > 64 ? call.draw.below(3) : 2 * call.draw.below(2);
+    const u64 kind = room > 64 ? call.draw.below(call.team.slot_rows >= kBatchRows ? 4 : 3) : 2 * call.draw.below(2);
     call.name = names[kind];
     const u32 grid = u32(call.draw.between(1, call.team.channels));
     const int root = int(call.draw.below(call.size()));
-    u64 nbytes = message_nbytes(call, grid) * (kind == 2 ? u64(call.draw.between(1, 2)) : 1);
+    u64 nbytes = message_nbytes(call, grid) * (kind >= 2 ? u64(call.draw.between(1, 2)) : 1);
     if (kind == 1) nbytes = call.draw.below((room - 32) * u64(call.size() - 1) * grid + 1);
     const Buffer buffer(nbytes, any_alignment(call));
     if (call.team.rank == root) fill(call, buffer.as(), nbytes, root, kAll);
