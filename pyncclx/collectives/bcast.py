@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,8 +22,10 @@ from .transports import as_chunks
 # Root sends the message directly, size - 1 times, if at most so many bytes leave it, because that saves a trip. Set on
 # 2026-11-21 without a stored measurement; a measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10
-# For longer messages 3 or 4 ranks use a chain of LL128 lines, and more ranks one of pieces. 4 × H200, 2026-11-30.
-TWO_SHOT_LINES_NBYTES = 16 << 20
+# Limits of 3 and 4 ranks. For the longest messages a chain of pieces is faster than one of LL128 lines, of which one
+# sixteenth is flags. 4 × H200, 2026-11-30.
+TWO_SHOT_LINES_NBYTES = 1 << 20
+CHAIN_LINES_NBYTES = 64 << 20
 
 
 @lru_cache
@@ -42,7 +43,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
     is_short = layout.size <= CHAIN_LINES_RANKS
     if is_short:
         two_shot_lines = two_shot_lines._replace(limit_nbytes=TWO_SHOT_LINES_NBYTES)
-    chain_lines = chain_of_lines(layout, "bcast_chain_lines", sys.maxsize if is_short else 0)
+    chain_lines = chain_of_lines(layout, "bcast_chain_lines", CHAIN_LINES_NBYTES if is_short else 0)
     table = direct, two_shot_lines, chain_lines, chain(layout, "bcast_chain")
     return choose_from(table, "bcast", layout, nbytes, algorithm)
 

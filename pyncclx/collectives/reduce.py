@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -31,11 +32,10 @@ from .reduction import Reduction, reduction_call
 # One shot, in which root receives the vector size - 1 times, is chosen if at most so many bytes reach root, because it
 # saves a trip. Set on 2026-11-21 for 4 ranks without a stored measurement; a measured table (tuning/) takes precedence.
 ONE_SHOT_NBYTES = 1200 << 10
-# Limits where a chain is possible. For longer vectors a chain of pieces is worth its time to start. With more ranks a
-# chain of LL128 lines was not measured; each further trip adds 5 us to it. 4 × H200, 2026-11-22, and 2026-11-28 for
-# lines.
+# Limits where a chain is possible. 3 or 4 ranks use a chain of LL128 lines for longer vectors (4 × H200, 2026-11-30),
+# more ranks two shots and then a chain of pieces (4 × H200, 2026-11-22).
 TWO_SHOT_LINES_NBYTES = 4 << 20
-CHAIN_LINES_NBYTES = TWO_SHOT_NBYTES = 48 << 20
+TWO_SHOT_NBYTES = 48 << 20
 
 
 @lru_cache
@@ -53,7 +53,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None, chained: b
         is_short = layout.size <= CHAIN_LINES_RANKS
         if is_short:
             two_shot_lines = two_shot_lines._replace(limit_nbytes=TWO_SHOT_LINES_NBYTES)
-        chain_lines = chain_of_lines(layout, "reduce_chain_lines", CHAIN_LINES_NBYTES if is_short else 0)
+        chain_lines = chain_of_lines(layout, "reduce_chain_lines", sys.maxsize if is_short else 0)
         long = chain_lines, chunks(layout, "reduce_two_shot", TWO_SHOT_NBYTES), chain(layout, "reduce_chain")
     choice = choose_from((one_shot, two_shot_lines, *long), "reduce", layout, nbytes, algorithm)
     of_two = layout.size == 2 and choice.kernel == "reduce_two_shot"

@@ -63,6 +63,7 @@ inline void bcast(Call& call) {
     const u32 grid = u32(call.draw.between(1, call.team.channels));
     const int root = int(call.draw.below(call.size()));
     u64 nbytes = message_nbytes(call, grid) * (kind >= 2 ? u64(call.draw.between(1, 2)) : 1);
+    if (kind == 3) nbytes += call.several_strips(grid);
     if (kind == 1) nbytes = call.draw.below((room - 32) * u64(call.size() - 1) * grid + 1);
     const Buffer buffer(nbytes, any_alignment(call));
     if (call.team.rank == root) fill(call, buffer.as(), nbytes, root, kAll);

@@ -158,7 +158,7 @@ void reduce(Call& call) {
     const int last = call.size() - 1, any = int(call.draw.below(call.size()));
     const int root = chained && any > 1 ? last : any;  // others can end no chain
     u64 grid = call.draw.between(1, call.team.channels);
-    u64 count = chunk_count<T>(call, grid, call.size());
+    u64 count = chunk_count<T>(call, grid, call.size()) + (&kind == &lines ? call.several_strips(grid) / sizeof(T) : 0);
     if (kind.each != 0) {
         count = short_count<T>(call, kind.each);
         grid = call.grid(count * sizeof(T), kind.each);

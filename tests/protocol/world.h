@@ -224,6 +224,12 @@ struct Call {
         return u32(draw.between(least, team.channels));
     }
 
+    // Bytes with which the circles of a chain of lines have several strips, or none more.
+    u64 several_strips(u64 grid) {
+        const u32 circles = std::min(std::max(team.slot_rows / (2 * kBatchRows), 1u), kMostCircles);
+        return draw.one_in(3) ? 0 : (kFixedBatches + draw.below(12)) * circles * grid * kBatchRows * kRowPacks * kPackNbytes;
+    }
+
     template <class Args>
     void run(void (*kernel)(Args), const Args& args, u32 grid) {
         if (own.one_in(8)) usleep(useconds_t(own.below(own.one_in(6) ? 3000 : 300)));  // sometimes for several calls of the others

@@ -167,7 +167,7 @@ def test_a_long_reduce_is_a_chain_of_lines(windows):
         layout = dataclasses.replace(layout, limits=limits, windows=windows)
         return [CHOOSE["Reduce"](layout, each, None, chained).kernel.removeprefix("reduce_") for each in nbytes]
 
-    by_lines = ["two_shot_lines", "chain_lines", "chain_lines", "chain"]
+    by_lines = ["two_shot_lines", "chain_lines", "chain_lines", "chain_lines"]
     assert chosen(4) == chosen(4, device="No GPU") == chosen(3, device="No GPU") == by_lines
     assert chosen(4, lines=False) == ["two_shot", "two_shot", "two_shot", "chain"]
     for size, others in ((4, {"chained": False}), (8, {}), (8, {"device": "No GPU"}), (2, {})):
