@@ -61,14 +61,12 @@ def ahead(name: str) -> str:
 
 @table
 def rows_ahead() -> Iterator[Line]:
-    yield "GPUs", "Arrays", "Datatype", "NCCL 2.28.9", "NCCL 2.32.3"
+    yield "GPUs", "Arrays", "Datatype", "Date", "Peer", "Faster"
     for gpus, name in (("4 × H200", "h200-x4"), ("2 × H200", "h200-x2"), ("2 × H100", "h100-x2")):
         for arrays in ("windows", "windows-bfloat16", "ordinary"):
-            both = [f"{name}-{arrays}{version}" for version in ("", "-nccl-2.32")]
-            cells = [link(each, ahead(each)) if (RESULTS / f"{each}.json").exists() else "" for each in both]
-            if any(cells):
-                kind, _, datatype = arrays.partition("-")
-                yield gpus, kind, datatype or "float32", *cells
+            about, (kind, _, datatype) = read(f"{name}-{arrays}")["environment"], arrays.partition("-")
+            cells = about["date"], about["peers"]["nccl"], link(f"{name}-{arrays}", ahead(f"{name}-{arrays}"))
+            yield gpus, kind, datatype or "float32", *cells
 
 
 def slower(names: dict[str, str]) -> Iterator[Line]:

@@ -8,9 +8,8 @@
 //   3. polls the rows of the previous rank. It joins each row that has come with its own, and stores the result to the next rank
 //      at once;
 //   4. tells the previous rank that it has taken the batch.
-// The last rank stores results to recvbuf, or sends them to root in the same way. Root then begins the chain, and also stores
-// the results to recvbuf, `places` batches behind those that it sends. All slots together hold more, so root never waits for
-// itself.
+// The last rank stores results to recvbuf, or sends them to root in the same way. Then root begins the chain, and stores
+// results `places` batches behind those that it sends. All slots together hold more, so root never waits for itself.
 //
 // Multiprocessors do not get equal shares of a link. So the message is cut into *strips* of some batches, and only the first
 // strip of a circle is fixed. At the end of a strip the first rank takes the next one from a count of its own, and tells its
@@ -23,9 +22,8 @@
 // the same operation.
 //
 // A warp may have several circles. All ranks go through them in the same order, batch by batch, so the first batch that is not
-// yet done somewhere never waits for another.
-//
-// Thresholds were measured on 4 H200 with 8 to 128 MB (docs/design_notes.md, "Long `Reduce` and `Bcast` are chains of lines").
+// yet done somewhere never waits for another. Thresholds were measured on 4 H200 with 8 to
+// 128 MB (docs/design_notes.md, "A chain of lines gives its strips …").
 #pragma once
 #include "protocol/chain.cuh"
 #include "protocol/line.cuh"
@@ -102,12 +100,11 @@ struct LineChain : ChainEnds {
         }
         __syncwarp();
         for (u32 circle = begin; circle < circles; circle += warps)
-            if (hop.to != kNoRank && !is_fixed && !await_all_taken(circle, walks[0][circle].sent)) return false;
+            if (hop.to != kNoRank && !is_fixed && !await_taken(circle, walks[0][circle].sent)) return false;
         return has_come && (returns || is_last());
     }
 
-    // After `leave` of the channel. The last block gives the next chain its count; both counts are in one word, which has one
-    // order.
+    // After `leave` of the channel. The last block gives the next chain its count. Both counts are one word, with one order.
     __device__ void leave() const {
         u64* counted = &lease_header(channel.team)->strips;
         if (threadIdx.x == 0 && atomic_add_gpu(counted, u64(1) << 32) >> 32 == gridDim.x - 1) st_relaxed_sys(counted, u64(0));
@@ -118,7 +115,6 @@ struct LineChain : ChainEnds {
 
     __device__ int me() const { return channel.team.rank; }
     __device__ bool is_last() const { return me() == last; }
-
     __device__ bool keeps() const { return !Join::kHasOwn && hop.from != kNoRank; }
 
     __device__ u32 find_whole() const {
@@ -149,21 +145,19 @@ struct LineChain : ChainEnds {
     __device__ u32 first_strip(u32 circle) const { return numbered(blockIdx.x * circles + circle); }
 
     // The batch of the same circle one lap ago.
-    __device__ Batch before(const Batch& batch) const {
-        return Batch{batch.circle, batch.round - places, batch.place, batch.lap - 1, 0, 0};
-    }
+    __device__ Batch before(const Batch& b) const { return Batch{b.circle, b.round - places, b.place, b.lap - 1, 0, 0}; }
 
     __device__ u32 slot_row(const Batch& batch) const { return (batch.circle * places + batch.place) * kBatchRows; }
     __device__ u32 rows_of(const Batch& batch) const { return u32(smaller(rows - batch.row(), kBatchRows)); }
     __device__ bool is_whole(const Batch& batch) const { return batch.number < whole_batches; }
-
     // The next batch of a circle: passed on, or `collects`, the result that comes back. False: leave.
     __device__ bool step(Walk& walk, Batch batch, bool collects) {
         if (walk.strip == kNoStrip) return true;
         batch.of_strip = batch.round - walk.strips_done * strip_batches;
         batch.number = (walk.strip - 1) * strip_batches + batch.of_strip;
         if (batch.number < batches && !(collects ? collect(batch) : pass(walk, batch))) return false;
-        return batch.of_strip + 1 < strip_batches || next_strip(walk, batch.circle, collects ? last : hop.from, collects ? kNoRank : hop.to);
+        if (batch.of_strip + 1 < strip_batches) return true;
+        return collects ? next_strip(walk, batch.circle, last, kNoRank) : next_strip(walk, batch.circle, hop.from, hop.to);
     }
 
     // Takes the number of the circle's next strip, from a rank or from this one's count, and tells it on.
@@ -200,12 +194,12 @@ struct LineChain : ChainEnds {
     // kRows rows of a batch; their loads are issued before the first poll.
     template <bool kWhole, u32 kRows>
     __device__ bool pass_rows(const Batch& batch, u32 first) {
-        Pack own[kRows];
         const u32 count = kRows == 1 ? 1 : rows_of(batch);
         const auto pass_on = [&](u32 r, Pack pack) {
             if (hop.to != kNoRank) lines.send_part(lines.outbox(hop.to), slot_row(batch) + first + r, lines.part_of(pack));
             if (hop.to == kNoRank || keeps()) store<kWhole>(batch.row() + first + r, pack);
         };
+        Pack own[kRows];
         const bool loads = Join::kHasOwn || hop.from == kNoRank;
 #pragma unroll
         for (u32 r = 0; r < kRows; ++r) own[r] = loads ? load<kWhole>(batch.row() + first + r) : Pack{0, 0};
@@ -235,11 +229,12 @@ struct LineChain : ChainEnds {
         return lines.template receive_rows<kRows>(last, slot_row(batch) + first, kRows == 1 ? 1 : rows_of(batch), keep);
     }
 
-    // Tells the previous rank that this one has taken a batch, unless it is sure not to wait for it.
+    // Tells the previous rank that this one has taken a batch, unless that surely does not wait for it.
     __device__ void tell_taken(int from, const Batch& batch) {
         has_come = true;
         const bool is_awaited = !is_fixed || (batch.of_strip + places < strip_batches && batch.number + places < batches);
-        if (lines.lane == 0 && is_awaited) st_after_loads_sys(taken_word(from, me(), batch.circle), channel.mark(batch.round + 1));
+        if (lines.lane == 0 && is_awaited)
+            st_after_loads_sys(taken_word(from, me(), batch.circle), channel.mark(batch.round + 1));
     }
 
     // The packet in which `holder` sees words of `writer` about a circle: with y the number of a strip; with x of the first how
@@ -259,13 +254,12 @@ struct LineChain : ChainEnds {
         const u64* word = taken_word(me(), hop.to, batch.circle);
         const u32 count = batch.round + 1 - places;
         const bool knows = batch.lap == 0 || __all_sync(kWarp, has_reached(taken, channel.mark(count)));
-        u32 seen = 0;
-        if (!knows && !await_word(word, hop.to, count, seen)) return false;
+        if (!knows && !await_taken(batch.circle, count)) return false;
         taken = looks_ahead ? ld_relaxed_sys(word) : 0;
         return true;
     }
 
-    __device__ bool await_all_taken(u32 circle, u32 count) const {
+    __device__ bool await_taken(u32 circle, u32 count) const {
         u32 seen = 0;
         return count == 0 || await_word(taken_word(me(), hop.to, circle), hop.to, count, seen);
     }

@@ -20,7 +20,7 @@ BESIDE_WINDOWS_NBYTES = 2 << 20
 # early, but start later. 2 × H200, 2026-11-23.
 FEW_THREADS_NBYTES = 2 << 10
 CHAIN_ROWS = 4  # rows that a slot needs for a chain of LL128 lines: kBatchRows of cuda/protocol/line_chain.cuh
-# Most ranks for which a chain of LL128 lines is chosen. With more it was not measured; each further trip adds 5 us to it.
+# Most ranks for which a chain of LL128 lines is chosen. With more it was not measured; each further trip adds 5 us.
 CHAIN_LINES_RANKS = 4
 
 

@@ -35,7 +35,7 @@ def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
 
 
 def is_divided(comm: MessageBase, source: int, tag: int) -> bool:
-    """Return whether an `Isendrecv` of host arrays must have a request for each message.
+    """Return whether an `Isendrecv` of host arrays needs a request for each message.
 
     After failures of ranks and `Revoke`, Open MPI's one request for both ends without its error, or never ends.
     """

@@ -70,7 +70,9 @@ class Source(NamedTuple):
 
 FILES = {
     "collectives/barrier.cu": Source(("barrier",)),
-    "collectives/bcast.cu": Source(("bcast_direct", "bcast_direct_long", "bcast_two_shot_lines", "bcast_chain_lines", "bcast_chain")),
+    "collectives/bcast.cu": Source(
+        ("bcast_direct", "bcast_direct_long", "bcast_two_shot_lines", "bcast_chain_lines", "bcast_chain")
+    ),
     "collectives/allgather.cu": Source(("allgather", "allgather_long")),
     "collectives/alltoall.cu": Source(("alltoall", "alltoall_long")),
     "collectives/transformed.cu": Source(("allgather_transformed", "alltoall_transformed"), _unlimited),

@@ -238,13 +238,15 @@ MUTATIONS = {
         "protocol/chain.cuh", "(!comes || wait_for_piece", "(!comes || {} || wait_for_piece", "hostile"
     ),
     "chain too short": Mutation("protocol/chain.cuh", "if (k < places)", "if (k < places + {})", "hostile"),
-    # Lines are looked at before they are there; or overwritten by the next operation.
-    # A strip of a chain of lines is left out, or its number overwritten; or the next chain goes on with the count of this one.
+    # A strip of a chain of lines is left out, or its number overwritten; or the next chain has this one's count.
     "strip left out": Mutation("protocol/line_chain.cuh", "circles + __shfl", "circles + {} + __shfl", "hostile"),
-    "strip overwritten": Mutation("protocol/line_chain.cuh", "strips % kStripWords", "strips % ({} ? 1 : kStripWords)", "hostile"),
+    "strip overwritten": Mutation(
+        "protocol/line_chain.cuh", "strips % kStripWords", "strips % ({} ? 1 : kStripWords)", "hostile"
+    ),
     "strips not given back": Mutation(
         "protocol/line_chain.cuh", "if (threadIdx.x == 0 && atomic", "if (!{} && threadIdx.x == 0 && atomic", "hostile"
     ),
+    # Lines are looked at before they are there; or overwritten by the next operation.
     "half a line": Mutation(
         "protocol/line.cuh",
         "!has_flag() || packs[s].y == flag()",
