@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
+from mpi_bootstrap.waiting import let_go_on
+
 from ... import backends
 from ...backends import Device
 from ...requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from ...system.process import PerProcess
-from .unsent import Unsent, begin_to_follow, open_host_receives, serve_host_receives
+from .unsent import UNFOLLOWED, Follows, Unsent, begin_to_follow, is_under_way
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
@@ -236,3 +238,21 @@ def _of_process() -> ReceiveProgress:
 
 #: Created before this process waits in a kernel for the first time.
 PROGRESS = PerProcess(_of_process)
+
+
+def open_host_receives() -> list[Follows]:
+    """Return the open receives into host arrays that only the program's calls serve."""
+    if not UNFOLLOWED:
+        return []
+    with LOCK:
+        UNFOLLOWED[:] = filter(is_under_way, UNFOLLOWED)
+        return [each for each in UNFOLLOWED if isinstance(each, Follows)]
+
+
+def serve_host_receives() -> None:
+    """Do in a call of the program what `Unsent.go_on` does on the monitor thread, for receives into host arrays."""
+    receives = open_host_receives()
+    if receives:
+        let_go_on()
+    for receive in receives:
+        receive.go_on()

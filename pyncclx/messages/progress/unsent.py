@@ -114,7 +114,7 @@ class Unsent:
         """
         with LOCK:
             self._count_new()
-            self._followed = [reference for reference in self._followed if _is_under_way(reference)]
+            self._followed = [reference for reference in self._followed if is_under_way(reference)]
             return bool(self._followed)
 
     def note_new(self) -> None:
@@ -128,7 +128,7 @@ class Unsent:
         new = [self.new.popleft() for _ in range(len(self.new))]
         self.begun += len(new)
         self.may_have_more |= not all(isinstance(reference, Follows) for reference in new)
-        self._followed += [reference for reference in new if _is_under_way(reference)]
+        self._followed += [reference for reference in new if is_under_way(reference)]
 
     def note_buffered(self) -> None:
         """Have MPI make progress from now on, because it has a buffered message to send."""
@@ -264,26 +264,8 @@ def begin_to_follow(unsent: Unsent) -> None:
     """Follow this process's requests from now on, also those already begun."""
     OF_PROCESS.append(unsent)
     before, UNFOLLOWED[:] = list(UNFOLLOWED), ()
-    for reference in filter(_is_under_way, before):
+    for reference in filter(is_under_way, before):
         follow(reference)
-
-
-def open_host_receives() -> list[Follows]:
-    """Return the open receives into host arrays that only the program's calls serve."""
-    if not UNFOLLOWED:
-        return []
-    with LOCK:
-        UNFOLLOWED[:] = filter(_is_under_way, UNFOLLOWED)
-        return [each for each in UNFOLLOWED if isinstance(each, Follows)]
-
-
-def serve_host_receives() -> None:
-    """Do in a call of the program what `Unsent.go_on` does on the monitor thread, for receives into host arrays."""
-    receives = open_host_receives()
-    if receives:
-        let_go_on()
-    for receive in receives:
-        receive.go_on()
 
 
 def note_buffered() -> None:
@@ -297,7 +279,7 @@ def follow(reference: ref[Any]) -> None:
     if not OF_PROCESS:
         UNFOLLOWED.append(reference)
         if not len(UNFOLLOWED) % MOST_NEW:
-            UNFOLLOWED[:] = filter(_is_under_way, UNFOLLOWED)
+            UNFOLLOWED[:] = filter(is_under_way, UNFOLLOWED)
     else:
         new = OF_PROCESS[0].new
         new.append(reference)
@@ -305,5 +287,5 @@ def follow(reference: ref[Any]) -> None:
             OF_PROCESS[0].note_new()
 
 
-def _is_under_way(reference: ref[Any]) -> bool:
+def is_under_way(reference: ref[Any]) -> bool:
     return reference.is_under_way if isinstance(reference, Follows) else bool(reference())
