@@ -15,7 +15,7 @@ import numpy as np
 from .communicators import Alone, Communicators
 from .completing import ALONE, Entry, complete
 from .memory import MPI_NAMES, Place, positions
-from .program import Act, Buffer, Program
+from .program import Act, Buffer, OneOf, Program
 
 PAUSE_S = 0.003  # of a rank that is late
 # Seconds that a loop of tests may take: longer than the job's TIMEOUT_S, and shorter than its HANG_S.
@@ -172,6 +172,8 @@ def plain(run: Run, value: Any) -> Any:
     """Return a value whose arrays are NumPy's."""
     if isinstance(value, dict):
         return {key: plain(run, each) for key, each in value.items()}
+    if isinstance(value, OneOf):
+        return OneOf(plain(run, value.values))
     if isinstance(value, (list, tuple)):
         return type(value)(plain(run, each) for each in value)
     if isinstance(value, run.MPI.Status):
