@@ -72,7 +72,7 @@ class ReceiveProgress:
         with LOCK:
             if receive.launched:
                 return False
-            if OPEN_RECEIVES not in ([], [receive]) or open_host_receives():
+            if OPEN_RECEIVES not in ([], [receive]) or (UNFOLLOWED and open_host_receives()):
                 self.post(receive)
                 return False
             OPEN_RECEIVES.clear()
@@ -90,7 +90,7 @@ class ReceiveProgress:
     @property
     def idle(self) -> bool:
         """Whether no receive is open that needs the program's calls."""
-        return not OPEN_RECEIVES and not open_host_receives()
+        return not (OPEN_RECEIVES or (UNFOLLOWED and open_host_receives()))
 
     @property
     def at_rest(self) -> bool:
@@ -186,7 +186,8 @@ class ReceiveProgress:
 
     def _arrived(self) -> list[OpenReceive]:
         """Poll, and return the receives whose messages have arrived, sorted by clock."""
-        serve_host_receives()
+        if UNFOLLOWED:
+            serve_host_receives()
         found, arrived = True, []
         # Poll again: a message that causally precedes the one just received may have arrived meanwhile.
         while found:
@@ -242,8 +243,6 @@ PROGRESS = PerProcess(_of_process)
 
 def open_host_receives() -> list[Follows]:
     """Return the open receives into host arrays that only the program's calls serve."""
-    if not UNFOLLOWED:
-        return []
     with LOCK:
         UNFOLLOWED[:] = filter(is_under_way, UNFOLLOWED)
         return [each for each in UNFOLLOWED if isinstance(each, Follows)]
