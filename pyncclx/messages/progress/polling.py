@@ -249,7 +249,7 @@ def open_host_receives() -> list[Follows]:
 
 
 def serve_host_receives() -> None:
-    """Do in a call of the program what `Unsent.go_on` does on the monitor thread, for receives into host arrays."""
+    """Make progress with receives into host arrays, as the monitor thread would."""
     receives = open_host_receives()
     if receives:
         let_go_on()

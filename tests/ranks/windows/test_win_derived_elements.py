@@ -96,7 +96,7 @@ def test_a_ranks_changes_take_effect_in_order(comm, memory, typed):
 @host_only
 @on_one
 def test_packed_copies_last_until_the_stream_has_used_them(comm, memory, typed, monkeypatch):
-    column, row, win = typed(INT64.Create_vector(20, 1, 2)), typed(INT64.Create_vector(20, 1, 3)), memory.win
+    column, row, win = typed(INT64.Create_vector(12, 1, 2)), typed(INT64.Create_vector(12, 1, 3)), memory.win
     device, copies = backends.select(), []
 
     def allocate(*arguments, allocate_temporary=device.allocate_temporary):
@@ -106,7 +106,7 @@ def test_packed_copies_last_until_the_stream_has_used_them(comm, memory, typed, 
 
     monkeypatch.setattr(device, "allocate_temporary", allocate)
     memory.array[...] = -5
-    send, back, right = np.arange(40), np.full(40, -7), (comm.rank + 1) % comm.size
+    send, back, right = np.arange(24), np.full(24, -7), (comm.rank + 1) % comm.size
     win.Fence()
     comm.stream = device.new_stream()
     try:
@@ -118,8 +118,8 @@ def test_packed_copies_last_until_the_stream_has_used_them(comm, memory, typed, 
     finally:
         comm.stream = None
     assert are_kept == [True, True]
-    assert (memory.read()[:60:3] == np.arange(0, 40, 2)).all()
-    assert (back == np.where(np.arange(40) % 2, -7, -5)).all()
+    assert (memory.read()[:36:3] == np.arange(0, 24, 2)).all()
+    assert (back == np.where(np.arange(24) % 2, -7, -5)).all()
 
 
 @on_one
