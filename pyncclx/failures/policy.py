@@ -94,7 +94,12 @@ def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exce
     while time.monotonic() < end:
         ranks = ulfm.failed_ranks(comm)
         if ranks:
-            known = detector.failed_among(ulfm.world_ranks(comm)) if detector is not None else {}
+            known, of_world = {}, ulfm.world_ranks(comm)
+            if detector is not None:
+                known = detector.failed_among(of_world)
+                # The program may free the communicator before the detector finds them.
+                for rank in ranks:
+                    detector.remember(of_world[rank])
             return _failed(comm, {**dict.fromkeys(ranks, "MPI has found that its process died"), **known}, operation)
         if ulfm.is_revoked(comm):
             return ended_by(-1, REVOKED).exception(operation)

@@ -3,12 +3,15 @@
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from mpi4py import MPI
 
 import pyncclx
 from mpi_bootstrap.presence import Presence
-from pyncclx.failures import detector
+from pyncclx import RankFailed
+from pyncclx.failures import detector, policy
 from pyncclx.failures.comm_failures import LOCK, Monitored, report
 from pyncclx.failures.detector import DETECTOR
 
@@ -74,3 +77,17 @@ def test_hooks_may_wait_for_threads_that_wait_for_the_detector(monkeypatch):
     stop()
     looking.forget(failing)
     assert took == [True]
+
+
+def test_the_detector_learns_whom_mpi_has_found(monkeypatch):
+    """The program may free the communicator before the detector looks; MPI_Finalize is bounded all the same."""
+    found = []
+    made = SimpleNamespace(failed_among=lambda _: {}, remember=found.append, has_failed=False)
+    made.shares_node = lambda _: False
+    monkeypatch.setattr(policy, "DETECTOR", SimpleNamespace(made=made))
+    monkeypatch.setattr(policy, "goes_on_after_failures", lambda: True)
+    monkeypatch.setattr(policy.ulfm, "failed_ranks", lambda _: [1])
+    monkeypatch.setattr(policy.ulfm, "world_ranks", lambda _: (4, 7))
+    reason = policy.explained(MPI.COMM_SELF, MPI.Exception(MPI.ERR_OTHER), "Allreduce")
+    assert isinstance(reason, RankFailed)
+    assert found == [7]
