@@ -55,7 +55,7 @@ struct alignas(128) LeaseHeader {
     u32 failed;    // the thread that changes it from 0 to 1 writes Watch::failure; every wait polls it
     u32 overflow;  // the same for Watch::overflow
     u32 recorded_late;  // this rank's block 0: it has put a call on record after the failure
-    u64 strips;         // this rank: how many its circles have taken of a chain; above it, blocks that have ended
+    u64 strips;         // this rank: strips that its circles have got (line_chain.cuh); above it, blocks that have ended
 };
 
 struct alignas(128) CallRecord {

@@ -1,29 +1,29 @@
 // Chains of lines: messages, or partial results, go from rank to rank as in chain.cuh. They go as rows of lines, which need no
 // fence and no signal.
 //
-// The next rank has a slot for the rows of this one. The slot is divided into *circles*, one or several for each warp. A
+// Each rank stores its rows in a slot of the next rank. The slot is divided into *circles*, one or several for each warp. A
 // circle has places for some *batches* of rows, and its warp uses them in turn. Warps never meet. For each batch a warp
-//   1. waits until the next rank has taken the batch that had this place a lap ago;
-//   2. loads its rank's own rows, if it has some;
-//   3. polls the rows of the previous rank. It joins each row that has come with its own, and stores the result to the next rank
-//      at once;
-//   4. tells the previous rank that it has taken the batch.
+//   1. waits until the next rank has taken the batch that was in the same place one lap ago;
+//   2. loads its own rank's rows, if there are any;
+//   3. polls for the previous rank's rows. It joins each row that has come with its own, and stores the result at the next
+//      rank at once;
+//   4. signals to the previous rank that the batch is taken.
 // The last rank stores results to recvbuf, or sends them to root in the same way. Then root begins the chain, and stores
 // results `places` batches behind those that it sends. All slots together hold more, so root never waits for itself.
 //
-// Multiprocessors do not get equal shares of a link. So the message is cut into *strips* of some batches, and only the first
-// strip of a circle is fixed. At the end of a strip the first rank takes the next one from a count of its own, and tells its
-// number to the next rank, which tells it on. A short message has one strip for each circle.
+// Multiprocessors do not get equal shares of a link, so equal parts would not end together. Therefore the message is cut into
+// *strips* of some batches. Each circle begins with a fixed strip, the only one in a short message. At the end of a strip the
+// first rank gets the next number from its counter (LeaseHeader::strips). It sends it to the next rank, which forwards it.
 //
 // Flags of lines have the epoch, and the lap added to the hash, so a row is not taken for that of another lap. Counts of
-// taken batches and numbers of strips are words of packets in the slot that a rank has for the one that writes them, with the
-// epoch above them. Slots of lines and packets alternate by the epoch's parity: a rank has entered the operation before the
-// last when it writes them, and who has sent a row has entered this one. A rank waits for all words that are written to it in
-// the same operation.
+// taken batches and numbers of strips are words in packet slots, with the epoch above them. A rank has a slot for each rank
+// that writes to it. Slots of lines and packets alternate by the epoch's parity: when a rank writes to one, its owner has
+// entered the previous operation. A rank that has sent a row has entered this one. Each rank waits for all words that are
+// written to it in the same operation.
 //
 // A warp may have several circles. All ranks go through them in the same order, batch by batch, so the first batch that is not
-// yet done somewhere never waits for another. Thresholds were measured on 4 H200 with 8 to
-// 128 MB (docs/design_notes.md, "A chain of lines gives its strips …").
+// yet done somewhere never waits for another.
+// Thresholds were measured on 4 H200 with 8 to 128 MB (docs/design_notes.md, "A chain of lines gives its strips …").
 #pragma once
 #include "protocol/chain.cuh"
 #include "protocol/line.cuh"
@@ -37,7 +37,7 @@ constexpr u32 kNoStrip = 0xffffffff;
 
 // A circle's way through the message. Strips have numbers from 1 on.
 struct Walk {
-    u32 strip, strips_done, sent;  // the strip's number, strips before it, batches that went to the next rank
+    u32 strip, strips_done, sent;  // the strip's number, strips before it, batches sent to the next rank
 };
 
 // A batch of one circle and round.
@@ -55,7 +55,7 @@ struct ChainEnds {
     u64 nbytes;
     Hop hop;
     int last;      // the rank where the chain ends
-    bool returns;  // this rank begins the chain, and the result comes from `last`
+    bool returns;  // this rank begins the chain, and receives the result from `last`
 };
 
 // Join::kHasOwn: ranks join what came with rows of their own, join(came, own). Otherwise each keeps what came.
@@ -104,7 +104,7 @@ struct LineChain : ChainEnds {
         return has_come && (returns || is_last());
     }
 
-    // After `leave` of the channel. The last block gives the next chain its count. Both counts are one word, with one order.
+    // After `leave` of the channel. The last block resets the counter. One word counts strips and blocks, so it has one order.
     __device__ void leave() const {
         u64* counted = &lease_header(channel.team)->strips;
         if (threadIdx.x == 0 && atomic_add_gpu(counted, u64(1) << 32) >> 32 == gridDim.x - 1) st_relaxed_sys(counted, u64(0));
@@ -135,7 +135,7 @@ struct LineChain : ChainEnds {
         return each > kFixedBatches ? kStripBatches : each == 0 ? 1 : each;
     }
 
-    // At most as many as fewer strips than kStripWords have: a word is read before it is written again.
+    // No more than kStripWords - 1 strips have, so a word is read before it is written again.
     __device__ u32 find_places() const {
         return u32(smaller(channel.team.slot_rows / circles / kBatchRows, (kStripWords - 1) * strip_batches));
     }
@@ -150,6 +150,7 @@ struct LineChain : ChainEnds {
     __device__ u32 slot_row(const Batch& batch) const { return (batch.circle * places + batch.place) * kBatchRows; }
     __device__ u32 rows_of(const Batch& batch) const { return u32(smaller(rows - batch.row(), kBatchRows)); }
     __device__ bool is_whole(const Batch& batch) const { return batch.number < whole_batches; }
+
     // The next batch of a circle: passed on, or `collects`, the result that comes back. False: leave.
     __device__ bool step(Walk& walk, Batch batch, bool collects) {
         if (walk.strip == kNoStrip) return true;
@@ -160,7 +161,7 @@ struct LineChain : ChainEnds {
         return collects ? next_strip(walk, batch.circle, last, kNoRank) : next_strip(walk, batch.circle, hop.from, hop.to);
     }
 
-    // Takes the number of the circle's next strip, from a rank or from this one's count, and tells it on.
+    // Gets the number of the circle's next strip, from the previous rank or from this rank's counter, and forwards it.
     __device__ bool next_strip(Walk& walk, u32 circle, int from, int to) {
         u32 next = kNoStrip;
         if (is_fixed) to = kNoRank;
@@ -229,7 +230,7 @@ struct LineChain : ChainEnds {
         return lines.template receive_rows<kRows>(last, slot_row(batch) + first, kRows == 1 ? 1 : rows_of(batch), keep);
     }
 
-    // Tells the previous rank that this one has taken a batch, unless that surely does not wait for it.
+    // Signals to the previous rank that a batch is taken, unless that rank will not wait for it.
     __device__ void tell_taken(int from, const Batch& batch) {
         has_come = true;
         const bool is_awaited = !is_fixed || (batch.of_strip + places < strip_batches && batch.number + places < batches);
@@ -237,8 +238,8 @@ struct LineChain : ChainEnds {
             st_after_loads_sys(taken_word(from, me(), batch.circle), channel.mark(batch.round + 1));
     }
 
-    // The packet in which `holder` sees words of `writer` about a circle: with y the number of a strip; with x of the first how
-    // many batches it has taken.
+    // A packet of a circle in `holder`'s slot for `writer`. Its y is the number of a strip. The x of the first packet counts
+    // the batches that the writer has taken.
     __device__ Pack* packet(int holder, int writer, u32 circle, u32 word) const {
         const u32 place = channel.place_of(holder, writer);
         return &channel.slots(holder, channel.epoch & 1)[place * channel.team.slot_packets + circle * kStripWords + word];
