@@ -2,7 +2,8 @@
 
 Open MPI (5.0.11) can lose the first message of a communicator that a rank is making of a group, if another thread of
 that rank makes progress at the moment when the message arrives. Then all ranks wait in their calls forever, with mpi4py
-alone too. So threads of this library call MPI by `poll`.
+alone too. It ends with a segmentation fault if another thread makes progress while a rank frees such a communicator,
+and the late answer to its first message arrives. So threads of this library call MPI by `poll`.
 """
 
 import threading

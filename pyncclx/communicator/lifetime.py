@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.polls import polls_stopped
 
 from ..failures import ulfm
 from ..nodes.spanning import spanning_of
@@ -39,7 +40,7 @@ class Lifetime(Base):
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()  # raises
             return
-        refusal = self._leave(super().Free)
+        refusal = self._leave(polls_stopped()(super().Free))  # a decorator; see `mpi_bootstrap.polls`
         if refusal is not None:
             raise refusal
 
@@ -51,7 +52,8 @@ class Lifetime(Base):
         """
         refusal = self._leave() if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else None
         if not self._is_constant:
-            super().free()
+            with polls_stopped():
+                super().free()
         if refusal is not None:
             raise refusal
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpi_bootstrap.polls import poll
+from mpi_bootstrap.polls import poll, polls_stopped
 
 from ..backends import Device
 from ..errors import MPIError, StepTimeout
@@ -128,7 +128,8 @@ class MpiEngine(Engine):
         the same number, and would then drop a message of the new communicator.
         """
         if self._failure is None and self._have_all_come():
-            self.comm.Free()
+            with polls_stopped():
+                self.comm.Free()
 
     def _have_all_come(self) -> bool:
         """Return whether all ranks close the engine now."""

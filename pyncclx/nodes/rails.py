@@ -12,6 +12,7 @@ from contextlib import suppress
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.polls import polls_stopped
 
 from ..backends import Device
 from ..system import settings
@@ -127,7 +128,7 @@ class Rails:
     def free(self) -> None:
         """Free MPI's communicator after `abandon`, when no rank uses it. Collective."""
         if self._of_mpi is not None:
-            with suppress(MPI.Exception):  # ranks have failed
+            with suppress(MPI.Exception), polls_stopped():  # ranks have failed
                 self._of_mpi.comm.Free()
 
     def abandon(self) -> None:

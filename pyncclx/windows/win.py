@@ -15,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.polls import polls_stopped
 
 from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
 from ..staging.stand_ins import StandIn
@@ -250,7 +251,8 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                     # All ranks have called Free and ended their epochs. A rank that arrives after the others timed out
                     # completes the first rendezvous and fails in the second one, not in MPI.
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._take, errors))
-                self._comm.Free()
+                with polls_stopped():
+                    self._comm.Free()
         except (RankFailed, Revoked, RanksMissing):
             # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
             self._close()
