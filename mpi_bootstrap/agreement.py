@@ -87,7 +87,7 @@ def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], obje
 
     Notes
     -----
-    Costs one round, as `allgather_bytes` does. `agree` and `allgather_objects` together cost two.
+    One exchange by `allgather_bytes`. A call of `agree` and one of `allgather_objects` would need two.
 
     Examples
     --------
@@ -108,13 +108,13 @@ def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], obje
 
 
 def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
-    """Return the lowest rank with data, and its data; None without one. Collective.
+    """Return the lowest rank that passes data, and the data; None if no rank does.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     data : bytes
-        Empty on ranks that pass none.
+        Empty on ranks that pass no data.
 
     Returns
     -------
@@ -128,8 +128,9 @@ def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
 
     Notes
     -----
-    Costs an Allreduce of 8 bytes, and two broadcasts if any rank passes data. Their rounds grow with the logarithm of
-    the ranks; in Open MPI's nonblocking Allgather each rank sends to each.
+    Costs an Allreduce of 8 bytes, and two broadcasts if any rank passes data. The number of their rounds grows with the
+    logarithm of the number of ranks. An allgather would cost more: in Open MPI's nonblocking one, every rank sends to
+    every other rank.
 
     Examples
     --------
@@ -173,7 +174,8 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     Raises
     ------
     Exception
-        From the failure policy (`waiting.Judge`): a rank has not called this function in time, or never will.
+        Exception of the failure policy (`waiting.Judge`) for a rank that has not called this function in time, or never
+        will.
 
     Notes
     -----
@@ -222,7 +224,7 @@ _AGREED = "_agreed"  # the attribute of an exception that `agree` raises
 
 
 class _Agreed(NamedTuple):
-    """What an outer `agree` needs to know about the failure of an inner one."""
+    """Facts about the failure of an inner `agree`, for an outer one."""
 
     packed: bytes  # the exception, before ranks were named
     failed_here: bool
@@ -238,12 +240,12 @@ def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None
 
 
 def _inner(failure: BaseException | None) -> _Agreed | None:
-    """Return the facts of the inner `agree` that raised a failure; None without one."""
+    """Return the facts of the inner `agree` that raised a failure, or None."""
     return getattr(failure, _AGREED, None)
 
 
 def _failed_here(failure: BaseException | None) -> bool:
-    """Return whether the failure began on this rank, also inside an inner `agree`."""
+    """Return whether this rank's own work raised a failure, also in an inner `agree`."""
     inner = _inner(failure)
     return failure is not None and (inner is None or inner.failed_here)
 

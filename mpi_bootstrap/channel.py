@@ -1,8 +1,9 @@
-"""Communicate beside the program's collectives, on the program's communicator.
+"""Collectives for a thread of the library, on the program's communicator.
 
-MPI matches the collectives of a communicator in the order of the calls, nonblocking ones too. A thread that lets ranks
-meet while the program goes on has no place in that order. Of a persistent collective only the initialization has one.
-So a `Channel` initializes one, at a call that all ranks make, and does all else by starts of it.
+MPI matches the collectives of a communicator, including nonblocking ones, in the order of the calls. A thread that
+calls them at the same time as the program cannot keep to that order. For persistent collectives, MPI requires this
+order of the initializations only, not of the starts. So a `Channel` initializes one persistent Allgather, in a call
+that all ranks make. The thread then implements all other collectives by starting it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mpi4py import MPI
 from .meeting import Meeting
 from .plain import plain
 
-CHUNK_NBYTES = 4096  # bytes of each rank in one start
+CHUNK_NBYTES = 4096  # bytes that each rank contributes to one start
 
 
 def has_channels() -> bool:
@@ -31,13 +32,13 @@ def has_channels() -> bool:
 
 
 class Channel:
-    """Nonblocking collectives of a communicator's ranks, in an order of their own.
+    """Nonblocking collectives that MPI orders separately from those of the program.
 
-    Collective to make, but no rank waits.
+    The constructor is collective, but no rank waits in it.
 
-    One thread of each rank uses it at a time. It has the methods of mpi4py's communicators that this package calls.
-    Each returns a request with the method `Test`. For a communicator with the attribute `channel` all functions of this
-    package use that.
+    Only one thread of each rank may use it at a time. It has those methods of mpi4py's communicators that this package
+    calls; each returns a request with the method `Test`. If a communicator has an attribute `channel`, all functions of
+    this package use that channel in place of the communicator.
 
     Attributes
     ----------
@@ -65,7 +66,7 @@ class Channel:
         return self._gather(b"", 0, lambda parts: None)
 
     def Iallgather(self, sendbuf: list[Any], recvbuf: list[Any]) -> _Gathering:
-        """Begin an allgather of equally many bytes of each rank."""
+        """Begin an allgather in which all ranks send the same number of bytes."""
         send, recv = map(_bytes_of, (sendbuf, recvbuf))
 
         def store(parts: list[bytes]) -> None:
@@ -106,12 +107,12 @@ class Channel:
         return self._last
 
     def take_chunk(self, data: bytes | memoryview) -> list[bytes] | None:
-        """Exchange a chunk; return those of all ranks, or None while a rank is missing.
+        """Exchange one chunk; return all ranks' chunks, or None while a rank is missing.
 
         Raises
         ------
         RuntimeError
-            The channel has been closed meanwhile.
+            The channel has been closed.
         """
         if self._is_closed:
             raise RuntimeError("the communicator or the program ends before all ranks have made the call")
@@ -126,7 +127,7 @@ class Channel:
         return [bytes(self._all[begin : begin + CHUNK_NBYTES]) for begin in begins]
 
     def end(self) -> None:
-        """Let the thread that waits for other ranks raise. Not collective."""
+        """Make a thread that waits on the channel raise RuntimeError. Not collective."""
         self._is_closed = True
 
     def close(self) -> None:
@@ -157,7 +158,7 @@ class _Gathering:
         self._nbytes, self._before = nbytes, before
 
     def Test(self) -> bool:
-        """Let it go on; return whether it has ended."""
+        """Make progress; return whether the allgather is complete."""
         if self._before is not None:
             if not self._before.Test():
                 return False

@@ -12,10 +12,10 @@ from mpi4py import MPI
 
 
 class Tested(Protocol):
-    """Protocol of objects to wait for: MPI requests, and objects with their `Test`."""
+    """Protocol of MPI requests, and of other objects with a method `Test`."""
 
     def Test(self) -> bool:
-        """Return whether it has completed."""
+        """Return whether the operation is complete."""
 
 
 _given_up: list[tuple[MPI.Comm, Tested]] = []  # collectives that this rank no longer waits for

@@ -24,8 +24,8 @@ def ranks_in_world(group: MPI.Group) -> Sequence[int]:
 
     Notes
     -----
-    Open MPI's time to translate all ranks grows with the square of their number. The group of COMM_WORLD is not
-    translated.
+    The time that Open MPI takes to translate all ranks grows with the square of their number. So the group of
+    COMM_WORLD, which needs no translation, is not translated.
 
     Examples
     --------
@@ -46,7 +46,7 @@ Comm = TypeVar("Comm", bound=MPI.Intracomm)
 def part(comm: Comm, ranks: Iterable[int]) -> Comm:
     """Return a communicator of these ranks, in this order. Collective in `comm`.
 
-    Its methods are those of `comm`'s class. It has none of the program's attributes.
+    The new communicator has the class of `comm`, but none of the attributes that the program has set on `comm`.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def made_of_groups(method: _Method) -> _Method:
     """Wrap a method of mpi4py's that makes a communicator of groups.
 
-    With Open MPI no thread polls meanwhile; see `polls`. While a rank waits for the others, it needs its threads. So
-    all ranks of the groups meet before their threads stop.
+    With Open MPI no thread may poll during such a method; see `polls`. But while a rank waits for other ranks, its
+    threads have to poll. So all ranks of the groups meet first, and then stop their threads.
     """
 
     @functools.wraps(method)

@@ -49,7 +49,8 @@ class _Interrupts:
     Attributes
     ----------
     level : int
-        When handlers run: at once, at the end of a block or where it allows that, or at its end only.
+        When signal handlers run. _ALLOWED: at once. _DEFERRED: at the end of the block, inside an `interrupts_allowed`
+        in it, or when they are overdue. _TO_THE_END: at the end of the block only.
     is_installed : bool
         Whether `_receive` has replaced all handlers that were set in Python.
     """

@@ -1,7 +1,7 @@
 """Mailboxes for file descriptors: Unix datagram sockets within a node.
 
-Descriptors are sent as SCM_RIGHTS, which needs no privilege. Taking them from another process with pidfd_getfd does,
-and ordinary container profiles refuse it.
+Descriptors are sent as SCM_RIGHTS, which needs no privilege. The alternative, pidfd_getfd, takes a descriptor from
+another process. It needs a privilege that ordinary container profiles refuse.
 """
 
 import array

@@ -13,10 +13,11 @@ from .plain import plain
 
 
 class Meeting:
-    """Rendezvous of one communicator's ranks, one after another.
+    """The rendezvous of one communicator's ranks; one takes place at a time.
 
-    MPI matches no nonblocking collective with a blocking one. So a rank that waits here cannot disturb one that is in a
-    collective of MPI's own. A late rank completes the rendezvous of those that still wait.
+    A rendezvous is a nonblocking barrier, and MPI never matches a nonblocking collective with a blocking one. So a rank
+    that waits here does not disturb a rank in a blocking collective of MPI. A late rank first completes the rendezvous
+    in which the other ranks still wait.
 
     Examples
     --------

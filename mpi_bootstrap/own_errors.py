@@ -9,21 +9,23 @@ from types import FrameType, TracebackType
 
 
 def own_error(error: BaseException) -> Exception | None:
-    """Return a caught exception if it is of the function's own work, else None.
+    """Return a caught exception if the function's own work raised it, else None.
 
-    None for exceptions of signal handlers, and for all that are no `Exception`. Call this in the `except` clause.
+    The result is None for exceptions of signal handlers, and for exceptions that do not derive from `Exception`. Call
+    this function in the `except` clause.
     """
     trace = error.__traceback__
-    # The first frame is of the function that has caught the exception.
+    # The first frame is that of the function that has caught the exception.
     if not isinstance(error, Exception) or (trace is not None and _has_handler(trace.tb_next)):
         return None
     return error
 
 
 def _has_handler(trace: TracebackType | None) -> bool:
-    """Return whether a handler has one of the frames.
+    """Return whether one of the frames is a signal handler's.
 
-    Python passes the interrupted frame to handlers. No function that may raise here takes one otherwise.
+    Python passes the interrupted frame to signal handlers. No other function that may raise here has a frame as
+    argument.
     """
     while trace is not None:
         if any(isinstance(each, FrameType) for each in _arguments(trace.tb_frame)):

@@ -1,6 +1,6 @@
 """Call mpi4py's own methods of a communicator, or those of its channel.
 
-The methods of a subclass may call this package to prepare themselves.
+A subclass's own methods may call this package, so this package must not call them.
 
 Open MPI confuses the steps of `Idup` with nonblocking collectives on the same communicator: ranks receive wrong data,
 or hang. So this library's own collectives wait until an `Idup` of the program has completed.
@@ -48,9 +48,8 @@ def await_duplication(comm: MPI.Comm) -> None:
 def plain(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return an object for the same communicator whose methods are mpi4py's own.
 
-    Does not communicate, but waits for an `Idup` under way. An object of another class, such as a simulated
-    communicator, is returned unchanged. The channel of a communicator that has one is returned in its place; see
-    `Channel`.
+    Does not communicate, but waits for an `Idup` in progress. If the communicator has a `Channel`, return the channel.
+    Return an object of another class, such as a simulated communicator, unchanged.
 
     Examples
     --------

@@ -1,9 +1,10 @@
 """Polls of MPI by threads, and times at which no thread polls.
 
 Open MPI (5.0.11) can lose the first message of a communicator that a rank is making of a group, if another thread of
-that rank makes progress at the moment when the message arrives. Then all ranks wait in their calls forever, with mpi4py
-alone too. It ends with a segmentation fault if another thread makes progress while a rank frees such a communicator,
-and the late answer to its first message arrives. So threads of this library call MPI by `poll`.
+that rank makes progress at the moment when the message arrives. Then all ranks wait in their calls forever, also in
+programs that use mpi4py alone. Open MPI also crashes (segmentation fault) if another thread makes progress while a rank
+frees such a communicator, and the late answer to the communicator's first message arrives. So threads of this library
+call MPI by `poll`.
 """
 
 import threading
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _PAUSE_S = 50e-6
-_MOST_S = 0.1  # a poll takes some microseconds; one that waits for something else is not waited for
+_MOST_S = 0.1  # longest wait for a poll of another thread; a poll normally takes some microseconds
 
 # Lists, because threads append to them and remove from them without a lock.
 _polls: list[None] = []

@@ -1,9 +1,9 @@
 """Detect dead processes of this node, through a shared page of each process.
 
-The page has a robust mutex, which its process holds. When the process dies, Linux sets a bit in the mutex: the mark. It
-does so 0.1 to 10 ms after a SIGKILL, before it frees the process's memory, which can take a second and more. Sockets
-and pidfds report the death after up to 1.2 s. The page also records what peers ask about a process after its death: how
-it ended, when it ran last, and its notes about failed communicators.
+Each process holds a robust mutex in its page. When the process dies, Linux sets a bit in the mutex: the *mark*. This
+happens 0.1 to 10 ms after a SIGKILL, before Linux frees the process's memory, which can take more than a second.
+Sockets and pidfds report the death after up to 1.2 s. The page also records facts that peers need after the process's
+death: how it ended, when it last ran, and its notes about failed communicators.
 """
 
 import ctypes
@@ -234,7 +234,7 @@ class PeerPresence(_Page):
 
     @property
     def beat_ns(self) -> int:
-        """Time of its last heartbeat, or of its own end, on the node's monotonic clock."""
+        """Time of the process's last heartbeat, or of its end: monotonic clock, ns."""
         return self._beat.value
 
     def new_notes(self) -> list[Note]:
@@ -255,8 +255,8 @@ class PeerPresence(_Page):
     def is_gone(self) -> bool:
         """Return whether the process and all its work, also on a GPU, have ended.
 
-        Linux has then closed the files and devices that it had open, and /proc shows the end. /proc does not show
-        processes of another PID namespace. They count as gone when the mark is older than `CLOSING_S`.
+        Linux has then closed all of its files and devices, and /proc shows the end. /proc does not show processes of
+        another PID namespace, so such a process counts as gone when its mark is older than `CLOSING_S`.
         """
         if not self._has_number_here:
             return self._is_marked() and time.monotonic() - (self._marked_s or 0.0) >= CLOSING_S
@@ -264,7 +264,7 @@ class PeerPresence(_Page):
         return found is not None and (found.has_ended or found.started != self._started)
 
     def why_still(self) -> str:
-        """Return why heartbeats stop: STOPPED (signal, debugger), COMPUTING or UNKNOWN."""
+        """Return why heartbeats are missing: STOPPED, COMPUTING or UNKNOWN."""
         found = process(self.pid) if self._has_number_here else None
         if found is None or found.started != self._started:
             return UNKNOWN

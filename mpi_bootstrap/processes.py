@@ -13,9 +13,9 @@ class Process(NamedTuple):
     state : str
         A letter, such as R, S, T (stopped) or Z.
     started : int
-        Start time in clock ticks. With the number it identifies a process, since Linux uses numbers again.
+        Start time in clock ticks. Together with the process id it identifies a process, because Linux reuses ids.
     cpu_s : float
-        Seconds that it has spent on processors.
+        Processor time that the process has used, in seconds.
     """
 
     state: str = ""
@@ -24,14 +24,14 @@ class Process(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is no such process, or only its entry is left."""
+        """Whether the process has ended, even if its /proc entry is left (a zombie)."""
         return self.state in ("", "Z", "X")
 
 
 def process(pid: int | str) -> Process | None:
     """Return the entry of a process in /proc; None if it cannot be read.
 
-    For example, no file descriptor is free. Then the process may run.
+    The process may still be running: reading fails, for example, if no file descriptor is free.
 
     Examples
     --------

@@ -21,14 +21,14 @@ _NOTE = b"pyncclx: waited in vain for all ranks to come here. "
 _FOR_NOTES_S = 1.0
 
 
-_left: list[Tested] = []  # requests of notes under way
+_left: list[Tested] = []  # requests of notes that have not completed
 _kept: list[object] = []  # memory of collectives that timed out, which MPI may still write to
 
 
 class Judge:
-    """Failure policy: how long ranks wait for each other, and what they raise.
+    """Failure policy: how long a rank waits for other ranks, and what it raises then.
 
-    This class is that of programs that have set no other.
+    This class is the default policy.
     """
 
     def seconds(self) -> float:
@@ -93,14 +93,14 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     seconds : float, optional
         Longest wait; default: that of the failure policy.
     memory : object, optional
-        Memory that MPI reads and writes, because mpi4py's requests hold no reference to it. It is kept if the wait ends
-        before the request.
+        Memory that MPI reads and writes; mpi4py's requests hold no reference to it. If the wait ends before the request
+        does, the memory is kept alive.
 
     Raises
     ------
     Exception
-        From the failure policy, for a rank that is late or will never arrive. The collective is then recorded; see
-        `has_given_up`.
+        Exception of the failure policy for a rank that is late or will never arrive. The collective is then recorded;
+        see `has_given_up`.
     """
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
@@ -130,7 +130,7 @@ def missing(
 
     def given_up() -> bool:
         nonlocal asked, has_looked
-        # Notes that the first poll finds belong to an earlier wait, for which this rank was late.
+        # Notes found at the first call belong to an earlier wait, for which this rank was late.
         while not has_looked and _take_note(comm, MPI.ANY_SOURCE):
             pass
         has_looked = True
