@@ -28,7 +28,7 @@ def use(folder: Path) -> None:
 
 
 def is_for_others() -> bool:
-    """Return whether `use` has set a folder."""
+    """Return whether kernels are compiled for other users: `use` has set a folder."""
     return bool(_output)
 
 

@@ -1,7 +1,7 @@
 """Query the CUDA driver by ctypes, without other packages and without a context.
 
-It also holds the GPU of this process: the one that the program chose, or that of its first device array, or else the
-current GPU.
+The module also holds the number of this process's GPU. It is the GPU that the program chose, otherwise that of its
+first device array, otherwise the current one.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Attributes(threading.local):
         self._places = (ctypes.c_void_p * 3)(*map(ctypes.addressof, answers))
 
     def gpu(self, library: Any, address: int) -> int | None:
-        # For memory that the driver has not allocated or registered, all attributes are zero.
+        # The driver returns zero for all attributes of memory that it has neither allocated nor registered.
         status = library.cuPointerGetAttributes(3, self._wanted, self._places, ctypes.c_uint64(address))
         on_gpu = status == 0 and self._memory_type.value == _DEVICE and not self._is_managed.value & 0xFF
         return self._ordinal.value if on_gpu else None

@@ -25,7 +25,7 @@ class Fault:
     call : str
         Name of the method, such as "Allreduce" or "Wait".
     nth : int
-        Which call of that method on the rank, counted from 1.
+        The fault happens at the n-th call of that method on the rank, counted from 1.
     do : str
         One of `ACTIONS`.
     seconds : float

@@ -37,7 +37,7 @@ def path() -> str | None:
 def is_cuda_aware() -> bool | None:
     """Return whether the MPI library accepts device arrays; None if unknown.
 
-    MPI 4.1's info key says so, or else a query function of MPICH or Open MPI.
+    The answer is in an info key of MPI 4.1; for older libraries, a query function of MPICH or Open MPI returns it.
     """
     kinds = MPI.COMM_WORLD.Get_info().get(MEMORY_KINDS)
     if kinds is not None:
@@ -55,7 +55,7 @@ def is_cuda_aware() -> bool | None:
 
 @functools.cache
 def has_ulfm() -> bool:
-    """Return whether MPI has ULFM's calls and they work; MPICH 5.0's end the program."""
+    """Return whether MPI has working ULFM calls; those of MPICH 5.0 end the program."""
     return MPI.get_vendor()[0] == "Open MPI" and MPI.get_vendor()[1] >= (5,)
 
 
@@ -77,7 +77,7 @@ def before_finalize(function: Callable[[], None]) -> None:
 
 
 def ended_before_finalize(end: Callable[[T], object]) -> PerProcess[WeakSet[T]]:
-    """Return a weak set of objects, each of which `end` ends before MPI is finalized."""
+    """Return a weak set; before MPI is finalized, `end` is called for its objects."""
 
     def make() -> WeakSet[T]:
         objects = WeakSet[T]()
@@ -117,7 +117,7 @@ in_children(_begin_child)
 
 
 def is_child() -> bool:
-    """Return whether this process is a fork of a rank, and no rank itself.
+    """Return whether this process was forked by a rank, and so is no rank itself.
 
     Destructors must check this before they use MPI, a device or shared memory, which belong to the parent.
     """

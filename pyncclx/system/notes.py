@@ -37,7 +37,7 @@ def warn_once(text: str) -> None:
 
 @contextmanager
 def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -> Iterator[None]:
-    """If a block takes long, log what it compiles and how long it took."""
+    """If the block takes long, log what it compiles and how long that took."""
     if not reports:
         yield
         return

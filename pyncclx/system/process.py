@@ -1,7 +1,7 @@
 """Values that exist once in a process, and caches of a bounded size.
 
-The values are for all communicators, and made at first use. `reset` drops all of them, for tests. A forked child starts
-without its parent's values.
+All communicators share the values. Each is made at its first use. Tests call `reset` to drop all values. A forked child
+starts without its parent's values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 C = TypeVar("C", bound="list[Any] | dict[Any, Any] | set[Any] | WeakValueDictionary[Any, Any]")
-MOST_ITEMS = 1024  # default size of a cache; with more different calls, a program prepares calls again
+MOST_ITEMS = 1024  # default size of a cache; a program with more different calls prepares some of them again
 _resets: list[Callable[[], object]] = []
 _values: WeakSet[PerProcess[Any]] = WeakSet()
 _locks: WeakSet[Any] = WeakSet()
@@ -33,13 +33,13 @@ class PerProcess(Generic[T]):
     make : callable without arguments
         Returns the value; called at the first `get`. If it raises, the next `get` calls it again.
     lasting : bool, default False
-        Whether `process.reset` keeps the value. Needed if objects that outlive a reset, such as MPI handles, refer to
-        it.
+        Whether `process.reset` keeps the value. Needed for values to which longer-lived objects refer, such as MPI
+        handles.
 
     Attributes
     ----------
     get : callable
-        Returns the value. It is a `functools.cache`, for speed, because calls on device arrays use it.
+        Returns the value. Calls on device arrays use it, so it is a `functools.cache`, for speed.
 
     Examples
     --------

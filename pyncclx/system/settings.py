@@ -1,6 +1,7 @@
 """All environment variables of pyncclx: name, type, default, unit and description.
 
-Each is read when it is needed, not at import. `info` and the documentation print this list.
+A variable is read when its value is needed, not at import. ``python -m pyncclx info`` and the documentation print this
+list.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """A thread that receives signals even while the main thread is busy.
 
-Python's handlers run in the main thread between two instructions, so not while it is in MPI or waits for a kernel. But
-Python writes the number of each signal with a handler to a descriptor (`signal.set_wakeup_fd`). This module passes it a
-socket, because its messages identify the writing process, which may be a forked child.
+Python's handlers run in the main thread between two Python instructions. So they do not run while that thread is in MPI
+or waits for a kernel. But Python immediately writes the number of each signal that has a handler to a file descriptor,
+which `signal.set_wakeup_fd` sets. This module sets a socket. A message of a socket identifies the process that wrote
+it, which may be a forked child.
 
-An event loop sets its own descriptor while it runs, and none afterwards. So this module replaces `signal.set_wakeup_fd`
-by a function that stores the loop's descriptor, to which the thread forwards the numbers.
+An event loop, such as asyncio's, sets its own descriptor while it runs, and removes it afterwards. So this module
+replaces `signal.set_wakeup_fd` by a function that stores the event loop's descriptor. The thread forwards the numbers
+to it.
 
-`Interrupts` ends waits for kernels. If the main thread has run no Python code some time after a signal, and a
-communicator's kernel runs, the failure detector ends the kernel's wait. Then the main thread continues and its handler
-runs.
+`Interrupts` detects that a signal's handler cannot run. If the main thread has run no Python code for `GRACE_S` seconds
+after a signal, and a kernel of a communicator runs, the failure detector ends the kernel's wait. Then the main thread
+continues, and the handler runs.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from .threads import Bell
 _AT_ONCE = 64
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _ACTION_NBYTES = 1024  # more than any struct sigaction, which begins with the handler
-GRACE_S = 0.4  # from a signal to the end of the wait
+GRACE_S = 0.4  # seconds from a signal to the end of a kernel's wait
 _NUMBERS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -101,7 +103,7 @@ SIGNALS = PerProcess(Signals, lasting=True)
 
 
 class Interrupts:
-    """Whether the main thread has run Python code since the last signal."""
+    """A watch on the main thread: has it run Python code since the last signal?"""
 
     def __init__(self) -> None:
         self._since = 0.0  # time of a signal that no handler is known to have received; 0: none
@@ -110,7 +112,7 @@ class Interrupts:
         SIGNALS.get().functions.append(self._note)
 
     def _received(self, _: int | None) -> int:
-        """Record that the main thread runs Python code; called in it."""
+        """Record that the main thread runs Python code; called in the main thread."""
         self._since = 0.0
         return 0
 

@@ -1,11 +1,11 @@
-"""Threads of this process; while the interpreter ends, callers do their tasks.
+"""Threads of this process; while the interpreter ends, callers run their tasks.
 
-From Python 3.12 on, no thread can be started once `atexit` functions run. In every version, a thread that needs the
-interpreter stops forever once those functions have returned, while destructors of the program's objects still run.
+From Python 3.12 on, no thread can be started once `atexit` functions run. In every version, threads that need the
+interpreter stop forever once the `atexit` functions have returned. Destructors of the program's objects run even later.
 
-An interrupted call looks up in `BEGUN` whether its kernel was launched. Python runs signal handlers after calls of C
-functions and at the start of Python functions. Devices set the entry directly before the C call that launches or
-enqueues, so no handler runs in between.
+A call that a signal handler has interrupted looks up in `BEGUN` whether its kernel was launched. Python runs signal
+handlers after calls of C functions and at the start of Python functions. Devices set the entry of `BEGUN` directly
+before the C call that launches or enqueues, so no handler runs in between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from threading import get_ident
 from typing import Any
 
 _Work = Callable[[], object]
-#: The parameters of the last launch that each thread has begun.
+#: For each thread, the parameters of the last launch that it has begun.
 BEGUN: dict[int, bytes] = {}
 _REST_S = 1.0  # longest wait at exit for tasks that threads are running
 
@@ -34,7 +34,7 @@ def forget() -> None:
 
 
 def has_begun(arguments: bytes) -> bool:
-    """Return whether the parameters of this thread's last launch end with these.
+    """Return whether the parameters of this thread's last launch end with `arguments`.
 
     If an earlier launch of this thread may have had equal parameters, call `forget` first.
     """
@@ -74,7 +74,7 @@ class Bell:
                 self._silent.release()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a ring, for at most `seconds`; return whether there was one.
+        """Wait for a ring, for at most `seconds`; return whether the bell rang.
 
         Only one thread may wait at a time.
         """
@@ -154,7 +154,7 @@ class Worker:
         woken = threading.Lock()
         woken.acquire()
         self._waiters.append((number, woken))
-        # Test this after the append, because `_count` sets the number before it looks for waiters.
+        # Test for the number after the append, because `_count` sets the number before it reads the list of waiters.
         if self._done < number:
             woken.acquire(timeout=-1 if seconds is None else seconds)
 
@@ -172,7 +172,7 @@ class Worker:
         return nullcontext() if sys.is_finalizing() else self._lock
 
     def _work(self, number: int) -> None:
-        """Run the remaining tasks in this thread; raise if another thread was running one."""
+        """Run the remaining tasks in this thread; raise if a stopped thread was in one."""
         with self._locked():
             while self._done < number:
                 try:
