@@ -37,8 +37,8 @@ class Buffer:
         `rows`: shape of the used part, in elements of `datatype`.
     readonly : bool
     stream : int or None
-        CUDA stream that produces the data; 1 is the legacy default stream, 2 the per-thread one. None for the current
-        stream, which needs no wait.
+        CUDA stream that produces the data: 1 is the legacy default stream, 2 the per-thread one. None: the current
+        stream, for which no wait is needed.
     owner : object
         Object that keeps the memory alive.
     """
@@ -80,8 +80,9 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
     blocks : int, default 1
         Number of blocks of equal length, one for each rank; `Buffer.count` is the count of one block.
     rows : bool, default False
-        Whether the operation counts rows. A row is what one index of the array's first dimension selects. Then a
-        datatype of another length than the array's elements, or a part that is not whole rows, is a ValueError.
+        Whether the operation counts rows. A row is what one index of the array's first dimension selects. If true, a
+        ValueError is raised if the datatype and the array's elements differ in length, or if the buffer is not whole
+        rows.
 
     Raises
     ------
@@ -118,7 +119,8 @@ def whole_buffer(
 ) -> Buffer:
     """Return the buffer of a spec's whole array.
 
-    With `divide`, the array's length is the count, and must be a multiple of the element size.
+    With `divide`, the length of the array, in elements of the spec's datatype, is the count; the array must consist of
+    whole elements.
     """
     read = reader_of(array)
     if read is None:

@@ -25,7 +25,7 @@ Memory = tuple[int, int, Any, tuple[int, ...], bool, "int | None", object]
 
 
 class Device(Protocol):
-    """Methods of `backends.Device` that reading arrays needs."""
+    """The methods of `backends.Device` that readers of arrays call."""
 
     @property
     def name(self) -> str: ...

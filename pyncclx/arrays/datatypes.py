@@ -85,7 +85,7 @@ MOVED_ONLY = _table(
 )
 
 _ALIASES = {"bf16": "bfloat16"}
-# mpi4py's `typestr` of predefined types that have no name in NumPy.
+# Datatypes by those results of mpi4py's `typestr` that NumPy would read as other types.
 _CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
 
 # The prefix of a name; the number of bits of an element follows, as in NumPy's names.

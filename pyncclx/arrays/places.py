@@ -56,7 +56,7 @@ def where(spec: Any) -> str | None:
 
 
 def on_host(*buffers: Any) -> bool:
-    """Return whether mpi4py has to run the call, because no buffer is a device array.
+    """Return whether mpi4py has to run a call, as no buffer is a device array.
 
     `resolve` refuses a mixture of host and device arrays.
     """
@@ -124,14 +124,14 @@ def _place(array: Any, read: Reader) -> str | None:
     if address is None:
         of_cuda = dlpack.device_of(array)[0] in (dlpack.CUDA, dlpack.CUDA_MANAGED)
         return "device" if of_cuda and is_there() else "host"
-    # Host memory has the attribute too, so the driver decides. An empty array may have no address. Then it is a device
-    # array if there is a device, because the other ranks' parts are on their devices.
+    # Arrays in host memory may have the attribute too, so the driver is asked. An empty array may have no address. It
+    # counts as a device array if there is a device, because the other ranks' parts of the data are on their devices.
     return "device" if (is_device_pointer(address) if address else is_there()) else "host"
 
 
 def _place_of_memory(memory: Any) -> str | None:
     if type(memory) is MPI.buffer and not memory.address:
-        # Some libraries describe empty arrays this way; the other buffer then decides the location.
+        # Some libraries describe empty arrays this way. The call's other buffer then decides the location.
         return None
     on_host = pointers.is_of_host(memory) if host_arrays() else not pointers.is_over_device(memory)
     return "host" if on_host else "device"

@@ -38,7 +38,7 @@ def has_memory(thing: Any) -> bool:
     except TypeError:
         return False
     except (BufferError, ValueError):
-        # The object has a buffer, but not now, or not as a memoryview.
+        # The object's class has buffers, but this object exports none now, or none that a memoryview accepts.
         return True
     return True
 
@@ -55,7 +55,7 @@ def is_of_host(thing: Any) -> bool:
 
 def is_over_device(thing: Any) -> bool:
     """Return whether an object's memory is on a GPU, where the host cannot read it."""
-    # Such a buffer has no weak references, so the result cannot be cached.
+    # An `MPI.buffer` has no weak references, so the result cannot be cached.
     if type(thing) is MPI.buffer and thing.obj is None:
         return gpu_at(thing.address) is not None
     while type(thing) is np.ndarray and isinstance(thing.base, np.ndarray):
@@ -103,7 +103,7 @@ def gpu_at(address: int) -> int | None:
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
     """Return whether a call may use bytes beyond an object's own length.
 
-    It may for an `MPI.buffer` made from an address, because its length is a guess.
+    It may if the object is an `MPI.buffer` made from an address, because the length of such a buffer is a guess.
     """
     return type(thing) is MPI.buffer and device.room(address, nbytes) == nbytes
 
@@ -111,7 +111,7 @@ def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
 def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
     """Return whether the bytes before an object are in the same memory.
 
-    Datatypes with negative strides reach there. The driver is queried for memory that Python does not own.
+    Datatypes with negative strides use these bytes. The driver is queried for memory that Python does not own.
     """
     begin = address - nbytes
     known = _whole_of(thing) if has_memory(thing) else None

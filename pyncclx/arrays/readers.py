@@ -19,12 +19,12 @@ from .protocols import has_protocol, protocol_in_c_order, read_protocol
 __all__ = ["Reader", "address_reader_of", "check_c_order", "places_of", "read_memory", "read_numpy", "reader_of"]
 
 Reader = Callable[[Any, str, Device], Memory]
-# Cached classes whose arrays are always on the device.
+# Classes of arrays that are always on the device, as far as such arrays have been read.
 device_classes: set[type] = set()
 
 
 def reader_of(array: Any) -> Reader | None:
-    """Return the reader for an array; None if it is no array of a supported kind."""
+    """Return the reader for an array; None if the array's class is not supported."""
     kind = type(array)
     try:
         return _readers[kind]

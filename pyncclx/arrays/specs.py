@@ -59,10 +59,10 @@ def no_buffer(value: Any, name: str) -> Exception:
 
 
 def span_of(spec: Any, blocks: int) -> tuple[int, int]:
-    """Return begin and end of the bytes that a buffer argument selects.
+    """Return begin and end of the bytes that a buffer argument selects in its array.
 
-    Both are 0 if the argument has no count, so that only the array has a length. The begin is negative for a datatype
-    with a negative stride.
+    Both are 0 if the argument has no count, because then only the array's length limits it. The begin is negative for a
+    datatype with a negative stride.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _elements(begin: int, count: int, lower: int, upper: int, extent: int) -> tu
 
 
 def _bounds(key: Any) -> tuple[int, int, int]:
-    """Return begin and end of an element, and the distance to the next element."""
+    """Return begin, end and extent of an element, in bytes from its address."""
     if isinstance(key, MPI.Datatype):
         lower, length = key.Get_true_extent()
         return lower, lower + length, key.Get_extent()[1]

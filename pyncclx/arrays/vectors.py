@@ -110,7 +110,7 @@ def resolve_dynamic(
 
 
 def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | None, device: Device) -> int:
-    """Return how many of the elements that the blocks need fit into the array."""
+    """Return the number of elements that blocks may use; see `pointers.reaches`."""
     if displs is None:
         return buffer.count
     needed = max((displ + count for count, displ in zip(counts, displs, strict=False) if count), default=0)
@@ -178,7 +178,7 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
 
 
 def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:
-    """Raise an error for blocks outside the array; `displs` is None if on the device."""
+    """Raise an error for a block outside the array; `displs` on the device are None."""
     for rank, count in enumerate(counts):
         if count < 0:
             raise MPIError(MPI.ERR_COUNT, f"{name} has count {count} for rank {rank}; it cannot be negative")
