@@ -20,12 +20,13 @@ _FORM = struct.Struct(f"=Q{TEXT_NBYTES}s")
 NBYTES = _FORM.size
 # The call of kernels that are not collective operations.
 NONE = bytes(NBYTES)
-# A kernel may notice a difference before the other rank's kernel has recorded its call.
+# Seconds to wait for a call, and between two reads: a kernel may notice a difference before the other rank's kernel has
+# recorded its call.
 _RECORD_S, _PAUSE_S = 1.0, 0.001
 
 
 def describe(operation: str, signature: Iterable[object]) -> str:
-    """Return an operation and its signature as text, without items that are None.
+    """Return an operation and its signature as text; items that are None are omitted.
 
     The signature contains the arguments that must be equal on all ranks.
     """
@@ -64,7 +65,7 @@ class RecordedCalls:
     def describe(self, a: int, b: int, epoch: int) -> str:
         """Return a sentence about calls of two ranks that differ, up to `epoch`.
 
-        `epoch` is the operation of channel 0 in which they noticed.
+        `epoch` is the number, on channel 0, of the operation in which the kernels noticed the difference.
         """
         what, ranks = "ranks disagree about a call", sorted((a, b))
         deadline = time.monotonic() + _RECORD_S
@@ -78,11 +79,11 @@ class RecordedCalls:
         return f"{what}: {text}; PYNCCLX_CHECK=1 finds the first of them"
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """Find a rank whose kernel waits in another call than this rank prepares.
+        """Find a rank whose kernel waits in a different call than the one of this rank.
 
-        That kernel waits for this rank, which waits on the host, where all ranks meet to prepare a kernel. Call this
-        when the other rank has had time to get there. Records `text` as this rank's call. Returns the rank and
-        its epoch, or None.
+        Such a kernel waits for this rank, while this rank waits on the host for all ranks to prepare the kernel of
+        `text`. Call this method after the other ranks have had enough time to arrive there. It records `text` as this
+        rank's call, and returns the other rank and its epoch, or None.
         """
         channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl
         (finished,) = _epochs(self._device.peek(channel, 8))

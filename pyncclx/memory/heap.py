@@ -4,8 +4,9 @@ A process has one heap, allocated at the first operation on device arrays. Two p
 all communicators that they share. A communicator leases a region of equal length in each member's heap; its members
 exchange the offsets.
 
-Two threads may lease for two communicators at once. So a member reserves the region that it offers. After it has
-received all offers, it releases what exceeds the smallest. It holds no lock while it waits for the offers.
+Two threads may lease for two communicators at once. So a member first reserves the region that it offers. When it has
+received the offers of all members, it shortens its region to the smallest offer. It holds no lock while it waits for
+the offers.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Heap:
     def offer(self, least: int, *, is_beside: bool = False) -> int:
         """Return the length of a lease that fits now, at least `least`; 0 if none fits.
 
-        The members of a communicator use their smallest offer. For `is_beside` see `Lease`.
+        A communicator's leases have the length of its members' smallest offer. For `is_beside` see `Lease`.
         """
         least = -(-least // ALIGNMENT) * ALIGNMENT
         with self._lock:
@@ -121,10 +122,10 @@ class Heap:
             return rest
 
     def clear(self, lease: Lease) -> None:
-        """Zero a lease. Call without the lock: the current stream may wait for a peer.
+        """Fill a lease with zeros. Do not hold the lock: this may wait for a peer.
 
-        This function waits for no other stream. A collective there may wait for a peer that begins it only after this
-        call. Memory is released only after kernels that use it have ended, so it can be cleared now.
+        It waits for the current stream only. A collective on another stream may wait for a peer that begins it only
+        after this call. The lease can be cleared now, because the kernels that used its memory have ended.
         """
         self.device.fill_zero(self.memory.address + lease.offset, lease.nbytes)
 
@@ -165,12 +166,12 @@ class Heap:
             self.abandoned[abandoned.team_id] = abandoned
 
     def present(self, dropped: Mapping[bytes, Dropped] | None = None) -> Present:
-        """Return this rank's data for a rendezvous; for `dropped` see `Present`."""
+        """Return this rank's data to send to a rendezvous; for `dropped` see `Present`."""
         with self._lock:
             return Present(self.uid, tuple(self.living), dropped or {})
 
     def meet(self, present: Sequence[Present]) -> None:
-        """Release memory that waited for a rendezvous of the ranks that sent `present`."""
+        """Release abandoned memory that no rank uses any more, as the ranks' data shows."""
         with self._lock:
             waiting = dict(self.abandoned)
         for each in left_by_all(present, waiting, self._failed()):

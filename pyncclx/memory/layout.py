@@ -20,9 +20,9 @@ DEPTH = 2  # chunks of a ring
 LANES = 2  # lanes of a chain
 HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
 FEWEST_PACKETS = HEADER_PACKETS + 2  # packets of a slot
-# Chunks are a multiple of this many bytes.
+# The length of a chunk is a multiple of this number of bytes.
 _CHUNK_UNIT = 128
-# Length and payload of a row of LL128 lines, which a warp stores at once.
+# Bytes, and bytes of payload, of a row of LL128 lines: the lines that a warp stores at once.
 ROW_NBYTES, ROW_PAYLOAD_NBYTES = 512, 480
 
 # If chunks would be shorter than this, a lease has fewer channels. Not measured.
@@ -82,14 +82,14 @@ class Layout:
 
     @property
     def packet_nbytes(self) -> int:
-        """Length of the longest message to one peer as packets, over all channels."""
+        """Most bytes of a message to one peer that all channels together send as packets."""
         return self.slot_nbytes * self.channels
 
 
 def least_nbytes(size: int) -> int:
     """Return the length of the shortest lease for which `plan` finds a layout."""
     peers = max(size - 1, 1)
-    # Packets use a quarter of the memory.
+    # At most a quarter of a lease holds packets; see `_divide`.
     for_packets = 4 * FEWEST_PACKETS * PACK_NBYTES * 2 * peers
     for_chunks = RINGS * DEPTH * _CHUNK_UNIT * peers
     room = max(for_packets, -(-for_chunks * 4 // 3))
@@ -120,7 +120,7 @@ def plan(nbytes: int, size: int, max_channels: int, lines: bool = True) -> Layou
 
 
 def _divide(nbytes: int, size: int, channels: int, lines: bool) -> Layout:
-    """Divide a lease: at most a quarter to packets, half of the rest to chunks.
+    """Divide a lease: at most a quarter for packets, half of the rest for chunks.
 
     LL128 lines get what remains.
     """

@@ -79,7 +79,7 @@ def allocate_window(comm: MPI.Intracomm, device: Device, number: int, nbytes: in
     try:
         offer = memory.address, asked, memory.nbytes, memory.ipc_handle
         offers: list[tuple[int, int, int, bytes]] = mpi_bootstrap.allgather_objects(comm, offer)
-        # Mapped sizes are whole pages, so they may exceed `asked`.
+        # A device allocates whole pages, so the mapped length may exceed `asked`.
         addresses, sizes, mapped_sizes, ipc_handles = zip(*offers, strict=True)
         others = [rank for rank in range(comm.size) if rank != comm.rank]
         handles = exchange_handles(comm, memory, ipc_handles, others)

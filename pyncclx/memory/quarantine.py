@@ -1,8 +1,9 @@
 """Keep the memory of communicators that were freed without a rendezvous.
 
-A program can free a communicator through mpi4py's handle, without this library. Then a rank cannot know when the others
-stop writing to its memory. At the next rendezvous, when ranks create or free a communicator, each rank sends a list of
-the communicators that it is still in. The same applies after a rendezvous to free a communicator has timed out.
+If a program frees a communicator through mpi4py's handle, this library is not called on the other ranks. They may still
+write to the communicator's memory on this rank. The same is true if the rendezvous to free a communicator has timed
+out. So the memory is kept until the ranks' next rendezvous, when they create or free another communicator. There each
+rank sends a list of the communicators that it is still in.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Dropped(NamedTuple):
     Attributes
     ----------
     reached : (int, int)
-        Number of operations that have ended, and a hash of their calls. Equal on ranks that have made the same calls.
+        Number of operations that have ended, and a hash of their calls: equal on ranks that have made the same calls.
     is_as_good : bool
         Whether it can replace a new communicator: same settings, and not less memory.
     """
@@ -85,7 +86,7 @@ class Present:
 def left_by_all(
     present: Sequence[Present], abandoned: Mapping[bytes, Abandoned], failed: Iterable[bytes]
 ) -> list[Abandoned]:
-    """Return the abandoned communicators that all ranks have left or failed in.
+    """Return the abandoned communicators that none of their living ranks is still in.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def left_by_all(
     abandoned : dict of bytes to Abandoned
         Abandoned communicators by `team_id`. This rank's kernels in them have ended.
     failed : iterable of bytes
-        Heaps of processes that have ended.
+        Uids of the heaps of processes that have ended.
     """
     living_of = {each.uid: each.living for each in present}
 

@@ -1,8 +1,9 @@
 """Free unused memory later, when no kernel of this process may wait for a peer.
 
-Before it frees or unmaps memory, the driver may wait for all work of the process on the GPU. That may include a
-collective of another communicator, which a peer begins only after its next rendezvous with this rank. So retired memory
-is freed while no work is in progress. Then the driver's wait is short, and the program's kernels have ended too.
+Before the driver frees or unmaps memory, it may wait for all work of the process on the GPU. This work may include a
+collective of another communicator, which a peer begins only after its next rendezvous with this rank. So such memory is
+*retired*, and freed later, while no kernel of this library waits. Then the driver's wait is short, and kernels of the
+program that used the memory have ended too.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ class Retired:
     def free(self, *, at_once: bool = False, after: Monitored | None = None) -> None:
         """Free the retired memory unless a kernel of this process may wait for a peer.
 
-        `at_once` frees it on a GPU in any case, because no memory is left. `after` is a communicator whose kernels,
-        including the program's, the caller has waited for. Memory that another thread adds meanwhile is freed by a
-        later call, because kernels that use it may have started after this wait. Any thread may call this method.
+        With `at_once`, free it on a GPU in any case, because no memory is left. `after` is a communicator; the caller
+        has waited for its kernels, including the program's own. Memory that another thread adds during this call is
+        freed by a later call, because kernels that use it may have started after this call's wait. Any thread may call
+        this method.
         """
         taken: deque[Callable[[], object]] = deque()
         try:

@@ -13,8 +13,8 @@ _FIRST_ROWS = 8
 class Table:
     """A head, then rows of equal length, then a row of zeros.
 
-    The table moves when it is full. Kernels and graphs may keep using earlier copies, which exist as long as the table.
-    All copies together are less than twice as long as the last one.
+    A full table moves to a copy that is at least twice as long. Kernels and graphs may keep using earlier copies, so
+    all copies exist as long as the table. Together they are less than twice as long as the last one.
     """
 
     def __init__(self, device: Device, row_nbytes: int, head_nbytes: int = 0) -> None:
