@@ -20,9 +20,9 @@ from .sources import check_records, file_of
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# Most multiprocessors of a kernel that is launched early, while the previous kernel on the stream still runs. Two such
-# kernels together take no more than one operation on all channels. On 2 and 4 H200 (21 November 2026), early launches
-# saved kernels of up to 32 blocks 0.3 to 0.6 of 3.3 to 4.3 us.
+# Most multiprocessors that a kernel may use which is launched early, that is while the previous kernel on the stream
+# still runs. Two such kernels together use no more multiprocessors than one operation on all channels. On 2 and 4 H200
+# (21 November 2026), early launches saved kernels of up to 32 blocks 0.3 to 0.6 of 3.3 to 4.3 us.
 MOST_EARLY = 32
 # Two blocks of EARLY_THREADS threads fit on a multiprocessor, in all kernels except those that reduce packets. So
 # kernels on all channels may be launched early. On 2 H200 (23 November 2026), Allgather of 512 KB took 4.7 us with 512
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
     why: str
 
 
-# Returns the kernel of a name and template arguments, ready to launch. Collective at the first use.
+# A function that returns a loaded kernel, given its name and template arguments. Collective at the first use.
 Load = Callable[[Any, Team, str, tuple[str, ...]], Function]
 
 
@@ -48,7 +48,7 @@ Load = Callable[[Any, Team, str, tuple[str, ...]], Function]
 class Call:
     """A call on device arrays with checked arguments: everything its launch needs.
 
-    The function of every operation returns one, or None for host arrays, which mpi4py handles.
+    The function of every operation (`collectives`) returns a `Call`, or None for host arrays, which mpi4py handles.
     """
 
     operation: str  # the method's name
@@ -63,7 +63,7 @@ class Call:
     is_again: bool = False  # `before` and `after` hold no arrays and serve equal calls too
     beside: tuple[str, ...] = ()  # other kernels of the same file that `before` and `after` launch
     root: int | None = None
-    of_mpi: bool = True  # MPI can run the call on host copies, unless it lacks the operator or type
+    of_mpi: bool = True  # MPI has this operation, so it can run the call on host copies if it has operator and type
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 
     @property

@@ -31,7 +31,7 @@ from ..team.options import Options
 from ..team.team import Team
 from .sources import AT_ANY_TIME, FILES, LIKELY, RECORD_KERNELS, RECORDS, Template, file_of, instantiation
 
-LONGEST_COMPILATION_S = 600.0  # time for another rank's compiler, added to PYNCCLX_TIMEOUT, which may be short
+LONGEST_COMPILATION_S = 600.0  # added to PYNCCLX_TIMEOUT in waits for another rank's compiler
 
 _loaded: dict[str, Function] = held({})  # instantiation -> function loaded in this process
 _not_looked_for = list(LIKELY)  # kernels still to be compiled ahead
@@ -152,7 +152,8 @@ def share(
     ready_on_ranks = zip(*(each for _, each, _ in wanted), strict=True)
     missing = [part for part, of_ranks in zip(parts, ready_on_ranks, strict=True) if not all(of_ranks)]
     if missing:
-        # If ranks' functions have captured different values, each rank needs images of its own.
+        # If the program's functions have captured different values on different ranks, each rank needs images of its
+        # own.
         apart = any(each != called for *_, each in wanted)
         with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing, apart=apart)
@@ -167,9 +168,10 @@ def share(
 
 
 def _images(comm: MPI.Intracomm, parts: Sequence[Part], *, apart: bool) -> list[bytes]:
-    """Return the image of each part; each rank compiles some, or all if `apart`.
+    """Return the compiled image of each part. Collective.
 
-    Ranks sleep until all have compiled.
+    The ranks divide the parts among them, and exchange the images. With `apart` each rank compiles all parts for
+    itself. A rank that is ready sleeps until all ranks have compiled.
     """
 
     own_parts = parts if apart else parts[comm.rank :: comm.size]
@@ -227,9 +229,9 @@ def load_alone(device: Device, file: str) -> dict[str, Function]:
 
 
 def load_for_any_time(device: Device) -> None:
-    """Load the kernels that a program may need while other kernels wait for peers.
+    """Load in advance the kernels that a program may need while other kernels wait.
 
-    Devices that can load kernels beside waiting ones load nothing here.
+    Not needed, and so nothing is loaded, on a device that can load kernels while other kernels wait for peers.
     """
     if not device.loads_beside_kernels:
         for file in AT_ANY_TIME:

@@ -42,7 +42,7 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
 def arrays_of(*arguments: Any) -> list[Any]:
     """Return the arrays of buffer arguments, without the lists around them.
 
-    Hold references to these, because the program may change the lists.
+    A caller that keeps the arrays alive must refer to these, because the program may change the lists.
     """
     arrays = []
     for each in arguments:
@@ -100,7 +100,7 @@ def _of_values(values: Any) -> Hashable:
 
 def _of_numbers(numbers: np.ndarray[Any, Any]) -> Hashable:
     """Return the key of counts on the host, which contains the numbers."""
-    # The bytes are addresses of objects, whose values may change.
+    # An array of objects holds addresses; the objects at these addresses may change.
     if numbers.dtype.hasobject:
         raise NoKey
     # Numbers with gaps are read on the host, so their address is not needed.

@@ -1,7 +1,7 @@
-"""Launch nonblocking calls by a thread, where their ranks have to meet first.
+"""Let a thread launch nonblocking calls in which ranks have to meet first.
 
-See `team/background.py`. Either all ranks leave a call to the thread, or none. So the choice depends on the
-communicator's options and earlier calls, and never on how far a thread is.
+See `team/background.py`. Either all ranks leave a call to their threads, or none does. So the choice depends only on
+what is equal on all ranks: the communicator's options and the earlier calls. It must not depend on a thread's progress.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _HAS_CHANNELS = PerProcess(mpi_bootstrap.has_channels, lasting=True)
 
 
 def made_alone(comm: IntraBase, make: Callable[..., Call | None], args: Any, options: Any) -> Call | None:
-    """Return a nonblocking call that this rank has made alone.
+    """Check a nonblocking call's arguments without communication; return the call.
 
-    Return None for host arrays, and if the ranks must meet in the call. Raises what `make` raises for wrong arguments.
+    Return None for host arrays, and if the ranks must meet in this call itself, so that no thread may launch it. Raises
+    what `make` raises for wrong arguments.
     """
     state = state_of(comm)
     if not _may_be_later(comm, state):
@@ -50,7 +51,7 @@ def made_alone(comm: IntraBase, make: Callable[..., Call | None], args: Any, opt
 
 
 def _may_be_later(comm: IntraBase, state: State) -> bool:
-    """Return whether a thread may launch a communicator's calls, alike on all ranks."""
+    """Return whether a thread may launch a communicator's calls; equal on all ranks."""
     if comm.is_inter or comm.size == 1 or comm.size > MAX_RANKS or state.checking or state.sm_free:
         return False
     if state.comm_failure is not None or not _HAS_CHANNELS.get():
@@ -82,7 +83,7 @@ def _is_capturing(buffers: Collection[Buffer], state: State) -> bool:
 
 
 class Later(KernelWork):
-    """The work of a call that a thread launches; holds its arrays until `finish`."""
+    """The work of a call that a thread launches; keeps its arrays until `finish`."""
 
     def __init__(self, comm: IntraBase, state: State, call: Call, device: Device) -> None:
         super().__init__(state)
@@ -112,7 +113,7 @@ class Later(KernelWork):
             self._launched.drop()
 
     def finish(self) -> None:
-        """Wait until the call is launched, and do what `Launched.finish` does."""
+        """Wait until the call is launched; then finish it as `Launched.finish` does."""
         try:
             self.active = False
             assert self._doing is not None

@@ -36,11 +36,11 @@ class KernelWork(Work):
         self._began_on: Any = None  # the stream that was current at the start
 
     def _wait(self, team: Team, event: Event, stream: Any, arrays: Any) -> None:
-        """Make a stream wait for a kernel; raise errors that kernels recorded.
+        """Make a stream wait for the kernel's end; raise errors that kernels recorded.
 
-        If the communicator blocks, the host waits too. The stream on which the operation began waits as well, because
-        its memory pool may reuse the arrays' memory from now on. If the program has set the communicator's `stream`,
-        the arrays may belong to another stream, so they are kept until the kernel has ended.
+        If the communicator's calls block, the host waits too. The stream on which the operation began also waits,
+        because a memory pool may reuse the arrays' memory on that stream from now on. If the program has set the
+        communicator's `stream`, the arrays may belong to another stream, so they are kept until the kernel has ended.
         """
         if OPEN_RECEIVES:
             let_receives_leave()
@@ -58,7 +58,7 @@ class KernelWork(Work):
 
 
 class Launched(KernelWork):
-    """A call whose kernel has been launched; holds its arrays until `finish`."""
+    """A call whose kernel has been launched; keeps the call's arrays until `finish`."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Launched(KernelWork):
 
 
 class _Dropped:
-    """Waits for the end of a kernel whose request was dropped.
+    """The work of a dropped request: it keeps the arrays until the kernel ends.
 
     A copy of the request's handle may still complete the work.
     """

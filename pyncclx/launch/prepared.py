@@ -28,7 +28,7 @@ _serials = itertools.count()
 def start_several(works: Sequence[Prepared]) -> None:
     """Start several works, with one launch for each communicator where possible.
 
-    It is possible if each work is one kernel only, and all start after the same stream.
+    This is possible if each work launches one kernel and nothing else, and if all starts wait for the same stream.
     """
     streams = [work.stream() for work in works if work.is_only_a_launch]
     if len(works) > 1 and len(streams) == len(works) and all(stream == streams[0] for stream in streams):
@@ -41,7 +41,8 @@ def start_several(works: Sequence[Prepared]) -> None:
 class Prepared(KernelWork, Startable):
     """A call whose kernel is loaded and whose parameters are packed.
 
-    It is active from `start` to `finish`. `on` is the communicator, or that of its track (`team/tracks.py`).
+    It is active from `start` to `finish`. `on` is the communicator, or the twin of it that uses a track
+    (`team/tracks.py`).
 
     Attributes
     ----------
@@ -79,8 +80,8 @@ class Prepared(KernelWork, Startable):
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
             self._record = begun.prepared(kernel, beside=call.load is not None)
-        # Make the stream wait for the arrays' producers once. At a start, the arrays must be ready on the current
-        # stream.
+        # Make the stream wait for the arrays' producers now, but not at each start: there, the program must have made
+        # the arrays ready on the current stream.
         stream_for(device, call.buffers, self._state)
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream

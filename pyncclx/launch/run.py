@@ -97,10 +97,10 @@ def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enq
 def _launch_after_joining(
     team: Team, plan: Plan, parameters: bytes, around: tuple[Any, Any] | None, stream: Any, current: Any
 ) -> None:
-    """Launch a kernel on a stream, between `before` and `after` if `around` has them.
+    """Launch a kernel on a stream, between `before` and `after` of `around`, if any.
 
-    If the launch is not supported, make `current` wait for the stream. The stream may have joined the capture of
-    `current`, and a capture cannot end before such a stream is joined again.
+    If the launch raises NotSupported, make `current` wait for the stream. The stream may have been added to the capture
+    of `current`, and a capture cannot end before `current` waits for all streams added to it.
     """
     try:
         if around is None:
@@ -194,7 +194,7 @@ class Enqueued(NamedTuple):
 
 
 class Began(NamedTuple):
-    """The current stream when a call began that a thread launches, and an event there."""
+    """Where a call begins that a thread launches: the current stream, an event on it."""
 
     stream: Any
     event: Event
@@ -212,9 +212,9 @@ def enqueue(
 ) -> Enqueued:
     """Launch a call's kernel on the current stream; return the streams used.
 
-    With `aside`, launch it on the communicator's own stream, after the present work of the current stream, or after
-    the event in `began`. Under PYNCCLX_CHECK the caller must then compare the call with those of other ranks. With a
-    `key`, cache the launch if `call.may_be_known`.
+    With `aside`, launch it on the communicator's own stream, after the present work of the current stream, or after the
+    event in `began`. In this case, under PYNCCLX_CHECK, the caller has to compare the call with those of the other
+    ranks. With a `key`, cache the launch if `call.may_be_known`.
     """
     if begun is None and (calls := state.calls(comm)) is not None:
         begun = calls.begin(call.operation, flags=layout.ASIDE)
@@ -288,7 +288,7 @@ def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
 
 
 def handle_of(stream: Any) -> int:
-    """Return the handle of a stream; 0 for the host device's, which have none."""
+    """Return the handle of a stream; 0 for the host device, whose streams have none."""
     return int(getattr(stream, "ptr", 0))
 
 

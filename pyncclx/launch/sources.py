@@ -20,7 +20,7 @@ MOST_ATOMIC_NBYTES = 8  # size of the largest element that a GPU changes atomica
 
 
 def _bytes() -> list[Template]:
-    """Return an empty template only, for kernels that move bytes."""
+    """Return one empty template: kernels that move bytes have no template arguments."""
     return [()]
 
 
@@ -112,7 +112,7 @@ FILES = {
     "windows/signals.cu": Source(("put_blocks", "put_signal", "wait_signal")),
 }
 _OF_BYTES = [source.kernels for source in FILES.values() if source.templates is _bytes]
-# Kernels that share a file with others are templates, so that NVRTC compiles only those that are requested.
+# Several kernels in one file are templates, because NVRTC compiles only those templates that are requested.
 _BESIDE_OTHERS = {kernel for kernels in _OF_BYTES if len(kernels) > 1 for kernel in kernels}
 REDUCTIONS = tuple(
     file for file, source in FILES.items() if source.templates in (_reductions, _reductions_without_halves)

@@ -1,4 +1,4 @@
-"""Leave calls to MPI where ranks share a GPU by time slicing.
+"""Decide which calls MPI runs faster than kernels, if ranks time-slice a GPU.
 
 Without MPS a kernel that waits for a peer waits for the peer's time slice (milliseconds). So collectives run through
 MPI on host copies where that is faster and the program allows it.
