@@ -152,8 +152,7 @@ def share(
     ready_on_ranks = zip(*(each for _, each, _ in wanted), strict=True)
     missing = [part for part, of_ranks in zip(parts, ready_on_ranks, strict=True) if not all(of_ranks)]
     if missing:
-        # If the program's functions have captured different values on different ranks, each rank needs images of its
-        # own.
+        # If ranks' functions have captured different values, each rank needs images of its own.
         apart = any(each != called for *_, each in wanted)
         with _reported(device, missing, reports=comm.rank == 0):
             images = _images(comm, missing, apart=apart)
@@ -170,8 +169,8 @@ def share(
 def _images(comm: MPI.Intracomm, parts: Sequence[Part], *, apart: bool) -> list[bytes]:
     """Return the compiled image of each part. Collective.
 
-    The ranks divide the parts among them, and exchange the images. With `apart` each rank compiles all parts for
-    itself. A rank that is ready sleeps until all ranks have compiled.
+    The ranks divide the parts and exchange the images; with `apart` each rank compiles all parts. They sleep until all
+    ranks are ready.
     """
 
     own_parts = parts if apart else parts[comm.rank :: comm.size]
@@ -231,7 +230,7 @@ def load_alone(device: Device, file: str) -> dict[str, Function]:
 def load_for_any_time(device: Device) -> None:
     """Load in advance the kernels that a program may need while other kernels wait.
 
-    Not needed, and so nothing is loaded, on a device that can load kernels while other kernels wait for peers.
+    Does nothing on a device that can load kernels while other kernels wait for peers.
     """
     if not device.loads_beside_kernels:
         for file in AT_ANY_TIME:

@@ -27,7 +27,7 @@ class OwnRequest(MPI.Request):
         return self._work.active or self._work.is_asked
 
     def _is_over(self) -> bool:
-        """Return whether `Wait` would return at once."""
+        """Return whether `Wait` would return immediately."""
         work = self._work
         return not work.active or work.is_over()
 
@@ -118,7 +118,7 @@ def complete(requests: Sequence[MPI.Request], statuses: Statuses = None) -> Fail
             if isinstance(each, OwnRequest):
                 ours[index] = each
         if len(ours) < len(requests):
-            # In the statuses, MPI reports which requests have failed.
+            # MPI reports in the statuses which requests have failed.
             statuses = as_many([] if statuses is None else statuses, requests)
             failures = _complete_mixed(requests, ours, statuses)
         else:
@@ -174,7 +174,7 @@ def _finish(requests: dict[int, OwnRequest], failures: Failures) -> dict[int, Wo
             finished[index] = work
             with failures.keeping(index):
                 finish(work)
-    # Peers may have to receive the messages of the others first.
+    # This one is last: MPI's messages may complete only after peers have received the messages of the others.
     in_mpi = kinds.pop(finish_in_mpi, None)
     if in_mpi is not None:
         kinds[finish_in_mpi] = in_mpi
@@ -199,7 +199,7 @@ def _finish_each(works: dict[int, Work], failures: Failures, waits: dict[Wait, N
 
 
 def finish_in_mpi(works: dict[int, Work], failures: Failures, waits: dict[Wait, None]) -> None:
-    """Finish works that wait in MPI: the finisher that comes last."""
+    """Finish works that wait in MPI; other finishers are called before this one."""
     _finish_each(works, failures, waits)
 
 
@@ -246,9 +246,9 @@ def complete_asking(
 ) -> Failures:
     """Poll the requests with indices in `asked` until they end; wait for the others.
 
-    Meanwhile this library's other requests make progress. Receives into host arrays are polled first because a peer's
-    long message to one completes only when this receive has been checked. If all peers waited for their own long
-    messages first, they would deadlock.
+    During the polls, this library's other requests make progress. The indices in `asked` are those of receives into
+    host arrays, and of probed objects. They come first, because a peer's long message to such a receive completes only
+    after this rank has checked the receive. If all ranks first waited for their own long messages, they would deadlock.
     """
     failures, left = Failures(), list(asked)
     rest = [index for index in range(len(requests)) if index not in asked]

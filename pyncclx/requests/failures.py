@@ -44,7 +44,7 @@ class Failures:
             self.add_of_call(error, index)
 
     def add_own(self, error: BaseException, index: int) -> None:
-        """Record an error of a request's own; raise what a signal's handler has raised."""
+        """Record a request's own error; raise an exception that a signal handler raised."""
         own = own_error(error)
         if own is None:
             raise error
@@ -63,7 +63,7 @@ class Failures:
             self.add_of_call(other.of_call, indices[other._index])
 
     def is_pending(self, index: int) -> bool:
-        """Return whether MPI left a request active because another one failed."""
+        """Return whether MPI has left a request active because another request failed."""
         return index in self._pending
 
     @contextmanager

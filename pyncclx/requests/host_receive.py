@@ -1,7 +1,7 @@
 """Requests of receives whose completion needs more than MPI.
 
-A peer may send a device array to a receive into a host array. An object that a probe has found was sent again, by this
-process to itself.
+There are two kinds. A peer may send a device array to a receive into a host array; MPI then receives an envelope. And a
+probe that finds a Python object makes this process send the object again, to itself.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 
 
 class Undivided(MPI.Request):
-    """A request that MPI alone cannot complete.
+    """Base class of requests that MPI alone cannot complete.
 
-    Constructors of this library's classes return the request itself as its copy.
+    Constructors of request classes, which copy other requests, return such a request itself.
     """
 
 
@@ -83,7 +83,8 @@ class HostReceive(Undivided):
             if self.landing.fetch is None:
                 self.finish_received(status)
             else:
-                # The data is here, so this takes no time. An interrupt of a `Wait` loses the data.
+                # The data has arrived, so this does not wait. If an interrupt ended a `Wait` instead, the data would be
+                # lost.
                 with interrupts_deferred():
                     self.finish_received(status)
             return True

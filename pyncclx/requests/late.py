@@ -1,8 +1,9 @@
 """Defer work in MPI's callbacks until MPI's call has returned.
 
-Neither MPI nor mpi4py passes on exceptions of signal handlers, so they are raised afterwards. Python raises an
-exception that is set for a thread as soon as the thread runs Python code. So C code sets it, after the last callback of
-the MPI call. If the last callback cannot be determined, a later call raises the exception.
+A signal handler may raise an exception in a callback. Neither MPI nor mpi4py passes such an exception on, so it is
+raised after MPI's call. Python lets C code set an exception for a thread, and raises it as soon as the thread runs
+Python code. So the last callback of an MPI call has C code set the exception. If the last callback cannot be
+determined, a later call of this library raises the exception.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ INTERRUPTED: dict[int, tuple[BaseException, tuple[int, int]]] = {}
 
 
 def callback(step: Iterator[Last]) -> Callable[..., Any]:
-    """Return a callback that runs `step` to a yield, then calls the yielded function.
+    """Return a callback that runs `step` up to a yield, then calls what that yields.
 
     No Python code runs after that function until the callback has returned.
     """

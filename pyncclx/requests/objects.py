@@ -15,7 +15,7 @@ from .status import check_status, check_statuses
 
 
 class ObjectRequests(Requests):
-    """mpi4py's lower-case calls; a request that receives no object returns None."""
+    """mpi4py's lower-case calls for several requests; they return None for no object."""
 
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[Any]:

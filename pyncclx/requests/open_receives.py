@@ -1,7 +1,8 @@
 """The open receives of this process: they are posted, but not yet launched.
 
-Before you enqueue work that waits for a peer, call `let_receives_leave`, which moves these receives to other streams. A
-receive's kernel could not run behind that work. If the peer waited for the receive, both ranks would deadlock.
+Before you enqueue work that waits for a peer, call `let_receives_leave`, which moves the open receives to other
+streams. Otherwise the kernel of such a receive would run only after that work. If the peer first waits for the receive,
+both ranks deadlock.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ class OpenReceive:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether its kernel must not be launched yet even if its message has arrived."""
+        """Whether its kernel must not be launched yet, although its message has arrived."""
         return False
 
     def poll(self) -> bool:
-        """Poll for its envelope. Return True once, when it has arrived."""
+        """Poll for the envelope. Return True once: in the call that finds it."""
         raise NotImplementedError
 
     def leave_stream(self) -> None:
-        """Move its later launch to another stream, after the present work of its own."""
+        """Move the launch to another stream, to run after its own stream's present work."""
 
     def is_due(self) -> bool:
         """Return whether the sender may wait for this receive's kernel only.
 
-        This is possible once the receive has left its stream.
+        Only a receive that has left its stream can be due.
         """
         return True
 

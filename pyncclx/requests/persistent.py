@@ -133,7 +133,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         check((work,))
         try:
             work.start()
-        # An interrupt may follow the start.
+        # A signal handler may raise after the start. Then, too, the active request needs a handle for MPI.
         finally:
             show((self,))
         if began is not None:
@@ -199,7 +199,7 @@ def start_all(requests: Sequence[Any]) -> None:
     if len(set(map(id, works))) < len(works):
         raise MPIError(MPI.ERR_REQUEST, "Startall: a request is there twice")
     try:
-        # Consecutive requests with the same starter may share a launch.
+        # Consecutive requests with the same starter are started together, because they may share a launch.
         for starter, together in groups:
             starter(together)
     finally:

@@ -141,7 +141,7 @@ class Request(ObjectRequests):
         hide((self,))
 
     def __del__(self) -> None:
-        """Let the message complete without its request, and return immediately."""
+        """Let the operation complete without its request; do not wait."""
         if self._work.active and not is_child():
             self._work.drop()
 

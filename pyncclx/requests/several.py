@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Requests(Queries):
-    """mpi4py's calls for many requests, of device arrays and others in one list.
+    """mpi4py's calls for lists of requests; a list may mix host and device arrays.
 
     `Waitsome`, `Testall`, `Testsome` and the lower-case calls raise the exceptions of `Waitall`.
     """

@@ -27,9 +27,10 @@ _NULL = _at(_address_of(MPI.REQUEST_NULL)).value
 class Shown:
     """An MPI generalized request that represents a request of this library.
 
-    To MPI it is complete from the beginning, and MPI's query of its status finishes the work. This library completes
-    requests without MPI, so a generalized request is reused. A persistent request keeps its own, because programs may
-    keep copies of the handle from one start to the next.
+    MPI considers it complete from the beginning; when MPI queries its status, the query callback finishes the work.
+    This library's own calls complete requests without MPI, and the generalized request is then reused for another
+    request. But a persistent request keeps one generalized request, because programs may use a copy of its handle for
+    several starts.
 
     Attributes
     ----------
@@ -111,7 +112,7 @@ def _query(status: MPI.Status, shown: Shown) -> None:
         fill_empty(status)
     else:
         work.is_asked = True
-        # Read the caller first, because work drops its communicator when it ends.
+        # Read the caller first, because a work drops its communicator when it ends.
         caller = work.caller if ON_ERROR else None
         try:
             finish(work)
@@ -128,7 +129,7 @@ def _query(status: MPI.Status, shown: Shown) -> None:
 
 
 def _free(shown: Shown) -> Iterator[late.Last]:
-    """Clean up when MPI frees the generalized request: the steps of its free callback.
+    """Clean up when MPI frees the generalized request: MPI's free callback.
 
     If MPI has completed it through a copy of its handle, this library's request still has the freed handle.
     """
@@ -136,7 +137,7 @@ def _free(shown: Shown) -> Iterator[late.Last]:
     if work is not None:
         work.is_asked, work.asked_error = False, None
     if late.INTERRUPTED and late.is_interrupted(sys._getframe(1)) and not any(map(_is_under_way, list(_ALL))):
-        # The MPI call has no other callback, so the exception can be raised now.
+        # This is the last callback of the MPI call, so C code can set the exception now.
         yield late.taken()
     request = None if shown.request is None else shown.request()
     yield late.NOTHING if request is None else late.behind_the_call(partial(_make_null, request, handle_of(request)))

@@ -1,4 +1,4 @@
-"""Check statuses, and fill in those of operations that MPI has not filled in."""
+"""Check statuses, and set those that MPI does not set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_status(status: object) -> None:
 
 
 def check_statuses(statuses: Iterable[object]) -> None:
-    """Raise TypeError for a sequence of statuses in which something else is."""
+    """Raise TypeError for a sequence with an item that is no status."""
     if not _KINDS.issuperset(map(type, statuses)):
         for status in statuses:
             check_status(status)

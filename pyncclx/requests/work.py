@@ -52,9 +52,9 @@ class Work:
         return getattr(self, "_state", None)
 
     def finish(self) -> Wait | None:
-        """Make subsequent work on the current stream wait for it; raise its errors once.
+        """Make later work on the current stream wait for the operation; raise its errors.
 
-        If the communicator's calls block, return a function with which the host waits.
+        An error is raised once. If the communicator's calls block, return a function with which the host waits.
         """
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class Work:
         raise NotImplementedError
 
     def fill(self, status: MPI.Status) -> None:
-        """Set all fields of a status: of a message its own, otherwise MPI's empty status."""
+        """Set a status to the message's; to MPI's empty status if this is no message."""
         fill_empty(status)
 
     def cancel(self) -> None:
@@ -79,12 +79,12 @@ class Work:
         Raises
         ------
         MPI.Exception
-            Class ERR_REQUEST, if the operation is no message.
+            Class ERR_REQUEST, if the operation is not a message.
         """
         raise MPIError(MPI.ERR_REQUEST, "Free: the operation is under way, and is no message; Wait for it first")
 
     def drop(self) -> None:
-        """Abandon the operation soon, if possible. A destructor may call this at any time."""
+        """Abandon the operation later, if possible. Destructors may call this at any time."""
 
 
 def finish(work: Work) -> None:
@@ -174,10 +174,10 @@ class Startable(Work):
         self.starter((self,))
 
     def close(self) -> None:
-        """Free the resources of its request when the request is freed."""
+        """Free the resources of this work; called when its request is freed."""
 
     def check_owner(self) -> None:
-        """Raise if its communicator has been freed, or kernels or ranks have failed."""
+        """Raise if the communicator has been freed, or if kernels or ranks have failed."""
         raise NotImplementedError
 
     def freed(self) -> MPIError:

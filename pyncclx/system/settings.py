@@ -1,7 +1,6 @@
 """All environment variables of pyncclx: name, type, default, unit and description.
 
-A variable is read when its value is needed, not at import. ``python -m pyncclx info`` and the documentation print this
-list.
+A variable is read when it is needed, not at import. ``python -m pyncclx info`` and the documentation print the list.
 """
 
 from __future__ import annotations
