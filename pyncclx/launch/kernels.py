@@ -169,8 +169,7 @@ def share(
 def _images(comm: MPI.Intracomm, parts: Sequence[Part], *, apart: bool) -> list[bytes]:
     """Return the compiled image of each part. Collective.
 
-    The ranks divide the parts and exchange the images; with `apart` each rank compiles all parts. They sleep until all
-    ranks are ready.
+    The ranks divide the parts and exchange the images; with `apart` each rank compiles all parts.
     """
 
     own_parts = parts if apart else parts[comm.rank :: comm.size]
