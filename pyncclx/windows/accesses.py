@@ -40,9 +40,9 @@ class Accesses(MPI.Win):
     _caller: Caller = ANY_CALLER  # state of a pyncclx communicator
     _recording: Calls | None = None
     _comm: MPI.Intracomm
-    # Public copies of device memory that peers cannot map; None if the window has none, empty if this rank's memory is
-    # on the host. MPI exposes them in its separate memory model (`MPI.WIN_SEPARATE`), in which only the owner's
-    # synchronisation calls update device array and public copy.
+    # The public copy of this rank's device memory, if peers cannot map it: None if the window has no such copies, empty
+    # if this rank's memory is on the host. MPI exposes the copies in its separate memory model (`MPI.WIN_SEPARATE`):
+    # only the owner's synchronisation calls update its device array from the copy, and the copy from the array.
     _copies: tuple[PublicCopy, ...] | None = None
 
     def _calls(self) -> Calls | None:
@@ -117,13 +117,13 @@ class Accesses(MPI.Win):
         return () if not self._copies or rank not in (None, self._comm.rank) else self._copies
 
     def _hold_own(self, rank: int | None = None) -> None:
-        """Acquire this rank's own lock now; MPI may defer it until the first access."""
+        """Make MPI acquire this rank's own lock now, not at the first access."""
         copies = self._copies_now(rank)
         if copies and copies[0].nbytes:
             self._access(self._comm.rank, 0)
 
     def _access(self, rank: int, place: int) -> None:
-        """Acquire a rank's lock now, by an access to a byte of MPI's own window."""
+        """Make MPI acquire a rank's lock now, by an access to a byte of MPI's own window."""
         # MPI may write to the byte until the Flush.
         byte = np.empty(1, "u1")
         MPI.Win.Get(self, [byte, MPI.BYTE], rank, [place, 1, MPI.BYTE])
@@ -164,7 +164,7 @@ def on_device(method: _Method) -> _Method:
 
 
 class Enqueued(Work):
-    """A copy or kernel on a stream, and the work of its request."""
+    """The work of a one-sided operation's request: a copy or kernel on a stream."""
 
     def __init__(self, reach: Reach, stream: Any, arrays: Sequence[Any]) -> None:
         team = reach.team

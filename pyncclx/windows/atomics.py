@@ -71,7 +71,7 @@ def functor_of(operation: str, op: Any) -> _Functor:
 def is_ignored(operation: str, op: Any, origin: Any) -> bool:
     """Return whether an operation ignores its origin.
 
-    In operations on one element, mpi4py still checks an origin that is an array.
+    In operations on one element, mpi4py checks the origin nevertheless if it is an array.
     """
     if op != MPI.NO_OP or origin is None:
         return False

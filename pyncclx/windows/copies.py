@@ -32,7 +32,7 @@ class RememberedCopy(NamedTuple):
 
 
 def remembering(method: _Method) -> _Method:
-    """Decorate a method as `on_device`, and enqueue cached copies without checks."""
+    """Decorate a method like `on_device`; the method enqueues cached copies unchecked."""
     name, general = method.__name__, on_device(method)
     has_request = name.startswith("R")
 

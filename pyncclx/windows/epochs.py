@@ -77,7 +77,7 @@ class Epochs(Accesses):
         with self._deferred(self._reach):
             if self._copies is not None:
                 mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
-            # MPI's own Fence without accesses to its window may return immediately, or wait forever.
+            # Without accesses to its window, MPI's own Fence might return immediately, or wait forever.
             elif self._reach is not None:
                 mpi_bootstrap.agree(self._comm, self._wait_for_device)
             super().Fence(assertion)
@@ -126,11 +126,11 @@ class Epochs(Accesses):
     ) -> None:
         """Begin an epoch with one or all ranks; release all locks if a step raises.
 
-        Waits for this library's locks are bounded, waits for MPI's own are not. So MPI's lock is requested only while
-        this rank holds the library's, when no other rank holds MPI's.
+        Waits for this library's locks have a time limit; waits for MPI's own locks have none. So this rank requests
+        MPI's lock only while it holds the library's. Then no other rank holds MPI's lock, and MPI does not wait.
         """
         with ExitStack() as undo:
-            # A handler that raises after a step and before its `callback` would leave a lock.
+            # If a signal handler raised after a step and before its `callback`, a lock would never be released.
             with self._deferred(self._locks):
                 self._take_locks(undo, *rank, shared=shared, assertion=assertion)
                 begin()
@@ -158,7 +158,7 @@ class Epochs(Accesses):
         def unlock(*rank: int) -> None:
             try:
                 end(*rank)
-            finally:  # also if a handler raises after MPI's call
+            finally:  # also if a signal handler raises after MPI's call
                 self._release(*rank)
 
         try:

@@ -186,7 +186,7 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
 
 
 def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list[Place]:
-    """Return the places of all ranks, if all are from `comm.Alloc`.
+    """Return the places of all ranks, if each rank's memory is from `comm.Alloc`.
 
     Raise NotSupported if some rank has no place, or if the ranks are on several nodes.
     """
@@ -200,7 +200,8 @@ def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list
         if not isinstance(each, Place):
             raise NotSupported(
                 f"Win.Create: the memory of rank {rank} is not from comm.Alloc of this communicator, that of other "
-                "ranks is; make all of it so, or copy to host arrays. With comm.staging = True MPI exposes copies"
+                "ranks is; call comm.Alloc on all ranks, or copy to host arrays. With comm.staging = True MPI exposes
+                copies"
             )
     return places
 

@@ -1,7 +1,7 @@
 """Locks of a window's ranks, with bounded waits; Linux unlocks a dead process's.
 
-A rank acquires MPI's own lock only while it holds this lock, so that it never waits for MPI's. MPI would wait forever
-for a lock of a dead rank.
+A rank acquires MPI's own lock only while it holds this lock, so it never has to wait in MPI. MPI would wait forever for
+a lock that a dead rank holds.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, p
 class Locks:
     """Locks in a memory file that all ranks of a node open. Creation is collective.
 
-    The lock of rank r is byte r. Byte ``size + r`` is its gate, which a rank holds while it waits for the lock; later
-    ranks wait for the gate. Without the gate, overlapping shared locks could keep an exclusive one waiting forever.
+    The lock of rank r is byte r of the file. Byte ``size + r`` is the lock's gate. A rank holds the gate while it waits
+    for the lock, and ranks that come later wait for the gate. Without gates, shared locks that overlap in time could
+    keep a rank that wants an exclusive lock waiting forever.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -59,14 +60,14 @@ class Locks:
         shared : bool
             Whether other ranks may hold the lock at the same time.
         check : callable
-            Called while waiting; raises if the wait is hopeless.
+            Called while waiting; raises if the wait can never end.
 
         Raises
         ------
         PeerTimeout
             If other ranks have held it for longer than PYNCCLX_TIMEOUT.
         """
-        # Another thread of this rank may request the lock too.
+        # The lock belongs to the process, and another thread of it may request the lock too.
         with self._claiming:
             if rank in self._held:
                 return False
@@ -94,7 +95,7 @@ class Locks:
 
     def release(self, rank: int) -> None:
         """Release a rank's lock, if this rank has it."""
-        # A thread that requests the lock now acquires it after the release, or not at all.
+        # A thread that requests the lock at this time acquires it after the release, or not at all.
         with self._claiming:
             self._unlock(rank)
             self._held.discard(rank)
@@ -106,7 +107,7 @@ class Locks:
             check()
             if time.monotonic() > deadline:
                 raise noted(self._late(byte % self._size))
-            # The holder may need progress of MPI on this rank.
+            # The holder may wait for MPI to make progress on this rank.
             waiting.let_go_on()
             with interrupts_allowed():
                 time.sleep(pause)

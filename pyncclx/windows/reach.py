@@ -115,7 +115,7 @@ class Reach:
     def place(self, operation: str, rank: int, disp: int, bounds: tuple[int, int]) -> int:
         """Return the address, in this process, of the first byte that is accessed.
 
-        `bounds` are its offset from the displacement, and that of the end of the last one.
+        `bounds` are the offsets of the first byte, and of the end of the last byte, from the displacement.
         """
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class Reach:
         first = self.place(operation, rank, target.disp, bounds)
         if part is None:
             return Buffer(first, count, datatype, (), False, None, None)
-        # The displacement may be far from the elements, if the datatype has absolute addresses.
+        # If the datatype has absolute addresses, the displacement may be far from the elements.
         return buffer_at(first, part.at(-bounds[0]))
 
 

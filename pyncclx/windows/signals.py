@@ -21,8 +21,8 @@ from ..team.team import Team
 
 COUNT = 64  # signals of each rank in a window
 _FILE = "windows/signals.cu"
-# Up to the first limit, the signal's kernel, of one block, moves the data. From the second limit on, a copy engine
-# moves it, which starts later but is faster. Times with these limits:
+# Up to the first limit, the kernel that sets the signal moves the data with its only block. From the second limit on, a
+# copy engine moves the data; it starts later, but is faster. Times with these limits:
 # examples/benchmarks/results/h200-x2-put-signal.json (2 H200, 2026-11-21). Times with other limits were not stored.
 _BLOCK_NBYTES = 32 << 10
 _COPY_ENGINE_NBYTES = 16 << 20

@@ -89,16 +89,16 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         TypeError, MPI.Exception
             For device memory, on all ranks, if some rank's disp_unit is no integer, or not positive (ERR_DISP).
         NotSupported
-            On all ranks, if the communicator does not stage and some rank's memory is a device array, but not every
-            rank's is from `comm.Alloc`, or the ranks are on several nodes.
+            On all ranks, if some rank's memory is a device array, `comm.staging` is false, and either some rank's
+            memory is not from `comm.Alloc` or the ranks are on several nodes.
 
         Notes
         -----
-        If the communicator stages (`pyncclx.MPI`), such arrays have copies in host memory that MPI exposes. The window
-        then has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` is MPI.WIN_SEPARATE. The array contains other
-        ranks' changes after this rank's `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or `Free`. Others see
-        this rank's changes after its `Fence`, `Post`, `Sync`, `Unlock` of itself or `Unlock_all`. Each of these calls
-        reads the whole memory.
+        If `comm.staging` is true, such arrays are allowed, and MPI exposes copies of them in host memory. The window
+        then has MPI's separate memory model: `Get_attr(MPI.WIN_MODEL)` returns MPI.WIN_SEPARATE. The array contains
+        other ranks' changes after this rank has called `Fence`, `Wait`, `Sync`, `Lock` of itself, `Lock_all`, or
+        `Free`. Other ranks see this rank's changes after it has called `Fence`, `Post`, `Sync`, `Unlock` of itself or
+        `Unlock_all`. Each of these calls reads the whole memory.
         """
         if not isinstance(comm, Base):
             if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
@@ -248,8 +248,8 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
-                    # All ranks have called Free and ended their epochs. A rank that arrives after the others timed out
-                    # completes the first rendezvous and fails in the second one, not in MPI.
+                    # After the rendezvous above, all ranks have called Free and ended their epochs. A rank that arrives
+                    # after the others timed out completes that rendezvous, and fails in this one, not in MPI.
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._take, errors))
                 with polls_stopped():
                     self._comm.Free()
