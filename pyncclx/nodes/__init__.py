@@ -1,8 +1,8 @@
 """Communicators over several nodes: kernels in each node, engines between nodes.
 
-A node is what `mpi_bootstrap.topology` finds: ranks that can map each other's memory, at most as many as a Team can
-have. A communicator over several nodes has no Team of its own. All its ranks make a `Spanning` (`spanning.py`) for it
-at its first call on device arrays:
+`mpi_bootstrap.topology` finds the nodes. A node is a group of ranks that can map each other's memory, and that are not
+too many for a Team. A communicator over several nodes has no Team of its own. At its first call on device arrays, all
+its ranks make a `Spanning` (`spanning.py`), which has these parts:
 
 * `places.py`: which ranks are on which node, for any assignment of ranks to nodes;
 * `Spanning.local`: a communicator of this node's ranks (`mpi_bootstrap.part`), with a Team and kernels like any other;
@@ -28,8 +28,7 @@ How ``comm.Allreduce(x, y)`` runs:
    `Composition.memory` provides scratch memory. Where lengths are on the device, `on_host` adds a function that reads
    them and composes the steps that depend on them.
 5. `program.py`: `Program.enqueue` enqueues the steps on the call's stream, and those marked `aside` on a second one.
-   `after` names the steps of the other stream that a step waits for. Subsequent work on the stream waits for all of
-   them.
+   `after` names the steps of the other stream that a step waits for. Subsequent work on the stream waits for all steps.
 
 `run.py` does this for blocking calls, `requests.py` for nonblocking and persistent ones.
 

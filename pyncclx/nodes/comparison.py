@@ -1,10 +1,10 @@
 """Comparison of calls between nodes: each rank sends its calls to the next rank.
 
-Inside a node kernels compare calls. Engines between nodes move plain bytes. So each rank sends a text of each call by
-MPI to the next rank of a ring. Whenever it makes a call or waits for results, it compares the texts of the previous
-rank with its own calls. A rank that finds a difference raises and passes the difference on around the ring. A message
-of MPI takes longer than the rest of a short call, so texts of cached calls are sent together, if a thread can send them
-when the program makes no further call.
+Inside a node, kernels compare calls. Between nodes, engines move bytes that do not describe the call. So the ranks form
+a ring. Each rank sends a text (*label*) of each of its calls by MPI to the next rank. Whenever it makes a call or waits
+for results, it compares the labels of the previous rank with its own calls. A rank that finds a difference raises, and
+passes the difference on around the ring. A message of MPI takes longer than the rest of a short call. So labels of
+cached calls are sent several at a time, provided that a thread can send them if the program makes no further call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .mpi_engine import Outbox
 from .short_exchange import LABEL_NBYTES, text_of
 
 _TAG = 9  # pieces and records use other tags
-_CALLS, _STOP = b"c", b"s"  # first bytes of messages: labels follow; no more labels will
+_CALLS, _STOP = b"c", b"s"  # first bytes of messages: labels follow; no labels follow any more
 _NEWS: dict[bytes, type[Exception]] = {b"n": CollectiveMismatch, b"e": Aborted}  # first bytes of error texts
 _TOGETHER = 16  # labels in one message
 _STEP = "comparison of calls"  # name of the step in error messages
@@ -100,19 +100,19 @@ class Comparison:
             self._look_soon(self.check_aside)
 
     def _leave_by(self, error: BaseException) -> None:
-        """End the communicator if Ctrl-C may have lost the label of a call."""
+        """End the communicator if a signal handler's exception may have lost a label."""
         if own_error(error) is None and self._failure is None:
             operation = text_of(self._last).partition("(")[0]
             self._fail(left_by(self._rank, operation, error).exception())
 
     def _begin(self) -> None:
         if self._comm is None:
-            # If this rank left before this collective, the others would wait in MPI for ever.
+            # If this rank left the call before this collective, the other ranks would wait in MPI forever.
             with mpi_bootstrap.interrupts_deferred():
                 self._comm = self._make()
 
     def stop(self) -> None:
-        """Stop comparing: the host does not see when a graph with a call is replayed.
+        """Stop comparing, because the host does not see the replays of a graph.
 
         Collective at the first call, as `add` is.
         """
@@ -146,11 +146,11 @@ class Comparison:
 
     def _look(self, comm: MPI.Intracomm) -> None:
         self._send_calls()
-        self._compare()  # what has come before the own call
+        self._compare()  # with labels that arrived before this rank made its call
         while self._failure is None and (message := self._next(comm)) is not None:
             self._take(message[:1], message[1:])
             self._compare()
-            # A poll that finds nothing costs most, where MPI yields the processor.
+            # A poll that finds no message takes longest if MPI then yields the processor.
             if not self._own:
                 break
 
@@ -176,7 +176,7 @@ class Comparison:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Raise a difference between calls in place of the errors that follow from it."""
+        """If the calls of ranks differ, raise that in place of the block's exception."""
         try:
             yield
         # A RankFailed, which is an MPIError, is its own reason.
@@ -188,9 +188,9 @@ class Comparison:
             raise
 
     def check_all(self) -> None:
-        """Compare all calls once results are there. Raise as `check`.
+        """Compare all calls, after the results have arrived; raise what `check` raises.
 
-        By then the previous rank has mostly sent its own.
+        At that time, the labels of the previous rank have usually arrived.
         """
         for _ in range(_LOOKS):
             self.check()
@@ -198,9 +198,9 @@ class Comparison:
                 break
 
     def _check_for_news(self) -> None:
-        """Wait briefly for a difference that may have made another rank leave.
+        """Wait briefly for another rank's report of a difference, which may be the reason.
 
-        Raise as `check`.
+        Call this after a failure without a known reason. It raises what `check` raises.
         """
         end, self._patience_s = time.monotonic() + self._patience_s, 0.0
         self.check()

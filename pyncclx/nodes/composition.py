@@ -29,7 +29,7 @@ _THREAD_NBYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """Vectors in this rank's memory, equally far apart."""
+    """Vectors in this rank's memory, at a fixed distance from each other."""
 
     address: int
     count: int
@@ -88,8 +88,9 @@ class Composition:
     ) -> int:
         """Add a fold of `nbytes` of each vector, to `result`. Collective in the node.
 
-        `template` names elements and operator, as for a reduction's kernels. An average is over `finish_as` ranks, or
-        over all. A rank may have nothing to fold. With `alone` it is not collective: this rank prepares the kernel.
+        `template` names element type and operator, as for the kernels of a reduction. An average divides by
+        `finish_as`, by default by the number of all ranks. A rank may have nothing to fold. With `alone` the fold is
+        not collective: this rank prepares the kernel by itself.
         """
         spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
         if alone:
@@ -209,13 +210,12 @@ class Composition:
         sources: Iterable[int],
         blocks: Sequence[Block] = (),
     ) -> None:
-        """Add steps that send this rank's bytes to ranks and receive theirs.
+        """Add steps that send this rank's bytes to some ranks, and receive other ranks'.
 
-        All ranks add them.
-
-        `Spanning.is_short` holds for the bytes. Afterwards the bytes of each rank, also of this one, are at
-        `Spanning.short.address_of` that rank, and `blocks` of them are packed at `Spanning.short.gathered`. The blocks
-        have no more bytes than all ranks together.
+        All ranks call this, with a number of bytes for which `Spanning.is_short` is true. After the steps, the bytes of
+        rank r, also of this rank, are at ``Spanning.short.address_of(r)``. In addition, the `blocks`, which are parts
+        of the ranks' bytes, are packed at `Spanning.short.gathered`. The blocks together are not longer than the bytes
+        of all ranks.
         """
         short, me = self.spanning.short, self.places.rank
         if nbytes:
@@ -239,12 +239,11 @@ class Composition:
         peers: Iterable[int] = (),
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a host function that composes further steps, which run at once.
+        """Add a host function that composes further steps, which then run immediately.
 
-        It is called with another composition and its stream.
-
-        The steps before it have ended, so the function can read their results. `on_rail` tells the kind of exchanges
-        that it adds, None if it adds none. `peers` are the ranks that it receives from.
+        The function is called with another composition, to which it adds the steps, and with their stream. The steps
+        before it have ended, so it can read their results. `on_rail` says whether it adds exchanges over the rail
+        (True) or among all ranks (False); None: no exchanges. `peers` are the ranks from which the exchanges receive.
         """
         engine = None if on_rail is None else self.spanning.rails.engine_for(on_rail)
 
@@ -255,7 +254,7 @@ class Composition:
                 step.run(self.spanning.team, stream, call)
 
         def run(team: Team, stream: Any, call: int) -> None:
-            # A thread of the host device is itself the stream.
+            # On the host device, this runs in the thread of the stream, so the steps run on stream None: immediately.
             inner = None if team.device.name == "host" else stream
             team.device.call_between(stream, partial(compose_and_run, inner, call))
 

@@ -1,8 +1,8 @@
-"""Communicators over nodes that a program dropped: their ranks close them.
+"""Close the communicators over nodes that a program has dropped.
 
-`team/dropped.py` closes them inside a node. It does not find the Team of a node's ranks, because the `Spanning` still
-refers to it. So ranks that make another communicator over nodes look for those that no rank can call any more and in
-which nothing is under way, and close them together.
+For communicators inside a node, `team/dropped.py` does this. It does not find the Team that a `Spanning` has for the
+ranks of its node, because the `Spanning` refers to the Team. So when ranks make another communicator over nodes, they
+look for communicators that no rank can call any more and in which no work is in progress. They close these together.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def span_next(comm: IntraBase, topology: mpi_bootstrap.Topology) -> Spanning:
 
 
 def _close_dropped(comm: MPI.Intracomm, world_ranks: tuple[int, ...]) -> None:
-    """Close the communicators that all their ranks have dropped. Collective.
+    """Close each communicator that all of its ranks have dropped. Collective.
 
-    All ranks must have made the same calls and be in `comm`.
+    A communicator is closed only if all of its ranks are in `comm`, and have made the same number of calls on it.
     """
     own = {name: state for name, state in list(_STATES.items()) if _is_dropped(state)}
     if mpi_bootstrap.first_bytes(comm, b"dropped" if own else b"") is None:

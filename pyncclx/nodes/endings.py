@@ -19,7 +19,7 @@ from .places import Places
 from .rails import Rails
 from .short_exchange import label_of
 
-_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # other ranks find these by themselves
+_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # raised on other ranks without a message
 
 
 class Endings:
@@ -43,7 +43,7 @@ class Endings:
     comparison: Comparison
 
     def _failed(self, step: str, reason: Exception) -> None:
-        """Pass a step's failure on to this node's ranks, which would wait for this rank."""
+        """Report a step's failure to the other ranks of this node, which may wait for it."""
         if not isinstance(reason, _ON_ALL):
             self.leave(step, reason)
         elif not self.team.errors.has_failed:
@@ -60,24 +60,24 @@ class Endings:
             raise
 
     def left_by(self, operation: str, error: BaseException) -> None:
-        """End the communicator if Ctrl-C has left a call, or a signal's handler."""
+        """End the communicator if a signal handler's exception, as of Ctrl-C, left a call."""
         if own_error(error) is None:
             self.leave(operation, error)
 
     def refuse(self, operation: str, error: Exception) -> None:
-        """Compare a refusal of a call with other ranks, after comparing the call itself.
+        """Compare with other ranks that this rank has refused a call by raising an error.
 
-        If all ranks have refused it, the communicator stays usable. Otherwise the others find a difference at the next
-        call.
+        The call itself has been compared before. If all ranks have refused the call, the communicator stays usable.
+        Otherwise the other ranks find a difference at their next call.
         """
         if not isinstance(error, _ON_ALL):
             self.number += 1
             self.comparison.add(label_of(operation, ("refused", type(error).__name__)))
 
     def leave(self, operation: str, error: BaseException) -> None:
-        """End the communicator on all ranks after only this one left a call by an error.
+        """End the communicator on all ranks: this rank alone has left a call by an error.
 
-        Otherwise later calls would receive the messages of this one.
+        Without this, later calls would receive the messages of the call that was left.
         """
         if isinstance(error, _ON_ALL) or self.comparison.has_failed:
             return

@@ -16,12 +16,12 @@ class Transfer(NamedTuple):
     nbytes: int
 
 
-#: Called with the name of a failed step and the reason, because this node's kernels would wait for this rank.
+#: Called with the name of a failed step and the reason. It ends the waits of this node's kernels for this rank.
 Failed = Callable[[str, Exception], None]
 
 
 class EngineError(MPIError):
-    """An error of an engine's library, mostly for a dead rank; it ends the engine."""
+    """An error of an engine's library, which ends the engine. Usually a rank has died."""
 
 
 class Engine:
@@ -72,9 +72,10 @@ class Engine:
         """
 
     def check(self, step: str = "a step between nodes") -> None:
-        """Raise an error since the last check: once if the engine stays usable.
+        """Raise an error that has occurred since the last check.
 
-        `step` is the current step, for messages.
+        If the engine stays usable, the error is raised once, otherwise at every call. `step` is the current step, for
+        error messages.
         """
 
     def abort(self, step: str, reason: Exception) -> None:

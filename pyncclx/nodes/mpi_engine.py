@@ -1,7 +1,8 @@
 """The engine that works everywhere: mpi4py on arrays or on pinned host memory.
 
 On the host device, and where MPI is CUDA-aware, MPI takes the addresses of the arrays. Elsewhere each transfer is cut
-into pieces: while MPI transfers one, the next is copied from the GPU, and the last to it.
+into pieces, which are copied through pinned memory: while MPI transfers a piece, the next one is copied from the
+sender's GPU, and the previous one to the receiver's.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class MpiEngine(Engine):
         super().__init__(failed)
         self.comm, self._device, self._direct = comm, device, direct
         self._timeout_s = settings.TIMEOUT.get()
-        self._refusal: MPIError | None = None  # a message was too long; the engine stays usable
+        self._refusal: MPIError | None = None  # error of a message that was too long; the engine stays usable
         self.look: Callable[[], None] = lambda: None
 
     @functools.cached_property
@@ -91,7 +92,7 @@ class MpiEngine(Engine):
         Raises
         ------
         StepTimeout, RankFailed
-            Or the reason of another step's failure.
+            The step timed out, a rank has failed, or another step has failed for this reason.
         """
         began = time.monotonic()
         while not poll(over):
@@ -173,8 +174,8 @@ class MpiEngine(Engine):
     def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
         """Raise if a wait must end: a rank or another step has failed, or it timed out.
 
-        A rank whose program has ended may have done its part of the step. If it has not, `late` names it at the
-        timeout.
+        A rank whose program has ended does not end the wait at once, because it may have done its part of the step. If
+        it has not, `late` names it at the timeout.
         """
         self.look()
         reason = self._failure or POLICY.get().hopeless(self.comm, waited_s, step, with_ended=False)

@@ -1,8 +1,8 @@
 """The engine on GPUs: NCCL's sends and receives, on the stream of the call.
 
-NCCL connects two ranks at the first step between them, and its call blocks the host until both have made it. Ranks may
-make the first steps of two communicators in different orders, and would deadlock. So an engine connects its ranks when
-it is made. Beyond `MOST_CONNECTED` ranks, NCCL connects them later.
+By default, NCCL connects two ranks at the first step between them, in a call that blocks the host until both ranks have
+made it. If two ranks made the first steps of two communicators in different orders, they would deadlock. So an engine
+of up to `MOST_CONNECTED` ranks connects all of them when it is made. Larger ones leave this to NCCL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .nccl_library import NcclReduction, bindings, version_text
 # Blocks of NCCL's kernels. They wait on the same multiprocessors as ours. Not measured.
 MOST_BLOCKS = 16
 MOST_CONNECTED = 64  # ranks, each connected to all others when the engine is made; not measured
-_FOR_END_S = 1.0  # seconds to wait for NCCL, which waits for the last graph with a step
+_FOR_END_S = 1.0  # seconds to wait for NCCL's end, which waits until no graph with a step exists
 _BYTES = 1  # ncclUint8
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 
@@ -65,7 +65,7 @@ class NcclEngine(Engine):
             lambda: nccl.comm_init_rank_scalable(comm.size, comm.rank, 1, uid, config.ptr),
             undo=nccl.comm_abort,
         )
-        # The watchdog's thread may abort, too.
+        # The watchdog's thread may abort the engine at the same time.
         self._aborting = threading.Lock()
         if 1 < comm.size <= MOST_CONNECTED:
             try:
@@ -179,8 +179,9 @@ class NcclEngine(Engine):
     def close(self) -> None:
         """Destroy NCCL's communicator once no kernel may wait for a peer. Collective.
 
-        NCCL frees memory, for which the driver waits until the device is idle; other threads' calls of the driver then
-        wait, too. The device may run another communicator's kernel, whose peer begins it only after this call.
+        NCCL frees memory. The driver then waits until the device is idle, and calls of the driver in other threads wait
+        as well. The device may be running a kernel of another communicator, which waits for a peer that makes its call
+        only after this one. So there must be no such kernel.
         """
         if self._failure is None:
             RETIRED.get().add(self._destroy)
@@ -194,7 +195,7 @@ class NcclEngine(Engine):
             end.join(_FOR_END_S)
 
     def abandon(self) -> None:
-        """Let the ranks of the next engine close this one: NCCL then waits for the device."""
+        """Leave NCCL's communicator to be closed with the next engine of the same ranks."""
         _abandoned.append(self)
 
 

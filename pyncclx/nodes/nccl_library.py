@@ -14,7 +14,7 @@ _HOST_ID = "NCCL_HOSTID"
 # ncclDataType_t and ncclRedOp_t, by the names of elements and operators in kernels.
 _INTEGERS = {"signed char": 0, "unsigned char": 1, "int": 2, "unsigned": 3, "long long": 4, "unsigned long long": 5}
 _FLOATING = {"Half": 6, "float": 7, "double": 8, "Bfloat16": 9}
-_COMPLEX = {"Complex<float>": 7, "Complex<double>": 8}  # sums are those of their parts
+_COMPLEX = {"Complex<float>": 7, "Complex<double>": 8}  # NCCL sums them as two floats or doubles
 _ITEMSIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2)  # bytes, by the number of a datatype
 _OPERATORS = {"Sum": 0, "Prod": 1, "Max": 2, "Min": 3}
 
@@ -77,9 +77,10 @@ class NcclReduction(NamedTuple):
 def nccl_reduction(template: tuple[str, ...], ranks: int, *, deterministic: bool) -> NcclReduction | None:
     """Return NCCL's numbers for a reduction over ranks; None if kernels must do it.
 
-    Integers have the same bits in any order, and so have sums and products of two numbers. More numbers are added in
-    its own order, unless the result is to be `deterministic`. Max and Min of floating-point numbers are always left to
-    kernels, because results for NaN and signed zeros depend on how two numbers are compared.
+    NCCL chooses its own order. For integers, and for sums and products of two numbers, every order gives the same bits.
+    So these are left to NCCL, and all other sums and products of floating-point numbers only unless the result has to
+    be `deterministic`. Kernels always compute Max and Min of floating-point numbers, because the results for NaN and
+    signed zeros depend on how two numbers are compared.
 
     Examples
     --------

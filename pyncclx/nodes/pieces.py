@@ -40,7 +40,7 @@ class PieceOfTransfer:
         self.host_address = address
         self._queue, self._number = queue, queue.join()
         self._request: MPI.Request | None = None
-        self._is_asking = False  # an interrupt may lose the request that MPI begins now
+        self._is_asking = False  # true during a call of MPI: an exception may then lose MPI's request
 
     def advance(self, begin: Begin) -> bool:
         """Advance as far as possible without waiting; return True when it has ended."""
@@ -60,7 +60,7 @@ class PieceOfTransfer:
         return self._request is not None
 
     def is_moved(self) -> bool:
-        """Return whether MPI does not use the piece's memory: it has ended, or not begun."""
+        """Return whether MPI does not use the piece's memory: it ended or never began."""
         return not self._is_asking if self._request is None else self._request.Test()
 
 

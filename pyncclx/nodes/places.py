@@ -30,7 +30,7 @@ class Places:
     lanes : int
         Ranks of the smallest node: ranks with local index 0 to ``lanes - 1`` are on rails, see `rails.py`.
     is_even : bool
-        Whether all nodes have as many ranks.
+        Whether all nodes have the same number of ranks.
     in_rank_order : bool
         Whether each node's ranks follow those of the previous node. Folds by node are then folds in rank order.
 
@@ -89,5 +89,5 @@ class Places:
 
     @property
     def other_nodes(self) -> list[int]:
-        """The other nodes, from the next one on: no two nodes send to the same one first."""
+        """The other nodes, beginning with the next, so that first sends differ in target."""
         return [(self.node + step) % self.count for step in range(1, self.count)]

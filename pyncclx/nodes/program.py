@@ -16,9 +16,9 @@ from .engine import Engine
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SpanningCall:
-    """A call over nodes, with everything that composes its program.
+    """A call over nodes: checked arguments, and a function that composes its program.
 
-    Inside a node, `launch.Call` plays this part.
+    It is the counterpart of `launch.Call`, which describes a call inside one node.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class SpanningCall:
         Adds the steps to the `Composition` that it gets. All ranks add steps of the same kinds in the same order.
     buffers : tuple of Buffer
     signature : tuple
-        What must be equal on all ranks; PYNCCLX_CHECK=1 compares it.
+        Values that must be equal on all ranks; PYNCCLX_CHECK=1 compares them.
     empty : bool
         Whether there is nothing to do, on all ranks.
     before, after : callable, optional
@@ -58,8 +58,8 @@ class Step(NamedTuple):
     Attributes
     ----------
     run : callable
-        Enqueues it, given the node's Team, the stream, and the number of the call. The stream is in the order of the
-        team's launches (`LaunchOrder.following`).
+        Enqueues the step, given the node's Team, the stream, and the number of the call. The caller has ordered the
+        stream with the Team's launches (`LaunchOrder.following`).
     name : str
         Name of an exchange, for messages.
     engine : Engine or None
@@ -67,11 +67,11 @@ class Step(NamedTuple):
     peers : tuple of int
         The ranks that it receives from.
     on_host, through_host : bool
-        Whether it is a host function; whether its data goes through the host's memory.
+        Whether the step is a host function; whether its data goes through host memory.
     aside : bool
         Whether it runs on a second stream, beside the steps that follow.
     after : tuple of int
-        Places of the steps on the other stream that it waits for.
+        Indices of the steps on the other stream that the step waits for.
     """
 
     run: Callable[[Team, Any, int], None]
@@ -101,8 +101,8 @@ class Program:
     label : bytes
         Label of the call from `label_of`, the same on all ranks.
     is_watched : bool
-        Whether the watchdog watches it. It does if the host does not wait for a step, or if a kernel may wait for a
-        rank; a rank that `is_alone` on its node has no such kernel.
+        Whether the watchdog watches the program. This is necessary if the host does not wait for some step, or if a
+        kernel may wait for a rank; on a node with one rank (`is_alone`), no kernel does.
     watched : tuple of Engine
         The engines whose steps the host does not wait for.
     peers : tuple of int

@@ -1,7 +1,8 @@
-"""Rails: engines between the ranks of different nodes, each rank on its own link.
+"""Rails: engines between ranks of different nodes; each rank uses its own link.
 
-Rail k joins the ranks with local index k, one of each node. If a node has more ranks than there are rails, the others
-take part inside their node. An engine of all ranks, *flat*, moves data between all other pairs of ranks.
+Rail k joins the ranks with local index k, one of each node. There are as many rails as the smallest node has ranks; the
+other ranks of larger nodes take part by kernels inside their node. One more engine, *flat*, has all ranks. It moves
+data between ranks that are on no common rail.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Rails:
     def __init__(
         self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed, *, shares_gpu: bool
     ) -> None:
-        # A reference to the program's object would keep the communicator from being found dropped.
+        # Not the program's own object: while that is referred to, the communicator does not count as dropped.
         self._comm = mpi_bootstrap.plain(comm)
         self._places, self._device, self._failed = places, device, failed
         self._engines: dict[str, Engine] = {}
@@ -77,7 +78,7 @@ class Rails:
         return self.uses_nccl and self._places.count == self._places.size
 
     def flat(self) -> Engine:
-        """Return the engine of all ranks, which call this together."""
+        """Return the engine *flat* of all ranks. Collective over them."""
         if not self.flat_uses_nccl:
             return self.mpi()
         return self.rail() if self.has_collectives else self._nccl("flat")
@@ -87,7 +88,7 @@ class Rails:
         return self.rail() if on_rail else self.flat()
 
     def mpi(self) -> MpiEngine:
-        """Return MPI's engine of all ranks, which call this together."""
+        """Return the engine of all ranks that uses MPI. Collective over them."""
         if self._of_mpi is None:
             direct = self._device.name == "host" or bool(is_cuda_aware())
             own = mpi_bootstrap.same_ranks(self._comm)

@@ -1,6 +1,7 @@
 """Requests of calls over nodes: programs that run once, or start repeatedly.
 
-Where an engine does not follow streams, a thread enqueues the steps and waits between them, so the program need not.
+If an engine does not follow streams, the host has to wait between steps. A thread then enqueues the steps and waits, so
+the program does not have to.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _End:
     thread : Doing or None
         Enqueues them.
     arrays : Any
-        The arrays of the steps. If a step has failed, MPI may still use them when the stream has ended.
+        The arrays of the steps. If a step has failed, MPI may still use the arrays after the end of the stream's work.
     """
 
     def __init__(self, team: Team, stream: Any, thread: Doing | None, arrays: Any) -> None:
@@ -44,7 +45,7 @@ class _End:
         self._event: Event | None = None
 
     def is_over(self) -> bool:
-        """Return whether the stream has run the steps; MPI's engine then has the arrays."""
+        """Return whether the stream has run the steps; then keep arrays that MPI may use."""
         if not (self._thread is None or self._thread.done()):
             return False
         if self._event is None:
@@ -137,7 +138,7 @@ class SpanningWork(KernelWork, Startable):
             raise
         finally:
             self._event, self._thread = None, None
-        if not self._spanning.closed:  # a freed communicator has drained
+        if not self._spanning.closed:  # `Free` has waited for all programs
             self._spanning.look()
 
     def drop(self) -> None:
@@ -173,7 +174,7 @@ class SpanningWork(KernelWork, Startable):
 
 
 def _check_threads(spanning: Spanning, operation: str) -> None:
-    """Raise NotSupported if a thread would have to call MPI and must not."""
+    """Raise NotSupported if a call needs a thread that calls MPI, and MPI forbids it."""
     if spanning.has_threads or (spanning.rails.flat_uses_nccl and not spanning.host_waits):
         return
     raise NotSupported(
@@ -204,7 +205,7 @@ def launched(comm: IntraBase, spanning: Spanning, call: SpanningCall, key: Hasha
 
 
 def _started(work: SpanningWork) -> SpanningWork:
-    """Start a nonblocking call's work; keep its arrays if an exception leaves it."""
+    """Start a nonblocking call's work; keep its arrays if an exception ends the start."""
     try:
         work.start()
     except BaseException:

@@ -1,8 +1,8 @@
-"""The roll call: ranks ask each other which call they have begun.
+"""The roll call: a rank asks all ranks which call they have begun.
 
-It runs when a step between nodes has timed out, because NCCL cannot say for which rank it waits. The rank asks all
-ranks of the communicator which call they began last, and names those that have not begun its own call. A rank's monitor
-answers, also while the rank makes no call.
+A rank does this when a step between nodes has timed out, because NCCL cannot say for which rank it waits. The rank asks
+all ranks of the communicator for the number of the call that each began last. Its error names the ranks that have not
+begun the call which timed out. The monitor thread of a rank answers, even while the rank makes no call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _TAG = 10  # texts, pieces and records use other tags
 _MESSAGE = struct.Struct("=q?")  # the number of the sender's last call, and whether it asks for the receiver's
 ANSWERS_S = 0.25  # seconds between the answers of a rank that makes no call
 POLL_S = 1e-3  # seconds between polls for answers
-# A rank waits for so many polls, not for a time: while the whole machine stands still, time passes and no rank answers.
+# A rank waits for this number of polls, not for a time. If the whole machine is suspended, time passes and no rank
+# answers.
 POLLS = int(4 * ANSWERS_S / POLL_S)
-_MOST_RANKS = 64  # in a communicator whose ranks are asked; not measured
+_MOST_RANKS = 64  # larger communicators call no roll; not measured
 
 
 class RollCall:

@@ -70,7 +70,7 @@ def _keep_left(state: State, spanning: Spanning, arrays: Sequence[Any]) -> None:
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
-    """Compose the program of a call, after its comparison with those of other ranks.
+    """Compare a call with the calls of the other ranks, then compose its program.
 
     See `compose`.
     """
@@ -80,9 +80,10 @@ def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCal
 
 
 def begin_comparison(comm: IntraBase, spanning: Spanning, call: SpanningCall) -> Comparison | None:
-    """Begin to compare a nonblocking call with the other ranks'; return what ends it.
+    """Begin to compare a nonblocking call with the calls of the other ranks.
 
-    At the first call of its kind ranks meet to compose it. That one is compared here, and None is returned.
+    Return the comparison, which the caller has to finish. The first call of a kind needs a rendezvous to compose its
+    program, so it is compared here completely, and the result is None.
     """
     comparison = Comparison(comm, call.operation, call.signature)
     if spanning.composed.get(label_of(call.operation, call.signature)) == spanning.team.generation:

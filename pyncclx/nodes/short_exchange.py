@@ -1,10 +1,10 @@
 """The host exchange: a step that moves a few bytes of each rank through the host.
 
-`mpi_engine.py` and the kernels inside a node take many Python calls for a few bytes. Here a rank copies its bytes to
-its *record* in pinned memory. Persistent receives of MPI store the other ranks' records beside it, and kernels read
-them there. A record begins with a header. The header has a word that says whether the rank's kernels have failed, and a
-text that describes the call. The text must be the same on all ranks. Where ranks get blocks of several records, the
-host packs these blocks for one copy to the device.
+`mpi_engine.py` and kernels inside nodes need many Python calls, too many for a few bytes. In a host exchange, a rank
+copies its bytes to its *record* in pinned memory. MPI's persistent receives store the other ranks' records beside it,
+and kernels read all records there. A record begins with a header. The header has a word that says whether the rank's
+kernels have failed, and a text that describes the call. The text must be the same on all ranks. If ranks need only
+blocks of the records, the host packs these blocks, so that one copy moves them to the device.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ShortExchange:
         def over() -> bool:
             while waiting and waiting[-1].Test():
                 waiting.pop()
-            # A kernel may be launched next, and MPI sends nothing while the host waits for it.
+            # Send now: the host may next wait for a kernel, and MPI sends nothing during such a wait.
             return not waiting and self._outbox.is_empty()
 
         def late() -> tuple[int, ...]:

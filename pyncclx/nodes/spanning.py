@@ -48,11 +48,11 @@ class Spanning(Endings, Attachment):
     local : Intracomm
         Communicator of this node's ranks, with a Team of its own.
     refusals : ErrorRecord
-        Numbers on the device that steps over nodes refuse, with ranks of the whole communicator.
+        Record of numbers on the device that steps have refused, with ranks of the whole communicator.
     has_threads : bool
         Whether any thread may call MPI.
     host_waits : bool
-        Whether calls block the host anyway, on all ranks.
+        Whether calls over nodes block the host; the same on all ranks.
     closed : bool
         Whether the communicator has been freed.
     sent_nbytes : int
@@ -60,9 +60,9 @@ class Spanning(Endings, Attachment):
     programs : dict
         Cached programs, by the keys of the calls' arguments.
     composed : dict
-        Under PYNCCLX_CHECK=1, labels of composed calls, and `Team.generation` then.
+        Under PYNCCLX_CHECK=1: the value of `Team.generation` when a call was composed, by the call's label.
     scratch : Scratch
-        For one program at a time; programs run one after the other.
+        Scratch memory for one program; all programs use it, because they run one after the other.
     """
 
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
@@ -168,7 +168,7 @@ class Spanning(Endings, Attachment):
         try:
             program.enqueue(self.team, stream, aside, self.number)
         except EngineError:
-            self.check()  # raises which rank has died, if that is found soon
+            self.check()  # raises RankFailed if a dead rank is the reason and is found soon
             raise
         except BaseException as error:
             self.leave(program.operation, error)
@@ -178,7 +178,7 @@ class Spanning(Endings, Attachment):
                 self._watch.end(awaited, stream)
 
     def look(self) -> None:
-        """Call `check` if a flag is set: a check takes a tenth of a short call's time."""
+        """Call `check` if a flag shows an error; `check` costs a tenth of a short call."""
         errors = self.team.errors.is_clear and self.refusals.is_clear
         steps = self.elsewhere.comm_failure is None and self.verdicts.is_clear and not self.rails.has_failed
         if not (errors and steps and self.comparison.is_clear):
@@ -198,7 +198,7 @@ class Spanning(Endings, Attachment):
             with self.comparison.explaining():
                 self._check()
         except (PeerTimeout, Aborted, EngineError):
-            failure = self.elsewhere.wait()  # another rank's failure may be the reason
+            failure = self.elsewhere.wait()  # the failure of a rank may be the reason
             if failure is None:
                 raise
             raise failure.exception(self.operation) from None

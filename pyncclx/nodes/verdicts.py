@@ -1,8 +1,8 @@
-"""Kernel failures on other nodes, sent as a word with the data of exchanges.
+"""Failures of kernels on other nodes: each exchange carries a failure word.
 
-A kernel that has failed leaves its results undefined, and the engine sends them nevertheless. So each rank sends its
-failure word along, and the receivers raise at their next check. On a node of one rank no kernel waits for a peer, so
-none fails this way and no word is sent.
+The results of a kernel that has failed are undefined, but an engine sends them nevertheless. So each rank sends its
+failure word with the data, and the receivers raise at their next check. On a node with one rank no kernel waits for a
+peer. So no kernel fails this way, and no word is sent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Verdicts:
         return self._ranks.setdefault(peer, len(self._ranks) % _MOST_WORDS)
 
     def note(self, peer: int) -> None:
-        """Set a peer's word, which came by the host exchange."""
+        """Set the word of a peer whose failure a host exchange has shown."""
         self._watch.array[self._word(peer)] = 1
 
     @property

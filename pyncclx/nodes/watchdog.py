@@ -1,17 +1,17 @@
 """Timeouts for NCCL, whose kernels and calls have no deadline of their own.
 
-A thread polls whether enqueued programs have ended. If one has not within PYNCCLX_TIMEOUT, or NCCL has found an error,
-the thread aborts the engine, and its kernels end. It also does so while the host enqueues a program, because NCCL
-connects ranks at the first step that needs it, and that call blocks until the peers have reached the step. It cannot
-see replays of captured graphs.
+A thread polls whether enqueued programs have ended. If a program has not ended within PYNCCLX_TIMEOUT, or if NCCL has
+found an error, the thread aborts the engine, which ends the engine's kernels. The thread also watches a program while
+the host enqueues it: at the first step between two ranks NCCL connects them, in a call that blocks until both have
+reached the step. The thread cannot see replays of captured graphs.
 
-Where MPI moves data, its waits compare calls. The thread compares them while a rank waits in a kernel for a rank of its
-node, which may in turn wait for a rank that has made another call.
+If MPI moves the data, the host's waits in MPI compare calls. While a rank waits in a kernel for a rank of its node, the
+thread compares calls, because that rank may be waiting for a rank that has made a different call.
 
-NCCL does not say for which ranks it waits. So the thread calls the roll before it gives up (`roll_call.py`), and
-answers other ranks' calls. For that it wakes four times a second where a communicator uses NCCL.
+NCCL does not say for which ranks it waits. So before a timeout the thread calls the roll (`roll_call.py`). It also
+answers the roll calls of other ranks; for that it wakes up four times a second while a communicator uses NCCL.
 
-The same thread sends the texts of calls that wait to be sent together (`comparison.py`).
+The same thread sends the labels of cached calls that have not been sent yet (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Watchdog:
                 going_on.update(awaited.engines)
             left.append(awaited)
         self._awaited.extendleft(reversed(left))
-        for watch in ended:  # other ranks may wait for the texts of calls that have ended
+        for watch in ended:  # other ranks may wait for the labels of calls that have ended
             with suppress(Exception):  # later calls raise it
                 watch.look()
 
@@ -199,10 +199,10 @@ class Watch:
         self.device, self.rank, self.look = device, rank, look
         self._roll: RollCall | None = None
         self._timeout_s = settings.TIMEOUT.get()
-        self.ends: list[Event] = []  # events of programs that have ended: to reuse one is faster than to make one
+        self.ends: list[Event] = []  # events of programs that have ended, for reuse: a new event costs more
 
     def call_roll(self, roll: RollCall) -> None:
-        """From now on, ask who is absent before a program times out, and answer others."""
+        """From now on, call the roll before a program times out, and answer other ranks."""
         self._roll = roll
         WATCHDOG.get().answer(roll)
 

@@ -200,8 +200,8 @@ def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list
         if not isinstance(each, Place):
             raise NotSupported(
                 f"Win.Create: the memory of rank {rank} is not from comm.Alloc of this communicator, that of other "
-                "ranks is; call comm.Alloc on all ranks, or copy to host arrays. With comm.staging = True MPI exposes
-                copies"
+                "ranks is; call comm.Alloc on all ranks, or copy to host arrays. With comm.staging = True, MPI exposes "
+                "copies"
             )
     return places
 
