@@ -1,9 +1,9 @@
 """The state of a communicator: options, lease, windows, and order of launches.
 
-* `base`: `Base`, the type of a communicator in packages below `communicator`; `options`: its options as attributes.
-* `state`: what all objects with one handle share; `attachment`: the state that packages above add to it.
+* `base`: `Base`, the type that packages below `communicator` use for communicators; `options`: options, as attributes.
+* `state`: the state that all objects with one MPI handle share; `attachment`: the state that higher packages add to it.
 * `team`: the device side, made at the first use from `members` (the ranks' properties). Its parts: `windows`,
-  `plans`, `launch_order`, and `kept`, which has the scratch memory.
+  `plans`, `launch_order`, and `kept` (scratch memory).
 * `compare`: the comparison of calls between ranks under PYNCCLX_CHECK=1.
-* `streams`: the streams that a call waits for, and the one on which its user continues.
+* `streams`: the streams that a call waits for, and the stream on which the program continues.
 """

@@ -1,4 +1,4 @@
-"""What packages above keep with a communicator."""
+"""State that higher packages attach to a communicator."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from .team import Team
 
 
 class Attachment:
-    """Base of the state that packages above keep with a communicator."""
+    """Base class of the state that a higher package attaches to a communicator."""
 
     is_of_messages = False
-    #: Whether calls after `close` may use it again; otherwise they make another one.
+    #: Whether calls after `close` may use the attachment again; otherwise they make a new one.
     is_reusable = True
 
     def join(self, team: Team) -> None:
@@ -19,11 +19,11 @@ class Attachment:
 
     @property
     def teams(self) -> Collection[Team]:
-        """Teams beside the communicator's own, whose kernels end with it."""
+        """The attachment's own Teams; their kernels end with those of the communicator."""
         return ()
 
     def is_idle(self) -> bool:
-        """Return whether nothing runs or may run again, so a dropped communicator may end."""
+        """Return whether nothing runs or may run again, so that `close` can be called."""
         return False
 
     def drain(self) -> None:

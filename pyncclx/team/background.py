@@ -1,8 +1,9 @@
-"""Let a thread launch nonblocking calls whose ranks have to meet first.
+"""Let a thread launch those nonblocking calls for which the ranks have to meet.
 
-In MPI a nonblocking collective returns at once, whatever the other ranks do. The first one of its kind needs memory and
-kernels, which all ranks make together. A thread of each rank does that, on a channel of its own (`mpi_bootstrap`), and
-then launches the kernel. The communicator's later calls wait for it, or follow it in the thread.
+In MPI a nonblocking collective returns immediately, whatever the other ranks do. But the first call of a kind needs
+memory and kernels that all ranks prepare together. So a thread of each rank prepares them, on a channel of its own
+(`mpi_bootstrap`), and then launches the call's kernel. Later calls on the communicator wait for the thread, or are left
+to it as well.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FOR_END_S = 1.0  # longest wait for each thread before MPI is finalized
 
 
 class NotYet(Exception):
-    """Raised where a call would make ranks meet, and must return at once."""
+    """Raised where a call needs other ranks, but must return immediately."""
 
 
 class _Closed:
@@ -43,17 +44,17 @@ def check_channel(channel: Any) -> None:
 
 
 def alone(comm: Any) -> Any:
-    """Return an object of a communicator that does not communicate.
+    """Return a twin of a communicator that raises `NotYet` instead of communicating.
 
-    It raises `NotYet` instead. With it a call's arguments are checked on this rank alone.
+    Use the twin to check the arguments of a call without waiting for other ranks.
     """
     return _twin(comm, _Closed())
 
 
 def _twin(comm: Any, channel: Any) -> Any:
-    """Return an object with the handle and the state of a communicator, and a channel.
+    """Return an object with a communicator's handle and state, but another channel.
 
-    It does not count as an object that can call the communicator; see `State.is_dropped`.
+    The object does not keep the communicator from being dropped; see `State.is_dropped`.
     """
     twin = type(comm)(comm)
     twin._state, twin.channel = comm.state, channel
@@ -61,7 +62,7 @@ def _twin(comm: Any, channel: Any) -> Any:
 
 
 def scratch_alone(state: Any) -> Scratch:
-    """Return scratch memory for calls of `alone`, which must not wait for a Team."""
+    """Return scratch memory for calls on a twin of `alone`, which cannot make a Team."""
     if state.scratch is None:
         state.scratch = Scratch(backends.select(), lambda: state)
     made: Scratch = state.scratch
@@ -69,7 +70,7 @@ def scratch_alone(state: Any) -> Scratch:
 
 
 class Apart:
-    """A communicator's channel for the thread. Collective to make, but no rank waits.
+    """A communicator's channel for the thread. Creation is collective, without waits.
 
     Attributes
     ----------
@@ -83,7 +84,7 @@ class Apart:
         _MADE.get().add(self)
 
     def end(self) -> None:
-        """Let the thread raise if it waits for other ranks."""
+        """Make the thread raise if it waits for other ranks."""
         self._channel.end()
 
     def close(self) -> None:
@@ -109,7 +110,8 @@ class Background:
     def do(self, function: Callable[[], None]) -> Doing:
         """Run a function in the thread after all earlier ones.
 
-        If some rank was missing in one of those or has failed, the error is the same, and the function does not run.
+        If an earlier function has raised because a rank was missing or has failed, this one does not run, and has the
+        same error.
         """
 
         def call() -> None:
@@ -139,7 +141,7 @@ class Background:
 
 
 def caller() -> int:
-    """Return the thread of the program whose calls this thread makes; mostly itself."""
+    """Return the program's thread for which this thread makes calls; else this thread."""
     return getattr(_ACTING, "caller", threading.get_ident())
 
 
@@ -148,7 +150,7 @@ _MADE: PerProcess[WeakSet[Apart]] = PerProcess(WeakSet)
 
 
 def _running() -> WeakSet[Background]:
-    """Return a set for calls under way, whose waits end before MPI is finalized."""
+    """Return a set for calls in progress; their waits end before MPI is finalized."""
     running: WeakSet[Background] = WeakSet()
 
     def end() -> None:

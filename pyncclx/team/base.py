@@ -75,7 +75,7 @@ class Base(Handled, Options):
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
         if state.comm_failure is not None:
             raise state.comm_failure.exception()
-        if state.refusal is not None and self.staging:  # the reason still holds
+        if state.refusal is not None and self.staging:  # the reason for the refusal has not changed
             raise NotSupported(str(state.refusal))
         comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # its first use is a rendezvous
         if self.node_topology.node_count > 1:
@@ -114,7 +114,8 @@ class Base(Handled, Options):
     ) -> bool | None:
         """Do an operation over several nodes. Collective.
 
-        Returns None if the ranks are on one node, or the arrays on the host. `begun` is the flight recorder's entry.
+        Return None if the ranks are on one node, or the arrays on the host. `begun` is the call's entry in the flight
+        recorder.
         """
         return None
 
@@ -183,8 +184,8 @@ class Base(Handled, Options):
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that all ranks map, so operations move data without copies.
 
-        This holds for arrays that an operation writes, also to a part of them; reductions also read from them directly.
-        Large messages gain; small ones are as fast elsewhere. Collective; shapes may differ between ranks.
+        Operations write to such an array, or to a part of it, without a copy; reductions also read from it without a
+        copy. This makes large messages faster, but not small ones. Collective; shapes may differ between ranks.
 
         Parameters
         ----------
@@ -200,7 +201,7 @@ class Base(Handled, Options):
         Raises
         ------
         NotSupported
-            On all ranks: their kernels cannot reach each other's memory.
+            On all ranks: the kernels of some ranks cannot access the memory of other ranks.
         TypeError, ValueError, MemoryError
             On all ranks: some rank's shape or dtype is invalid, or it has too little memory. Nothing is allocated then.
 
@@ -258,8 +259,8 @@ class Base(Handled, Options):
 def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> None:
     """Wait on the host for the program's stream, and raise what kernels have recorded.
 
-    `buffers` are the call's, if it was enqueued on their library's stream. Nonblocking calls in flight are on other
-    streams and are not waited for: a peer may begin its part only after this rank's next call.
+    Pass the call's `buffers` if it was enqueued on the stream of their library. Nonblocking calls in progress run on
+    other streams. They are not waited for, because a peer may begin its part of them only after this rank's next call.
     """
     state, device = state_of(comm), backends.select()
     stream = current_stream(device, buffers, state)

@@ -51,8 +51,8 @@ class _Comparisons(Attachment):
     def _make(self, comm: MPI.Intracomm, call: _Call) -> MPI.Intracomm:
         """Make the communicator for calls, once all ranks have called this.
 
-        A rank that comes after the others timed out completes the first rendezvous and times out in the second one, not
-        in MPI.
+        There are two rendezvous. A rank that arrives after the others have timed out completes the first one, and then
+        times out in the second one; it does not wait in MPI.
         """
         meeting = state_of(cast(Carrier, comm)).meeting
         for _ in range(2):
@@ -105,7 +105,7 @@ class _Comparisons(Attachment):
         return f"ranks disagree about the call: {waited}; {who} called anything on this communicator ({self.name})"
 
     def _elsewhere(self, rank: int) -> Iterator[str]:
-        """Yield calls of a rank on other communicators that this rank has not made."""
+        """Yield a rank's calls on other communicators that this rank has not made."""
         world = self._world_rank(rank)
         for other in _ALL:
             if other is not self and other._apart is not None:
@@ -150,8 +150,8 @@ class Comparison:
         Raises
         ------
         CollectiveMismatch
-            On all ranks, if they called different operations, or with different arguments; on those that called
-            anything, if some rank did not within PYNCCLX_TIMEOUT.
+            On all ranks, if they made different calls: in operation or arguments. If some rank made no call within
+            PYNCCLX_TIMEOUT, on all ranks that made one.
         """
         self._all.finish(self._number)
 

@@ -1,9 +1,10 @@
-"""Dropped communicators, whose Team the next one of the same ranks takes over.
+"""Dropped communicators: the same ranks' next communicator takes over the Team.
 
-mpi4py frees no communicator by itself, and programs often free none either: a function splits one, uses it and returns.
-Its memory would be lost to other communicators. So ranks that meet to make a Team look for a communicator that none of
-them can call any more and in which no kernel runs. If its ranks are the same, they take over its Team with the loaded
-kernels. Otherwise they close the dropped communicators that they have found.
+mpi4py does not free communicators by itself, and programs often do not either: a function splits a communicator, uses
+the new one and returns. Then the memory of the new one would be lost for other communicators. So when ranks meet to
+make a Team, they look for communicators that no rank can call any more and in which no kernel runs. If such a
+communicator has the same ranks, the new one takes over its Team and loaded kernels. Otherwise the ranks close the
+communicators that they have found.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .state import State
 from .team import Team
 
 _STATES: WeakValueDictionary[bytes, State] = held(WeakValueDictionary[bytes, State]())  # states with a Team, by its id
-_OFFERED: set[bytes] = held(set[bytes]())  # those in a rendezvous
+_OFFERED: set[bytes] = held(set[bytes]())  # ids of Teams that a rendezvous in progress may take over or close
 _OFFERING = lock()
 MOST_KEPT = 4  # dropped communicators of the same ranks
 
@@ -76,11 +77,12 @@ def _take_over(comm: MPI.Intracomm, select: Callable[[], Device], own: dict[byte
 def _offered(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     """Return the dropped states that this rendezvous may take over or close.
 
-    Another one may be under way, for a call that a thread makes in place of this one (`background.py`).
+    States that another rendezvous may take over are left out. There can be another one, because a thread may be making
+    a call in place of the program's thread (`background.py`).
     """
     found = _of_this_thread(heap, size)
     with _OFFERING:
-        # Another thread may have taken over a Team meanwhile.
+        # Another thread may have taken over a Team since the look-up.
         own = {name: each for name, each in found.items() if name not in _OFFERED and each[0].team is each[1]}
         _OFFERED.update(own)
     return own
@@ -101,11 +103,11 @@ def _close(dropped: Iterable[State]) -> None:
 
 
 def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
-    """Return the dropped states that nothing needs, by the ids of their Teams.
+    """Return the dropped states of this thread that nothing uses, by their Teams' ids.
 
-    No object, kernel, graph, window or message may need them. Each belongs to the thread that made it, because two
-    threads that make communicators at once must not both take it over. States of ended threads belong to the main
-    thread.
+    No object, kernel, graph, window or message uses them. A state belongs to the thread that made it: if two threads
+    make communicators at the same time, only one of them may take the state over. The states of threads that have ended
+    belong to the main thread.
     """
     found = {}
     for name, state in list(_STATES.items()):
@@ -113,7 +115,7 @@ def _of_this_thread(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
         has_use = any(not attachment.is_idle() for attachment in list(state.attachments.values()))
         if team is not None and state.is_dropped and not has_use and is_of_this_thread(state):
             if not heap.offer(layout.least_nbytes(size)):
-                # There is no room for another one, so wait until it is idle.
+                # The heap has no room for another Team, so wait until this one is idle.
                 team.order.synchronize()
             if team.heap is heap and team.is_idle():
                 found[name] = state, team

@@ -23,7 +23,7 @@ from .windows import TeamWindows
 
 
 class Dependent(Protocol):
-    """Memory beside the lease; `close` removes it from `Team.dependents`."""
+    """Memory outside the lease; `close` removes it from `Team.dependents`."""
 
     nbytes: int
 
@@ -36,7 +36,7 @@ class KernelTeam(Dependent, Protocol):
     Attributes
     ----------
     for_program : bool
-        Whether the program launches the kernels, on any streams. Otherwise a window's signals use them.
+        Whether the program itself launches the kernels, on any streams. False: they are kernels for a window's signals.
     """
 
     for_program: bool

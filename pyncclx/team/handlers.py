@@ -25,21 +25,21 @@ _CLASSES = {NotSupported: MPI.ERR_UNSUPPORTED_OPERATION, CapacityExceeded: MPI.E
 _CALLED = "has_called_handler"  # attribute of an exception
 _ENDING = MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT
 _Owner = MPI.Comm | MPI.Win
-_followed: dict[type, None] = held({})  # classes whose methods are to call handlers
-_undo: list[Callable[[], None]] = held([])  # brings the methods back
+_followed: dict[type, None] = held({})  # classes; their methods call handlers once one is set
+_undo: list[Callable[[], None]] = held([])  # function that restores the methods
 
 
 class _Thread(threading.local):
     """State of a thread."""
 
-    is_inside = False  # a method of pyncclx's, which may call others
+    is_inside = False  # whether the thread is in a public method, which may call other public methods
 
 
 _THREAD = _Thread()
 
 
 def follow_handlers(classes: Iterable[type]) -> None:
-    """Let the methods of these classes call error handlers, once the program sets one."""
+    """Make the classes' methods call error handlers as soon as the program sets one."""
     new = dict.fromkeys(cls for cls in classes if cls not in _followed)
     _followed.update(new)
     if _undo:
@@ -47,14 +47,14 @@ def follow_handlers(classes: Iterable[type]) -> None:
 
 
 def note_handler(handler: MPI.Errhandler) -> None:
-    """Let methods call handlers from now on, unless this is MPI.ERRORS_RETURN."""
+    """Make methods call handlers from now on, unless this one is MPI.ERRORS_RETURN."""
     if handler != MPI.ERRORS_RETURN and not _undo:
         _undo.append(replace_public(_followed, _calling_handlers))
         shown.ON_ERROR.append(_call_for_state)
 
 
 def unfollow_handlers() -> None:
-    """Let no method call error handlers, until the program sets another one."""
+    """Make methods call no error handlers until the program sets another handler."""
     shown.ON_ERROR.clear()
     while _undo:
         _undo.pop()()
@@ -103,7 +103,7 @@ def _owner_of(request: Any) -> _Owner | None:
 
 
 def _owner_of_state(caller: Any) -> _Owner | None:
-    # MPI may have given the handle of a freed communicator to another one.
+    # MPI may have given the handle of a freed communicator to a new communicator.
     return caller.comm if caller is not None and getattr(caller, "current", True) else None
 
 

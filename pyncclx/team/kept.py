@@ -1,8 +1,9 @@
 """Streams, arrays and scratch memory that a communicator's kernels may still use.
 
-With `comm.stream`, and in windows of a communicator that blocks, kernels run on another stream than the one on which
-the program allocated its arrays. A memory pool reuses the memory of a deleted array on the stream that allocated it,
-while such a kernel may still use it. The same is true of nonblocking calls whose requests an exception has dropped.
+If the program sets `comm.stream`, and in windows of a communicator with blocking calls, kernels do not run on the
+stream on which the program allocated its arrays. When an array is deleted, a memory pool may reuse its memory on the
+stream of the allocation, while a kernel on the other stream still uses it. So arrays are kept until such kernels have
+ended. The same is necessary for nonblocking calls if an exception has dropped their requests.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Kept:
 
 
 class UsedStreams(dict[int, Any]):
-    """Streams by their handles. Beyond a few, idle ones are dropped.
+    """Streams by their handles. Of more than a few, idle streams are dropped.
 
     A program may make a stream for each step. The last few are kept, because another thread may be about to launch on
     them.
@@ -109,7 +110,7 @@ class Scratch:
 
     def __init__(self, device: Device, caller: Callable[[], Caller] = lambda: ANY_CALLER) -> None:
         self._device, self._caller = device, caller
-        # Graphs may use earlier parts; only the last one is handed out.
+        # All parts are kept, because graphs may use earlier ones; calls get the last one.
         self._parts: list[tuple[int, Upload]] = []
 
     def address(self, nbytes: int) -> int:
@@ -122,16 +123,16 @@ class Scratch:
         """
         if not self._parts or self._parts[-1][0] < nbytes:
             enough = 1 << (nbytes - 1).bit_length()
-            stream = current_stream(self._device, (), self._caller())  # its work has used the memory last
+            stream = current_stream(self._device, (), self._caller())  # the last user of the memory
             if self._device.is_capturing(stream):
                 raise NotSupported(f"{nbytes} bytes of scratch memory in a captured graph: call it once before")
             self._parts.append((enough, self._device.allocate_temporary(enough, stream)))
         return self._parts[-1][1].address
 
     def addresses(self, *lengths: int) -> list[int]:
-        """Return addresses for parts of these lengths; raise as `address`.
+        """Return the addresses of consecutive parts of the scratch memory.
 
-        Distances are multiples of `ALIGNMENT`.
+        `lengths` are in bytes; each part begins at a multiple of `ALIGNMENT`. Raises what `address` raises.
         """
         ends = list(itertools.accumulate(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in lengths))
         if not ends or ends[-1] == 0:

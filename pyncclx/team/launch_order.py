@@ -16,9 +16,10 @@ _NO_STREAM, _ABSENT = object(), object()
 class LaunchOrder:
     """Launches one communicator's kernels on this rank so that they run one at a time.
 
-    Captured launches do not run now, so later launches do not wait for them; the owner of the graph orders its replays.
-    Inside one capture, captured launches follow each other. If the stream of the last launch is then captured, a call
-    on another stream does not wait for that launch: CUDA records no event there until the capture ends.
+    A captured launch does not run during the capture, so later launches outside of it do not wait for it; the owner of
+    the graph orders the replays. Inside one capture, launches follow each other. If a capture of the last launch's
+    stream begins, a call on another stream does not wait for that launch, because CUDA records no event on a captured
+    stream.
 
     Nonblocking and persistent calls are launched aside: on a stream of the communicator, so that the caller's
     subsequent work does not wait for them. Several such streams run at once as far as the hardware allows. CUDA maps
@@ -32,9 +33,9 @@ class LaunchOrder:
         self.kept = Kept()
         self._ready: Any = _NO_STREAM  # stream whose next launch needs no wait, if nothing is kept
         self._stream: Any = _NO_STREAM  # stream of the last launch, unless `_end` marks its end
-        self._beside = UsedStreams(device)  # streams with work that is in no order with launches
-        self._captured_beside = False  # whether a graph has such work
-        self._end: Event | None = None  # end of the last launch, if its stream differs in each thread
+        self._beside = UsedStreams(device)  # streams with work that is not ordered with launches
+        self._captured_beside = False  # whether a graph has work that is not ordered with launches
+        self._end: Event | None = None  # end of the last launch, if its handle names another stream in each thread
         self._captured: Any = _NO_STREAM  # stream of the last captured launch
         self._is_captured = False  # whether the last `follow` was for a captured stream
         self._may_be_captured = False  # a launch on a ready stream may have been captured
@@ -122,7 +123,7 @@ class LaunchOrder:
         if capturing:
             return aside if self._device.fork(stream, aside) else stream
         self._device.order_eager(stream, aside)
-        if stream is self._stream:  # so it also follows the last launch
+        if stream is self._stream:  # work on it is then ordered after the last launch as well
             self._ready, self._stream = _NO_STREAM if self.kept.entries else aside, aside
         return aside
 
@@ -200,13 +201,13 @@ class LaunchOrder:
     def is_over(self) -> bool:
         """Return whether all launches have ended, for the thread that launches them.
 
-        It is false once a graph may have captured a launch. Asking at each launch whether its stream is being captured
-        would cost too much, so it is also false if the program could have captured one.
+        It is false as soon as a graph may have captured a launch. To ask at each launch whether its stream is being
+        captured would cost too much. So it is also false if a stream could have been captured, even if none was.
         """
         if self._may_be_captured:
             return False
-        # The stream None is synchronous: a call returns when its kernel has ended, so any work there is another
-        # thread's.
+        # Stream None is synchronous: a call returns when its kernel has ended. So unfinished work on it is that of
+        # another thread.
         streams = [stream for stream in (self._stream, *self._asides.values()) if stream is not None]
         return not self.has_graphs and self._are_over(streams)
 

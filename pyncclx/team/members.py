@@ -86,7 +86,7 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
 
 
 def has_settings_of_now(member: Member, device: Device) -> bool:
-    """Return whether a new member would have equal settings, except for tuning tables."""
+    """Return whether a new member would have the same settings, tuning tables aside."""
     return (member.timeout_s, member.max_channels) == (settings.TIMEOUT.get(), channels(device))
 
 
@@ -100,7 +100,7 @@ def _map_heaps(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> None:
 
 
 def _map_presences(comm: MPI.Intracomm, members: list[Member]) -> None:
-    """Map the presence pages of all ranks for the detector, which otherwise asks MPI."""
+    """Map all ranks' presence pages for the detector, which otherwise has to ask MPI."""
     missing = _missing(members, [member.presences for member in members])
     if any(missing):
         wanted = [rank for rank, member in enumerate(members) if member.uid in missing[comm.rank]]
@@ -141,7 +141,7 @@ def sharing(members: Iterable[Member]) -> int:
 
 
 def nvlinked(members: Sequence[Member]) -> bool:
-    """Return whether NVLink joins all ranks' GPUs, as far as each process sees them.
+    """Return whether NVLink joins all ranks' GPUs, as far as the processes can tell.
 
     Over PCIe, operations on a peer's memory are not atomic.
     """
@@ -151,8 +151,8 @@ def nvlinked(members: Sequence[Member]) -> bool:
 def has_lines(members: Sequence[Member]) -> bool:
     """Return whether 128 bytes that a warp stores at a peer arrive as a whole.
 
-    NVLink must join the GPUs of all ranks. Inside a GPU there is no such guarantee, because its L2 cache may take the
-    bytes in parts. So ranks that share a GPU use no LL128 lines.
+    This holds if each rank has a GPU of its own, and NVLink joins the GPUs. Inside one GPU the 128 bytes may arrive in
+    parts, because of its L2 cache. So ranks that share a GPU use no LL128 lines.
     """
     chosen = all(member.lines for member in members)
     return chosen and nvlinked(members) and most_ranks_per_device(members) == 1

@@ -146,11 +146,11 @@ class Options(_Comm):
     def ordered_starts(self) -> bool:
         """Whether all ranks start persistent collectives in the same order.
 
-        It applies to requests prepared from then on. False by default: MPI lets each rank start them in any order.
-        Each request then has its own memory and stream, for up to 16 at a time, while the heap has room. True saves
-        that memory: requests share the memory of the communicator and run one after the other, and `Prequest.Startall`
-        starts several by one launch. A start in another order than on the other ranks then raises `CollectiveMismatch`.
-        A new communicator takes the value of its parent. Set it alike on all ranks.
+        It applies to requests prepared from then on. False by default: MPI lets each rank start them in any order. For
+        this, up to 16 requests at a time have memory and a stream of their own, as long as the heap has room. If True,
+        requests share the communicator's memory and run one after the other, and `Prequest.Startall` starts several by
+        one launch. A start in a different order than on the other ranks then raises `CollectiveMismatch`. A new
+        communicator takes the value of its parent. Set it alike on all ranks.
 
         Examples
         --------
@@ -167,9 +167,9 @@ class Options(_Comm):
     def sm_free(self) -> bool:
         """Whether copy engines move long messages of Allgather, Alltoall and Bcast.
 
-        The multiprocessors are then free for other kernels, except for two barriers of one warp. False by default. The
-        receiving arrays must be in windows (`Alloc`) on all ranks; otherwise kernels move the data. The ranks exchange
-        the arrays' places on the host at each call. Set it alike on all ranks.
+        False by default. If True, the multiprocessors are free for other kernels, except for barriers of one warp. The
+        receiving arrays must be in windows (`Alloc`) on all ranks; otherwise kernels move the data. At each call the
+        ranks exchange the arrays' positions in the windows on the host. Set it alike on all ranks.
 
         Examples
         --------

@@ -16,7 +16,7 @@ class Plan(NamedTuple):
     function: Function
     grid: int
     threads: int  # per block
-    # Launched beside the previous kernel, for which it waits, because it uses few multiprocessors.
+    # Whether the kernel may start while the previous one runs, for which it then waits. It uses few multiprocessors.
     early: bool = False
     kernel: str = ""  # the kernel's name
 

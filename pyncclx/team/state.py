@@ -67,20 +67,20 @@ class State:
         self.team: Team | None = None
         self.refusal: NotSupported | None = None
         self.comm_failure: CommFailure | None = None  # why the ranks cannot meet again
-        self.topology: mpi_bootstrap.Topology | None = None  # once it has been asked for
+        self.topology: mpi_bootstrap.Topology | None = None  # None until a call needs it
         self.meeting = mpi_bootstrap.Meeting()
-        self.apart: Apart | None = None  # where a thread lets the ranks meet
-        self.background: Background | None = None  # calls that it has still to make
+        self.apart: Apart | None = None  # the channel of the thread that makes nonblocking calls
+        self.background: Background | None = None  # calls that this thread still has to make
         self.scratch: Scratch | None = None
         self.look: Callable[[], None] | None = None  # called in waits for other ranks; raises to end them
         POLICY.get()
-        self.current = True  # until MPI deletes it with its communicator
-        self.comm: MPI.Comm | None = None  # mpi4py's object of it
+        self.current = True  # False once MPI has deleted the state with its communicator
+        self.comm: MPI.Comm | None = None  # mpi4py's object of the communicator
         self.attachments: dict[str, Attachment] = {}  # keys: names of their packages
         self.maker: int | None = None  # the thread that made the Team
         self.made_here = False  # made by pyncclx: mpi4py has no object for it
-        self.has_duplicate = False  # mpi4py's, for reductions of objects
-        self._hold: Callable[[], Hold | None] = lambda: None  # a weak reference
+        self.has_duplicate = False  # whether mpi4py has its duplicate for reductions of objects
+        self._hold: Callable[[], Hold | None] = lambda: None  # weak reference to the `Hold`
         self.identity = identity  # None: no calls are recorded
         self._calls: Calls | None = None
 
@@ -120,7 +120,7 @@ class State:
         return nullcontext() if calls is None else calls.meeting(operation)
 
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
-        """Publish that the program waits while the block runs; a thread publishes nothing."""
+        """Publish that the program waits while the block runs. On a channel, do nothing."""
         calls = None if getattr(comm, "channel", None) is not None else self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
 
@@ -176,8 +176,8 @@ class State:
         Returns
         -------
         bool
-            Whether all ranks have met. They need not if the communicator has failed, which `errors` shows, or if this
-            rank has left a rendezvous early, so that the others may be in another one.
+            Whether all ranks have met. There is no rendezvous if `errors` shows that the communicator has failed, or if
+            this rank has left an earlier rendezvous, in which the other ranks may still be.
         """
         if errors.has_failed or mpi_bootstrap.has_given_up(comm):
             return False
@@ -231,7 +231,7 @@ class State:
 
     def _end(self, end: Callable[[Team], None], end_attachment: Callable[[Attachment], None]) -> None:
         team, calls, self.team, self._calls = self.team, self._calls, None, None
-        with ExitStack() as rest:  # each is released, even if another one raises
+        with ExitStack() as rest:  # releases every attachment, even if one raises
             if calls is not None:
                 rest.callback(calls.close)
             for attachment in reversed(list(self.attachments.values())):
@@ -269,7 +269,8 @@ _KEYVAL = PerProcess(lambda: MPI.Comm.Create_keyval(_copy), lasting=True)
 def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
     """Return the state of a communicator; make it at the first use.
 
-    It starts with the options of `parent`; MPI copies it to duplicates. The object keeps it: MPI's look-up takes 1 µs.
+    A new state has the options of `parent`. MPI copies the state to duplicates. The object `comm` keeps the state,
+    because the look-up in MPI takes 1 µs.
     """
     state = comm._state
     if state is not None:

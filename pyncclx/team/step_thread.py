@@ -1,4 +1,4 @@
-"""Threads that do what a program need not wait for: steps over nodes, first calls."""
+"""Threads for work that a program does not wait for, such as steps over nodes.
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StepThread:
     def is_busy(self) -> bool:
         """Whether a function is waiting or running.
 
-        Programs that come next run in the thread, too; otherwise they would overtake.
+        Then later steps must run in the thread too; otherwise they would overtake those in the thread.
         """
         return self._worker is not None and not self._worker.has_done(self._worker.given)
 

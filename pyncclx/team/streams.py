@@ -1,9 +1,9 @@
-"""The streams of a call: where it is enqueued, and where its user continues.
+"""The streams of a call: where it is enqueued, and where the program continues.
 
-Both are CuPy's current stream; for PyTorch tensors, PyTorch's current stream; for a communicator with a `stream`, that
-one. If calls block the host and the program has chosen no stream, they use one of pyncclx's own, which waits for the
-arrays' producers alone. The program's would be the legacy default stream, which waits for everything on most other
-streams.
+Normally both are CuPy's current stream, or, for PyTorch tensors, PyTorch's current stream. If the communicator has a
+`stream`, both are that stream. If calls block the host and the program has chosen no stream, calls use one of pyncclx's
+own streams, which waits for the arrays' producers only. The program's stream would be the legacy default stream, which
+waits for all work on most other streams.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def stream_for(
         if buffer.stream is not None and buffer.stream != (stream.ptr or LEGACY_DEFAULT_STREAM):
             producer = device.external_stream(buffer.stream)
             if buffer.of_torch:
-                # Memory that the current stream has allocated or zeroed may still be in use there.
+                # The current stream may still be using an array's memory, which it has allocated or filled with zeros.
                 if of_current:
                     device.order(stream, producer)
                 stream = producer
@@ -92,7 +92,7 @@ def stream_for(
 
 
 def current_stream(device: Device, buffers: Collection[Buffer | Producer], caller: Caller = ANY_CALLER) -> Any:
-    """Return the stream on which the user continues."""
+    """Return the stream on which the program continues after a call."""
     if caller.stream is None and caller.blocking == "host":
         stream, other = device.current_and_private()
     else:
@@ -157,7 +157,7 @@ def _after_producers(
     of_current: bool | None,
     order: Callable[[Any, Any], None],
 ) -> Any:
-    """Return `stream`, now ordered after all producers, the current one by `order`."""
+    """Return `stream` after making it wait for all producers of the buffers."""
     if of_current is None:
         buffers = tuple(buffers)
         of_current = is_of_current(buffers)

@@ -1,4 +1,4 @@
-"""The device side of a communicator: leases, windows, and the order of launches.
+"""The device side of a communicator: its lease of the heap, windows, and launches.
 
 All ranks together make a Team at the communicator's first operation on device arrays.
 """
@@ -44,7 +44,7 @@ _LONGEST_TIMEOUT_S = 4e9  # more than a century; kernels compare nanoseconds as 
 
 
 class Team(Ending):
-    """The device side of a communicator on one rank. Collective to make and to close."""
+    """The device side of a communicator on one rank. Creation and end are collective."""
 
     lease: Lease
     is_beside = False  # true for a track, beside the communicator's own Team
@@ -137,7 +137,7 @@ class Team(Ending):
         return [member.uid for member in self.members]
 
     def is_idle(self) -> bool:
-        """Return whether nothing runs or failed, and it holds no memory beside the lease."""
+        """Return whether nothing runs or has failed, and all of its memory is the lease."""
         holds = self.dependents or self.device_teams or len(self.windows)
         return not (holds or self.errors.has_failed) and self.order.is_over()
 
@@ -255,10 +255,10 @@ class Team(Ending):
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
 
     def progress(self) -> dict[str, Any]:
-        """Return the number of operations that this rank and, as seen here, others began.
+        """Return how many operations each rank has begun, as far as this rank can see.
 
-        They are operations of channel 0, which all kernels of collectives use, with the hash of this rank's calls. The
-        device is not waited for.
+        Operations are counted on channel 0, which all kernels of collectives use. The result includes a hash of this
+        rank's calls. The method does not wait for the device.
         """
         if HEAP.made is not self.heap:
             raise RuntimeError("the heap that the lease is of has been closed")

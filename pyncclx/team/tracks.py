@@ -1,9 +1,9 @@
-"""Tracks, with which ranks start persistent collectives in any order, as in MPI.
+"""Tracks, which let ranks start persistent collectives in any order, as in MPI.
 
-Kernels of one Team match in the order of their launches. MPI matches persistent collectives by their `_init` calls, and
-each rank may start them in any order. So each request has a track: a Team with its own lease, epochs and stream, where
-the n-th start of one rank matches the n-th start of all others. When no rank has a request on a track any more, another
-request uses it.
+The kernels of one Team match in the order of their launches. But MPI matches persistent collectives in the order of
+their `_init` calls, and each rank may start them in any order. So each request has a *track*: a Team with its own
+lease, epochs and stream. On a track, the n-th start of a rank matches the n-th start of all other ranks. When no rank
+has a request on a track any more, a new request may use the track.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NONE_LEFT = (
 
 
 class TrackTeam(Team):
-    """A Team beside the communicator's own, which owns the windows."""
+    """The Team of a track. The communicator's own Team owns the windows."""
 
     is_beside = True
 
@@ -55,7 +55,7 @@ class TrackTeam(Team):
             self.forget_structs()
 
     def is_idle(self) -> bool:
-        """Return whether no launch runs and nothing failed; the windows do not count."""
+        """Return whether no launch runs and nothing has failed; windows do not matter."""
         return not self.errors.has_failed and self.order.is_over()
 
     def _close_own(self) -> None:
@@ -74,7 +74,7 @@ class Track:
 
     def __init__(self, comm: IntraBase) -> None:
         self.comm = comm
-        self._user: Callable[[], Any] = lambda: None  # a weak reference
+        self._user: Callable[[], Any] = lambda: None  # weak reference to the work of the request
 
     @property
     def is_free(self) -> bool:
@@ -100,7 +100,7 @@ class Tracks(Attachment):
         self.made = 0
 
     def take(self, comm: IntraBase, span: Callable[[IntraBase], object] | None) -> Track | None:
-        """Return a track that no rank uses; None if a rank wants none. Collective.
+        """Return a track that no rank uses; None if some rank wants none. Collective.
 
         `span` makes the state over nodes of a track's communicator; None if the ranks are on one node.
 
@@ -114,7 +114,7 @@ class Tracks(Attachment):
         if comm.size == 1:
             return None
         if span is None:
-            _ = comm.team  # a rank that packs its data has made it already
+            _ = comm.team  # make the Team now on all ranks: those that pack their data have made it before
         state.meet(intracomm)
         own = [number for number, track in enumerate(self._tracks) if track.is_free]
         of_ranks = mpi_bootstrap.allgather_objects(intracomm, None if state.ordered_starts else own)

@@ -63,7 +63,7 @@ class TeamWindows:
         self._table.set_row(number, bytes(WINDOW_ROW_NBYTES))
 
     def held(self) -> tuple[object, ...]:
-        """Return the objects that hold the memory of this rank that peers have mapped."""
+        """Return the objects that keep this rank's mapped memory alive."""
         return *self, *self._registered.values()
 
     @property
@@ -119,9 +119,9 @@ class Registration:
     def Free(self) -> None:
         """Unmap the memory, once every rank's operations have ended. Collective.
 
-        A peer with other work in progress, graphs or a `device_team` unmaps it later. So do not return the memory to
-        CUDA (cudaFree) at once; the pools of CuPy and PyTorch keep it. Do not use graphs and persistent requests made
-        with the array any more.
+        A peer that has other work in progress, graphs, or a `device_team` unmaps the memory later. So do not free it
+        with cudaFree directly after this call; the memory pools of CuPy and PyTorch do not. Graphs and persistent
+        requests that were made with the array must not be used any more.
         """
         if self._window in self._windows:  # otherwise it has been freed already
             self._deregister(self._window)
