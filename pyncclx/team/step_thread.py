@@ -1,4 +1,4 @@
-"""Threads for work that a program does not wait for, such as steps over nodes.
+"""Threads for work that a program does not wait for, such as steps over nodes."""
 
 from __future__ import annotations
 
