@@ -36,11 +36,11 @@ def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Ex
 def with_evidence(
     error: Exception, rank: int, uids: Sequence[bytes], entered: Callable[[], Sequence[int]]
 ) -> Exception:
-    """Return a timeout with what is known of the process waited for, and of this one.
+    """Return a timeout with facts about the late process, and about this process.
 
-    A stopped process finds its deadlines passed when it continues, and must not blame the rank that it waited for: then
-    `peer` is this rank itself. A rank that began the operation and whose program has ended is not blamed either,
-    although heartbeats stop before its process ends. `entered` returns how many operations each rank has begun.
+    If this process has been stopped, its deadlines have passed when it continues. The rank that it waited for is then
+    not late, so `peer` is this rank itself. A rank that has begun the operation is not late either if its program has
+    ended since; its heartbeats stop before its process ends. `entered` returns how many operations each rank has begun.
     """
     detector = DETECTOR.made
     if detector is None or type(error) is not PeerTimeout:
@@ -59,7 +59,7 @@ def with_evidence(
     for other in over:
         if other < len(begun) and begun[other] >= error.epoch:
             del absent[other]
-    # The rank waited for may itself have waited for an absent rank, and ended since.
+    # The awaited rank may itself have waited for an absent rank, and may have ended since.
     if absent:
         error.peer = min(absent, key=lambda other: absent[other].beat_ns)
         peer = absent[error.peer]

@@ -1,7 +1,7 @@
-"""Failures of communicators, their exceptions, reports, and what is monitored.
+"""Failures of communicators: exceptions, reports, and what the detector needs.
 
-Failures that are found under the detector's lock are reported after its release. Hooks and logging handlers belong to
-the program, and may wait for a thread that waits for the lock.
+Failures that are found while a thread holds the detector's lock are reported after the lock is released. A report calls
+hooks and logging handlers of the program, which may wait for a thread that waits for the lock.
 """
 
 from __future__ import annotations
@@ -108,15 +108,15 @@ _LEFT = {
 
 
 class Monitored:
-    """A communicator's kernels or its messages, which the failure detector watches.
+    """The failure detector's view of a communicator's kernels, or of its messages.
 
     Attributes
     ----------
     id : bytes
-        16 bytes, the same on all ranks. Empty: no notes about it are exchanged with other processes.
+        16 bytes, the same on all ranks. Empty: processes exchange no notes about the communicator.
     rank : int
     uids : sequence of bytes
-        Identifiers of the ranks' processes. Empty: only MPI is asked for failed ranks.
+        Identifiers of the ranks' processes. Empty: the detector asks only MPI for failed ranks.
     world_ranks : tuple of int
         The ranks' numbers in COMM_WORLD.
     comm : MPI.Comm or None
@@ -126,8 +126,8 @@ class Monitored:
     is_busy : callable
         Returns whether a kernel runs, or may run in a graph. Any thread may call it.
     may_launch : callable
-        Returns whether the program may launch kernels without a call of pyncclx. It may if it has kernels of its own
-        that communicate, or a CUDA graph with a captured call. Any thread may call it.
+        Returns whether the program may launch kernels without a call of pyncclx: it has kernels of its own that
+        communicate, or a CUDA graph with a captured call. Any thread may call it.
     """
 
     id: bytes = b""
@@ -141,18 +141,18 @@ class Monitored:
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether its kernels only move messages, and wait for no later call of a rank."""
+        """Whether the kernels only move messages, and never wait for a rank's later call."""
         return False
 
     def fail(self, failure: CommFailure) -> None:
-        """End the waits of its kernels, and make its calls raise the failure.
+        """End the waits of the kernels, and make all later calls raise the failure.
 
         The detector calls this again when it learns of more failed ranks.
         """
         raise NotImplementedError
 
     def give_up(self, kind: str) -> None:
-        """End the waits of its kernels on all ranks, though no rank has failed.
+        """End the waits of the kernels on all ranks, although no rank has failed.
 
         `kind` is the reason that the ranks raise, such as an interrupt by Ctrl-C.
         """

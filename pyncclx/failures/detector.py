@@ -1,7 +1,7 @@
 """The failure detector: a thread that polls whether ranks have failed.
 
-On a node it reads a word in the page of each other process. Where MPI tolerates failures, it also asks MPI, which knows
-failures on other nodes. It starts with the first communicator of several ranks that uses the device.
+Inside a node it reads a word in the page of each other process. If MPI tolerates failures, it also asks MPI, which
+detects failures on other nodes. The thread starts with the first communicator of several ranks that uses the device.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from .comm_failures import INTERRUPTED, LOCK, REVOKED, CommFailure, Monitored, e
 
 PAUSE_S = 0.1  # between polls; 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # seconds after a program's end, until all that it sent has arrived
-STOOD_STILL_S = 1.0  # seconds without a poll: stopped, starved, or in a call that keeps the interpreter
-# Most processor time, as a part of a time without polls, of a process that was stopped or starved.
+STOOD_STILL_S = 1.0  # seconds without a poll after which a process counts as stopped or starved
+# A process without polls has been stopped or starved if it used at most this share of the time on a processor.
+# Otherwise it was in a call that did not release the interpreter.
 _OF_CPU = 0.05
 _FOR_END_S = 10.0  # seconds until Linux has ended everything of a dead process
 ENDED_BY_ITSELF = "its program has ended"
@@ -67,7 +68,7 @@ class Detector:
             self.presence.hold()
         sys.pyncclx_end = self.presence.end_with_interpreter()  # type: ignore[attr-defined]  # deleted after all else
 
-    # What it watches
+    # The watched communicators and processes
 
     def watch(self, watched: Monitored) -> None:
         """Watch a communicator."""
@@ -92,7 +93,7 @@ class Detector:
         try:
             while left:
                 uid, fd = left.popitem()
-                # It closes the descriptor, also if it raises.
+                # `PeerPresence` closes the descriptor, even if it raises.
                 pages[uid] = PeerPresence(fd)
         finally:
             for unused in left.values():
@@ -152,7 +153,7 @@ class Detector:
         return None
 
     def await_end(self, uids: Set[bytes]) -> None:
-        """Wait until nothing of failed processes runs any more."""
+        """Wait until the failed processes, and all their work on GPUs, have ended."""
         end = time.monotonic() + _FOR_END_S
         with LOCK:
             for uid in uids:
@@ -242,7 +243,7 @@ class Detector:
         return reason
 
     def remember(self, world_rank: int, reason: str = KILLED) -> None:
-        """Note that a rank has failed; -1 is a rank of another world."""
+        """Record that a rank has failed; -1 stands for a rank of another MPI world."""
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)
 
@@ -260,7 +261,7 @@ class Detector:
             return any(watched.is_busy() for watched in self._watched if not watched.is_of_messages)
 
     def _interrupt(self) -> None:
-        """End the kernel waits that block the program, on all ranks."""
+        """End the waits of kernels that keep the program from handling a signal."""
         with LOCK:
             for watched in list(self._watched):
                 if watched.is_busy():

@@ -52,7 +52,7 @@ class ErrorRecord(Monitored):
     claims : list of int
         Addresses of the claims on `Watch::overflow`, one in each lease or workspace of the communicator.
     comm_failure : CommFailure or None
-        Why the communicator cannot go on, if the reason is not an error of a kernel on this rank.
+        Why the communicator is unusable, if the reason is not an error of a kernel on this rank.
     describe_calls, find_call : callable
         `describe` and `find` of the communicator's `RecordedCalls`, once the ranks have their leases.
     """
@@ -60,12 +60,12 @@ class ErrorRecord(Monitored):
     def __init__(self, device: Device, rank: int) -> None:
         self._device, self.rank = device, rank
         self._watch = device.allocate_watch(WORDS_NBYTES)
-        self._words: Any = self._watch.array.data  # a third of the time of indexing the array
+        self._words: Any = self._watch.array.data  # a read takes a third of the time that the array needs
         self.address = self._watch.address
         self.claims: list[int] = []
         self.describe_calls: Callable[[int, int, int], str] = lambda a, b, epoch: ""
         self.find_call: Callable[[str], tuple[int, int] | None] = lambda text: None
-        self._mismatch = ""  # text of the error once raised: the leases may change
+        self._mismatch = ""  # text of a mismatch that has been raised; the leases may have changed since
         self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations begun by each rank, as seen here
         self._gave_up: Note | None = None  # the note published to other ranks
         _OPEN.get().add(self)
@@ -128,7 +128,7 @@ class ErrorRecord(Monitored):
         if note is None or note.kind != comm_failures.TIMED_OUT or note.peer == self.rank:
             return self._with_evidence(failure.exception(wait=wait))
         if 0 <= note.peer < len(self.uids):
-            wait.peer = note.peer  # the others timed out first, so the rank that they waited for is late
+            wait.peer = note.peer  # the other rank timed out first, so the rank that it waited for is late
         return self._with_evidence(wait)
 
     def _with_evidence(self, error: Exception) -> Exception:
@@ -179,13 +179,13 @@ class ErrorRecord(Monitored):
         self._watch.array[ABORT] = 1
         if not self._words[FAILURE]:
             self._words[FAILURE] = LOST
-        # The next call describes a mismatch better.
+        # A mismatch is not logged here: the next call describes it with both ranks' calls.
         if failure.note is None or failure.note.kind != comm_failures.MISMATCH:
             # Log it now, with this rank's position at the failure, not when its next call raises.
             report(failure.exception())
 
     def give_up(self, kind: str, operation: str = "") -> None:
-        """Make calls and kernels of this communicator fail on all ranks, for a reason."""
+        """Make this communicator's kernels and later calls fail on all ranks."""
         failure = comm_failures.ended_by(self.rank, kind, operation, self.id)
         self.fail(failure)
         if DETECTOR.made is not None and failure.note is not None:
@@ -201,7 +201,7 @@ class ErrorRecord(Monitored):
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         if kind != comm_failures.MISMATCH:
-            report(self._with_evidence(wait))  # now: other calls may come before one raises it
+            report(self._with_evidence(wait))  # do not wait for the call that raises it, which may come late
         return self._gave_up
 
     def abort(self) -> None:
@@ -215,7 +215,7 @@ class ErrorRecord(Monitored):
             note(logging.WARNING, f"the communicator ends before a call has raised {type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """Report what no call has raised, and free the words."""
+        """Report errors that no call has raised, and free the words."""
         self.report()
         _OPEN.get().discard(self)
         self._watch.close()

@@ -48,7 +48,7 @@ def read_words(watch: Watch, dtype: str = "u8") -> ErrorWords:
     return ErrorWords(*watch.array.view(dtype).tolist())
 
 
-CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # values of Watch::overflow; CUT: rows did not fit
+CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # Watch::overflow; CUT: rows did not fit
 
 _REFUSED = {
     BAD_COUNTS: (

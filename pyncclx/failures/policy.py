@@ -1,4 +1,4 @@
-"""Ends of waits for failed ranks, on the host and in MPI, and of the program."""
+"""End waits on the host for failed ranks: in rendezvous, MPI, and MPI_Finalize."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from .comm_failures import REVOKED, ended_by, of_ranks
 from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
 MEETING = "a meeting of all ranks on the host"
-_FOR_MPI_S = 0.5  # seconds until MPI has found why it failed: Open MPI's first error may be of class ERR_OTHER
-_FOR_SURE_S = 10.0  # seconds if ranks have certainly failed; it takes longer on a busy machine
+_FOR_MPI_S = 0.5  # seconds to wait for MPI's reason: the first error of Open MPI may be of class ERR_OTHER
+_FOR_SURE_S = 10.0  # the same if ranks have certainly failed; MPI takes longer on a busy machine
 _FINALIZE_S = 10.0  # seconds in which MPI may end after a rank has failed
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER}
@@ -46,7 +46,7 @@ class FailurePolicy(mpi_bootstrap.Judge):
     def hopeless(
         self, comm: MPI.Comm, waited_s: float, operation: str = MEETING, *, with_ended: bool = True
     ) -> Exception | None:
-        """Return the failure that makes waiting in an operation useless, or None.
+        """Return the failure because of which an operation can never complete, or None.
 
         With `with_ended`, ranks whose programs have ended count after some time, because all ranks are needed.
         """
@@ -97,7 +97,7 @@ def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exce
             known, of_world = {}, ulfm.world_ranks(comm)
             if detector is not None:
                 known = detector.failed_among(of_world)
-                # The program may free the communicator before the detector finds them.
+                # Record the ranks now: the program may free the communicator before the detector finds them.
                 for rank in ranks:
                     detector.remember(of_world[rank])
             return _failed(comm, {**dict.fromkeys(ranks, "MPI has found that its process died"), **known}, operation)
@@ -113,7 +113,8 @@ def explains_failures(method: _Method) -> _Method:
     @functools.wraps(method)
     def call(self: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
         try:
-            # Python may run handlers of signals after a call with `*args`, and lose a request or a message.
+            # After a call with `*args`, Python may run a signal handler. Its exception would lose a request or a
+            # message.
             (result,) = itertools.starmap(functools.partial(method, **kwargs), ((self, *args),))
             return result
         except MPI.Exception as error:

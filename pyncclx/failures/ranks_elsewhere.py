@@ -13,7 +13,8 @@ from . import ulfm
 from .comm_failures import CommFailure, Monitored
 from .detector import DETECTOR
 
-# Seconds that a rank waits after an unexplained error, until MPI has found its reason. Others may find it sooner.
+# Seconds that a rank waits after an unexplained error for MPI to find a failed rank. Other ranks may learn of it
+# earlier.
 _PATIENCE_S = 0.5
 _PAUSE_S = 0.01
 
@@ -21,7 +22,7 @@ _PAUSE_S = 0.01
 class RanksElsewhere(Monitored):
     """All ranks of a communicator over nodes, for the failure detector.
 
-    The Team of the node's ranks is watched by itself.
+    The ranks of this node also form a Team, which the detector watches separately.
 
     Parameters
     ----------

@@ -46,6 +46,6 @@ def is_revoked(comm: MPI.Comm) -> bool:
 
 
 def world_ranks(comm: MPI.Comm) -> tuple[int, ...]:
-    """Return each rank's rank in COMM_WORLD, -1 for other worlds; local."""
+    """Return each rank's rank in COMM_WORLD, or -1 if it is of another world; local."""
     group = comm.Get_remote_group() if isinstance(comm, MPI.Intercomm) else MPI.Comm.Get_group(comm)
     return tuple(-1 if rank == MPI.UNDEFINED else rank for rank in ranks_in_world(group))
