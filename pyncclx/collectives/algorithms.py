@@ -16,11 +16,11 @@ from .transports import as_chain, as_chunks, as_lines, as_packets
 ONE_SHOT_NBYTES = 512 << 10
 # Longest vector in windows that is reduced as LL128 lines; kernels read longer vectors in place. 4 × H200, 2026-11-22.
 BESIDE_WINDOWS_NBYTES = 2 << 20
-# Most bytes reduced for one rank for which EARLY_THREADS are enough on all channels. More threads can also be launched
-# early, but start later. 2 × H200, 2026-11-23.
+# Most bytes reduced for one rank for which EARLY_THREADS threads on all channels are enough. Blocks with more threads
+# can also be launched early, but they start later. 2 × H200, 2026-11-23.
 FEW_THREADS_NBYTES = 2 << 10
 CHAIN_ROWS = 4  # rows that a slot needs for a chain of LL128 lines: kBatchRows of cuda/protocol/line_chain.cuh
-# Most ranks for which a chain of LL128 lines is chosen. With more it was not measured; each further trip adds 5 us.
+# Most ranks for which a chain of LL128 lines is chosen. More ranks were not measured; each further trip adds 5 us.
 CHAIN_LINES_RANKS = 4
 
 
@@ -29,8 +29,8 @@ class Algorithm(NamedTuple):
 
     kernel: str
     grid_of: Callable[[int], Choice]  # chooses the kernel's grid by the bytes of a message
-    limit_nbytes: int  # longest message that it is chosen for
-    longest_nbytes: int  # longest message that it can move
+    limit_nbytes: int  # longest message for which the algorithm is chosen
+    longest_nbytes: int  # longest message that the algorithm can move
     beside_windows_nbytes: int = sys.maxsize  # limit where the communicator has windows
 
 
@@ -54,7 +54,7 @@ def lines(
 ) -> Algorithm:
     """Return the algorithm for LL128 lines, at most `channel_nbytes` a channel.
 
-    It is chosen for no message if ranks have no slots for lines. EARLY_THREADS are enough up to `few_threads_nbytes`.
+    If ranks have no slots for lines, it is never chosen. Up to `few_threads_nbytes`, EARLY_THREADS threads are enough.
     """
     grid_of = partial(
         as_lines,
@@ -68,7 +68,7 @@ def lines(
 
 
 def half_of_lines(layout: Layout) -> int:
-    """Return the longest shard whose input and result fit a slot as LL128 lines."""
+    """Return the longest shard of which input and result fit a slot as LL128 lines."""
     return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
@@ -88,7 +88,7 @@ def chain(layout: Layout, kernel: str) -> Algorithm:
 def chain_of_lines(layout: Layout, kernel: str, limit_nbytes: int) -> Algorithm:
     """Return the algorithm for long messages: a chain of LL128 lines.
 
-    It is chosen for no message if slots for lines have fewer than CHAIN_ROWS rows.
+    If slots for lines have fewer than CHAIN_ROWS rows, it is never chosen.
     """
     longest_nbytes = sys.maxsize if layout.slot_rows >= CHAIN_ROWS else 0
     return Algorithm(kernel, lambda _: as_chain(layout, kernel, "lines"), limit_nbytes, longest_nbytes)
@@ -133,7 +133,7 @@ def _limit(layout: Layout, algorithm: Algorithm, tuned: dict[str, int]) -> int:
 
 
 def _reason(layout: Layout, table: tuple[Algorithm, ...], chosen: Algorithm, tuned: dict[str, int]) -> str:
-    """Return why an algorithm was chosen: by its own limit, or the one before's."""
+    """Return a text with the limit that decided for an algorithm, for `explain`."""
     last = table[-2] if chosen is table[-1] else chosen
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

@@ -26,7 +26,7 @@ class Gathering(NamedTuple):
 
     operation: str
     send: Buffer  # the receive buffer if in place
-    address: int  # address of this rank's data
+    address: int  # where this rank's data is
     blocks: Blocks  # blocks of the receive buffer
     algorithm: str | None = None
 

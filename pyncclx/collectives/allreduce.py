@@ -24,13 +24,13 @@ ONE_SHOT_NBYTES_OF_MANY = 64 << 10
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Choose one shot if short, two shots of LL128 lines if medium, of chunks if long."""
+    """Choose one shot for short vectors, two shots of lines or chunks for longer."""
     limit_nbytes = ONE_SHOT_NBYTES.get(layout.size, ONE_SHOT_NBYTES_OF_MANY)
     one_shot = packets(layout, "allreduce_one_shot", limit_nbytes)
     two_shot_lines = lines(
         layout,
         "allreduce_two_shot_lines",
-        # A slot holds a contribution, a result, and 32 bytes by which parts may be rounded up.
+        # A slot holds a contribution and a result; rounding the parts up may take 32 bytes more.
         (half_of_lines(layout) - 32) * layout.size,
         beside_windows_nbytes=BESIDE_WINDOWS_NBYTES,
         # The ranks divide the vector.

@@ -23,7 +23,7 @@ choose = choose_spans("alltoall")
 
 
 class Exchange(NamedTuple):
-    """The checked arguments of Alltoall; in place both buffers are one."""
+    """The checked arguments of Alltoall. In place, both buffers are the same one."""
 
     send: Buffer
     recv: Buffer

@@ -1,4 +1,4 @@
-"""Alltoallv's dynamic form: the kernel reads counts from device memory."""
+"""The dynamic form of Alltoallv: the kernel reads counts from device memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_SLOTS = ("slots", "sender")
 
 
 class DynamicOptions(NamedTuple):
-    """The keyword arguments of the dynamic form."""
+    """The keyword arguments of Alltoallv's dynamic form (counts on the device)."""
 
     layout: str | None = None
     capacity: int | None = None
@@ -70,7 +70,7 @@ class DynamicOptions(NamedTuple):
         return capacity
 
 
-# Most rows of a sendbuf for layout="sender": half a word is sent for a row's place, the other half for the count.
+# Most rows of a sendbuf with layout="sender": half of a 64-bit word holds the place of a row, the other half the count.
 MAX_ANNOUNCED_ROWS = 1 << 32
 
 
@@ -82,7 +82,7 @@ class Rows(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The device arrays of the dynamic form, except the two buffers."""
+    """The device arrays of a dynamic Alltoallv, except the two buffers."""
 
     send_counts: Buffer
     send_displs: Buffer | None
@@ -93,7 +93,7 @@ class Arrays(NamedTuple):
 
 
 class DynamicCall(NamedTuple):
-    """The checked arguments of the dynamic form."""
+    """The checked arguments of a dynamic Alltoallv: counts in device memory."""
 
     arguments: AlltoallvArgs
     arrays: Arrays
@@ -104,7 +104,7 @@ class DynamicCall(NamedTuple):
 
 
 def dynamic_call(comm: Intracomm, given: DynamicCall) -> Call:
-    """Return the call inside a node."""
+    """Return the call of a dynamic Alltoallv inside a node."""
     arguments, _, segments, buffers, signature, algorithm = given
     if segments is not None:
         if algorithm is not None:
@@ -119,7 +119,7 @@ def dynamic_call(comm: Intracomm, given: DynamicCall) -> Call:
 
 
 def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOptions) -> DynamicCall:
-    """Check and return the arguments of the dynamic form."""
+    """Check and return the arguments of a dynamic Alltoallv."""
     device, size, layout = backends.select(), comm.size, options.placement
     options.check()
     send, recv, arrays = _resolve(sendbuf, recvbuf, options, size, device)
@@ -190,8 +190,8 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
 def _rows(buffer: Buffer, name: str, size: int, layout: str, sent_nbytes: int = 0) -> Rows:
     """Return the rows of a buffer; in a layout of slots, the rows of one slot.
 
-    With slots the shape is (size, capacity, …) or (size * capacity, …). With a capacity of 1 it can be either, and the
-    length of a sent row decides.
+    With slots the shape is (size, capacity, …) or (size * capacity, …). If the capacity is 1, both are possible, and
+    the length of a row of sendbuf decides.
     """
     shape, slots = buffer.shape, layout in IN_SLOTS
     if slots and len(shape) >= 2 and shape[0] == size:
@@ -217,7 +217,7 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
 def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None:
     """Raise ValueError if an output overlaps another output, or an input.
 
-    Another block may still read the input.
+    Inputs matter too, because one block of the kernel may write an output while another still reads the input.
     """
     placed = layout == "placed"
     inputs = [arrays.send_counts, arrays.send_displs, arrays.recv_displs if placed else None]

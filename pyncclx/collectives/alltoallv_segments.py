@@ -51,7 +51,7 @@ class Segments(NamedTuple):
 
 
 def choose(layout: Layout, name: str) -> Choice:
-    """Choose all channels. A kernel of one block has listed the rows before."""
+    """Choose all channels. Another kernel, of one block, has already listed the rows."""
     why = "kernel list_segments announces lengths and destinations, then rows go as chunks"
     return Choice("move_segments", layout.channels, None, why)
 

@@ -49,7 +49,7 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
         if rank != MPI.PROC_NULL and part.nbytes:
             of_rank[rank].append(part)
     counts = [sum(part.nbytes for part in own) for own in of_rank]
-    # Absolute addresses have no array, but the exchange needs one.
+    # Without an array, datatypes have absolute addresses. The exchange needs an array nevertheless.
     absolute = not typed.buffer.nbytes
     if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
         return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])

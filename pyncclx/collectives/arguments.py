@@ -81,8 +81,8 @@ def check_root(comm: MPI.Comm, operation: str, root: Any) -> int:
 def rooted_on_host(single: Any, whole: Any) -> bool:
     """Return whether a rooted operation has host buffers, which mpi4py handles.
 
-    The buffer `single`, which every rank passes, decides. If it is in place or has no memory, `whole` decides, which is
-    only significant at root.
+    The location of `single`, the buffer that every rank passes, decides. If `single` is MPI.IN_PLACE or has no memory,
+    that of `whole` decides, the buffer that is significant at root only.
     """
     return on_host(single) and (where(single) is not None or on_host(whole))
 

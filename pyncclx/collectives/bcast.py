@@ -22,8 +22,8 @@ from .transports import as_chunks
 # Root sends the message directly, size - 1 times, if at most so many bytes leave it, because that saves a trip. Set on
 # 2026-11-21 without a stored measurement; a measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10
-# Limits of 3 and 4 ranks. For the longest messages a chain of pieces is faster than one of LL128 lines, of which one
-# sixteenth is flags. 4 × H200, 2026-11-30.
+# Limits for 3 and 4 ranks. For the longest messages a chain of pieces is faster than a chain of LL128 lines, because
+# one sixteenth of the lines' bytes are flags. 4 × H200, 2026-11-30.
 TWO_SHOT_LINES_NBYTES = 1 << 20
 CHAIN_LINES_NBYTES = 64 << 20
 
@@ -61,7 +61,7 @@ def _lower(comm: Intracomm, given: Broadcast) -> Call:
     nbytes = buffer.nbytes
 
     def rounds_of(bases: list[int]) -> Rounds:
-        """Copy a piece from root to each other rank, then exchange the pieces."""
+        """Return two rounds of copies: pieces from root to peers, then among the peers."""
         others = [rank for rank in range(comm.size) if rank != root]
         copies = []
         for to in peers_of(comm):

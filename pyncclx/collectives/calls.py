@@ -50,14 +50,14 @@ def announced_call(
     )
 
 
-# Only kernels can read how many bytes a pair of ranks exchanges.
+# The host does not have the other ranks' counts, so messages carry their lengths.
 choose_exchange = choose_announced("alltoallv")
 
 
 class FixedCounts(NamedTuple):
     """Buffers with counts and displacements on the host, in bytes.
 
-    The ranks' datatypes may differ. In place both buffers are one.
+    The ranks' datatypes may differ. In place, both buffers are the same one.
     """
 
     send: Buffer
@@ -70,7 +70,7 @@ class FixedCounts(NamedTuple):
     def pack(self, *, drops: bool = False) -> bytes:
         """Pack the kernel's arguments.
 
-        Receiving more than the counts is an error, unless the call `drops` the excess.
+        If a rank receives more than its count, this is an error, unless the call `drops` the excess.
         """
         return AlltoallvArgs(
             send=self.send.address,

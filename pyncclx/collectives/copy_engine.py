@@ -1,7 +1,7 @@
 """Collectives on the copy engines.
 
-Kernels run only a barrier before the copies and one after each round. A rank copies to its peers, beginning with the
-next rank, so that each rank receives from one peer at a time.
+The only kernels are barriers: one before the copies, and one after each round of copies. A rank copies to its peers one
+after the other, beginning with the next rank. So each rank receives from one peer at a time.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def copy_engine_call(
     """Return an operation's call on the copy engines; None if a kernel should run it.
 
     The copy engines run it if `algorithm` is COPY_ENGINE. If it is None, they run it on three conditions: the
-    communicator has `sm_free`, messages are too long for packets, and every rank's last buffer is in a window.
-    Collective in both cases.
+    communicator has `sm_free`, messages are too long for packets, and every rank's last buffer is in a window. The call
+    is collective in both cases.
 
     Parameters
     ----------

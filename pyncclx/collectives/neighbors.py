@@ -37,7 +37,7 @@ class Edges(NamedTuple):
 
     sources: list[int]
     destinations: list[int]
-    # Indices of destinations, in the order in which each receiver lists its sources.
+    # Indices into the destinations, ordered as each receiver lists its sources.
     order: list[int]
 
 
@@ -55,8 +55,8 @@ class _Topology(Attachment):
 def edges_of(comm: Any) -> Edges | None:
     """Return the edges of this rank; None if some rank of the graph has none.
 
-    Only the first call on a distributed graph made by plain mpi4py is collective. A rank without neighbours passes no
-    device array, so it may have called MPI instead.
+    Not collective, except for the first call on a distributed graph that mpi4py alone has made. The result is None for
+    graphs in which a rank has no neighbours: that rank passes no device array, so it may have called MPI instead.
     """
     attachments = comm.state.attachments
     topology = attachments.get(_NAME)
@@ -69,7 +69,7 @@ def edges_of(comm: Any) -> Edges | None:
 def meet_neighbors(graph: MPI.Distgraphcomm) -> None:
     """Record on a new graph whether some rank has no neighbours. Collective.
 
-    MPI has no call for this.
+    MPI has no call that returns this.
     """
     edges = _graph(graph)
     first_alone = mpi_bootstrap.first_bytes(graph, b"" if edges.sources or edges.destinations else b"alone")
@@ -89,7 +89,7 @@ def _any_alone(comm: MPI.Comm) -> bool:
 
 
 def _cartesian(comm: MPI.Cartcomm) -> Edges:
-    """Return the lower and upper neighbours; to each, this rank is on the other side."""
+    """Return the edges to the lower and upper neighbour in each dimension."""
     ranks = [rank for dimension in range(comm.ndim) for rank in MPI.Cartcomm.Shift(comm, dimension, 1)]
     return Edges(ranks, ranks, [edge ^ 1 for edge in range(len(ranks))])
 

@@ -42,7 +42,7 @@ class Reduction(NamedTuple):
     def signature(self) -> tuple[Any, ...]:
         """Values that must be equal on all ranks."""
         named = self.send.datatype.name, self.op.name
-        if self.blocks is not None:  # last, because a shown signature is cut and the list is long
+        if self.blocks is not None:  # last: error messages truncate the signature, and this list is long
             return *named, f"{self.blocks.nbytes} bytes"
         root = () if self.root is None else (f"root {self.root}",)
         return self.send.count, *named, *root

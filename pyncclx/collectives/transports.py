@@ -24,8 +24,8 @@ STRAIGHT_NBYTES = 24 << 10
 # warps. 2 × H200, 2026-11-23, early launches on all channels.
 EARLY_LINES_NBYTES = 64 << 10
 EARLY_STRAIGHT_NBYTES = 256 << 10
-# Bytes that are worth one more channel; not measured. For lines the number is larger than kPacketsNbytes of
-# cuda/protocol/layout.cuh, because a block recognizes lines by their length.
+# Bytes for which one more channel is used; not measured. For lines the number must exceed kPacketsNbytes of
+# cuda/protocol/layout.cuh: a block decides by a message's length whether it has arrived as lines.
 WORTH_A_CHANNEL_NBYTES = 1024
 WORTH_A_CHANNEL_OF_LINES_NBYTES = 2048
 
@@ -134,7 +134,7 @@ def choose_announced(kernel: str) -> Choose:
 
 
 def _warps(nbytes: int, grid: int, messages: int) -> int:
-    """Return how many warps a block needs for its part of `messages`, a pack per lane."""
+    """Return how many warps a block needs so that each lane moves one pack at a time."""
     return -(-nbytes // (grid * 32 * PACK_NBYTES)) * messages
 
 

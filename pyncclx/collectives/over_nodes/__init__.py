@@ -2,9 +2,9 @@
 
 A lowering makes a `SpanningCall` (`nodes/program.py`), whose `compose` adds steps to a `Composition`: kernels among the
 ranks of the node (`inside.py`), exchanges between nodes, folds. `movement.py` sends data from any rank to any rank.
-`Comm.explain` reads these texts of a file, by lowering: `HOW` (default: that of `movement.py`) describes the steps,
-`HOW_SHORT` the steps of messages up to `SHORT_NBYTES`, and `ON_HOST` the host exchange of messages that
-`Spanning.is_short` accepts.
+Each file also has texts, by lowering, for `Comm.explain`. `HOW` describes the steps (default: the text of
+`movement.py`), `HOW_SHORT` the steps of messages up to `SHORT_NBYTES`, and `ON_HOST` the host exchange of messages for
+which `Spanning.is_short` is true.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def _explain(operation: str, nbytes: int) -> str:
 
 
 def _text(operation: str, kind: str) -> str | None:
-    """Return the text of a kind that the file of an operation has for its lowering."""
+    """Return an operation's text of one kind, from the file with its lowering."""
     texts: dict[str, str] = getattr(_FILE[operation], kind, {})
     return texts.get(COLLECTIVES[operation].module)
 

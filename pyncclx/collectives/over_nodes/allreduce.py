@@ -27,12 +27,12 @@ HOW = {
     "allreduce": "a fold of pieces inside each node, an exchange and a fold over rails, pieces to all ranks of the node"
 }
 SHORT_NBYTES = 32 << 10  # longest short vector; not measured
-# Shortest vector for NCCL's allreduce instead of NCCL's allgather and a fold. The allreduce took 1.16 times as long as
-# the other way for 2 MB, 0.92 times for 8 MB (two nodes of one H200 each, 26 November 2026).
+# Shortest vector for which NCCL's allreduce replaces NCCL's allgather and a fold. For 2 MB the allreduce took 1.16
+# times as long as allgather and fold, for 8 MB 0.92 times (two nodes of one H200 each, 26 November 2026).
 WHOLE_NBYTES = 4 << 20
 SEGMENT_NBYTES = 1 << 20  # segment of one rank's piece; not measured
-# Segment of a vector if each rank is alone on its node. It is longer, because nothing overlaps with the exchanges, and
-# each exchange costs its latency.
+# Segment of a vector if each rank is alone on its node. Then no work overlaps with the exchanges, and each exchange
+# costs its latency, so the segments are longer.
 ALONE_SEGMENT_NBYTES = 32 << 20
 
 

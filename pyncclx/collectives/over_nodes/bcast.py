@@ -94,7 +94,7 @@ def _long(composition: Composition, address: int, nbytes: int, root: int) -> Non
 
 
 def _over_the_rails(composition: Composition, own: int, mine: Span, home: int) -> None:
-    """Send a piece from root's node to the others: parts that these exchange."""
+    """Send each node a part of a piece from root's node; exchange the parts by rails."""
     places = composition.places
     others = [node for node in range(places.count) if node != home]
     parts = dict(zip(others, Span(0, mine.nbytes).cut(len(others), _UNIT), strict=True))

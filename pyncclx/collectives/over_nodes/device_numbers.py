@@ -51,7 +51,7 @@ def exchange_numbers(
 def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Return where each rank's rows begin in recvbuf, and how many fit there.
 
-    `came` are the pairs of numbers that the ranks have sent.
+    `came` are the pairs of numbers (rows, their begin at the sender) that the ranks have sent.
     """
     capacity, slot = arguments.capacity, arguments.slot_rows
     if arguments.placement == PLACED:
@@ -96,7 +96,7 @@ def write_outputs(
 
 
 def read(composition: Composition, address: int, count: int) -> Integers:
-    """Read numbers that a completed step has written."""
+    """Return `count` int64 numbers at a device address, written by a completed step."""
     return np.frombuffer(composition.spanning.team.device.peek(address, count * WORD_NBYTES), np.int64)
 
 

@@ -1,9 +1,9 @@
 """Reductions over nodes: the operator's template arguments, and folds of vectors.
 
-Each node folds its contributions in rank order, then the nodes' results are folded in the nodes' order. A node's result
-has the type of the elements, so 16-bit floats are rounded once more than inside one node. A program's own operator may
-depend on the order of ranks. If the ranks of some node are not contiguous, each rank folds a part of all ranks' vectors
-instead.
+Each node folds its contributions in rank order; then the nodes' results are folded in the order of the nodes. A node's
+result has the type of the elements, so 16-bit floats are rounded once more than inside one node. A program's own
+operator may depend on the order of ranks. If the operator is such a one, and the ranks of some node are not contiguous,
+each rank folds a part of all ranks' vectors in rank order instead.
 """
 
 from __future__ import annotations

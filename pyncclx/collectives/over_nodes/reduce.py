@@ -77,7 +77,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     mine, stride = spans[places.local_rank], aligned(spans[0].nbytes)
     slots, whole = composition.memory(places.count * stride, stride)
     slot = slots + places.node * stride
-    # Records are folded over one rail; other ranks ignore their results.
+    # Records are folded on the ranks of one rail; the results of other ranks are ignored.
     if folding.of_records:
         own = whole_of_node(composition, folding, send, nbytes, slot).address
     else:

@@ -87,7 +87,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, spans: list[
     """Fold the nodes' results; this rank's block of the result goes to `recv`."""
     places = composition.places
     mine = spans[places.rank]
-    # If a node has more ranks than this one, this node folds the blocks for it in several rounds.
+    # This node folds the blocks for a node with more ranks in several rounds.
     turns = [(node, ranks) for node in range(places.count) for ranks in _turns(places, node)]
     outgoing = [(node, ranks, [spans[rank] for rank in ranks]) for node, ranks in turns]
     longest, stride = aligned(max(span.nbytes for span in spans)), aligned(mine.nbytes)
