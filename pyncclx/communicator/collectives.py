@@ -209,11 +209,11 @@ class Collectives(IntraBase):
             Its number of rows is the capacity; rows that do not fit are dropped. counts and displs are outputs: the
             number of rows of each rank that were stored, and where they begin.
         layout : {"packed", "slots", "sender", "placed"}, default "packed"
-            "packed": the ranks' rows follow each other. "slots": recvbuf has the shape (size, capacity, …), and
-            the rows of rank s begin at recvbuf[s]. "sender": the shape is that of "slots". A row of rank s has the same
-            index in recvbuf[s] as in that rank's sendbuf. "placed": displs of recvbuf are an input and say where each
-            rank's rows begin; rows of different ranks must not overlap. With the displs of an earlier sendbuf, rows
-            return to their first positions.
+            "packed": the rows of rank 0, 1, … follow each other. "slots": recvbuf has the shape (size, capacity, …),
+            and the rows of rank s begin at recvbuf[s]. "sender": recvbuf has the same shape, and each row of rank s has
+            the same index in recvbuf[s] as in the sendbuf of rank s. "placed": the displs of recvbuf are an input:
+            where the rows of each rank begin. Rows of different ranks must not overlap. With the displs of an earlier
+            sendbuf, the rows of that call return to their original positions.
         capacity : int, optional
             Number of rows of recvbuf, or of each slot, that may be used.
         total : device array, shape (1,), int64, optional
@@ -224,11 +224,11 @@ class Collectives(IntraBase):
             "raise": after rows were dropped, the next call on this communicator raises CapacityExceeded.
             "drop": no error. Default: "drop" if `status` is given, else "raise".
         segments : (lengths, ids) or (lengths, ids, all_lengths), optional
-            sendbuf is divided into segments of `lengths` rows. All ranks have the same number of segments. Each segment
-            is sent to any number of ranks, or to none. counts[r] segments are sent to rank r: `ids` lists their
-            numbers, those for rank 0 first. They arrive in ascending order of their numbers; with ``layout="sender"``
-            at the sender's places. All are device arrays of int64. `all_lengths` is an output of shape (size,
-            segments): the lengths on all ranks.
+            sendbuf is divided into segments; segment i has lengths[i] rows. All ranks have the same number of segments.
+            Each segment is sent to any number of ranks, or to none. counts[r] segments are sent to rank r; `ids` lists
+            the indices of the segments for rank 0, then of those for rank 1, and so on. They arrive in ascending order
+            of index; with ``layout="sender"``, at the sender's positions. `all_lengths` is an output of shape (size,
+            segments): the lengths on all ranks. All are device arrays of int64.
         algorithm : {"numba"}, optional
             The kernel written in Python.
 

@@ -63,7 +63,7 @@ def _makes_ours(method: _Method) -> _Method:
     @functools.wraps(method)
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         made = of_mpi(self, *args, **kwargs)
-        if isinstance(made, tuple):  # incomplete until a request completes; no attribute can be set now
+        if isinstance(made, tuple):  # (communicator, request): no attribute can be set before the request completes
             return adopt(made[0]), made[1]
         return adopt(made, self)
 
@@ -130,7 +130,7 @@ class Comm(
     TypeError, ValueError, BufferError, KeyError, MPI.Exception
         From every operation, before anything is launched, for arguments that mpi4py rejects too.
     NotSupported
-        From every operation that kernels cannot do, if it is not staged through the host.
+        From every operation that kernels cannot do, if `staging` is false.
     PeerTimeout, Aborted
         From every call after the wait of a kernel has timed out or was aborted.
     """

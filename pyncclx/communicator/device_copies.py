@@ -1,4 +1,4 @@
-"""Device copies of host buffers, and requests' work that copies results back."""
+"""Copies of host buffers on the device; requests copy the results to the host."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class DeviceCopy:
         self._move(self._memory.address, MPI.Get_address(self._host))
 
     def bring_back(self) -> None:
-        """After the operation has ended, copy the bytes that it changed to the host.
+        """After the operation's end, copy the bytes that it has changed to the host.
 
-        Other bytes are not copied, because the program may have changed them meanwhile.
+        Other bytes are not copied, because the program may have changed them in the host buffer during the operation.
         """
         if self._is_written:
             result = np.empty_like(self._before)
@@ -163,7 +163,8 @@ class Repeating(Startable):
 def _wait_for(work: Work) -> None:
     """Wait on the host for one operation only.
 
-    Other operations of the communicator may take much longer. A wait that is interrupted can be repeated.
+    It does not wait for the communicator's other operations, which may take much longer. After an interrupt, call it
+    again.
     """
     let_receives_leave()
     while not work.is_over():

@@ -22,8 +22,8 @@ from ..team.base import IntraBase
 from ..team.state import state_of
 from .lifetime import Lifetime
 
-# Seconds that MPI may take to find failures that the detector has found. MPI always finds dead processes, though late
-# on a busy machine. It may never find a failed program whose process is still alive.
+# Seconds that MPI may take to find a failure that the detector has found. MPI always finds a dead process, but late on
+# a busy machine. If a program has failed and its process is still alive, MPI may never find the failure.
 _FOR_MPI_S = 1.0
 _FOR_DEAD_S = 30.0
 
@@ -136,7 +136,7 @@ class FaultTolerance(Lifetime):
         made, spanning = self._adopted(super().Shrink()), spanning_of(cast(IntraBase, self))
         self._give_up(self._ranks_outside(made))
         heap = HEAP.made
-        # If this rendezvous fails, the memory is released at the ranks' next one.
+        # If this rendezvous fails, the memory is released at the next rendezvous of the ranks.
         with suppress(RankFailed, Revoked, PeerTimeout):
             there = mpi_bootstrap.allgather_objects(made, heap.present() if heap is not None else None)
             if heap is not None:
@@ -196,7 +196,7 @@ class FaultTolerance(Lifetime):
     def _give_up(self, failed: tuple[int, ...]) -> None:
         """Release the device memory after ranks failed; later calls raise.
 
-        Then wait until the failed ranks' processes have ended, because they may write to that memory until then.
+        Then wait for the end of the failed ranks' processes, which may write to that memory until then.
         """
         state = self._settled()
         worlds = ulfm.world_ranks(self)

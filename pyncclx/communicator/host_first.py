@@ -1,7 +1,7 @@
 """Make methods that pass calls with plain NumPy arrays directly to mpi4py.
 
-The check adds less than half a microsecond to mpi4py's calls, because it reads types, and addresses of few arrays only.
-It adds no Python call to calls with device arrays, because the same function continues with them.
+The check adds less than half a microsecond to mpi4py's calls, because it only reads types, and the addresses of few
+arrays. It adds no Python call to calls with device arrays, because the function that checks also continues with them.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _RECEIVES = {
 }
 RECEIVES = (*_RECEIVES, "Isendrecv", "Sendrecv_replace", "Isendrecv_replace")
 _ANY_TAG = (*RECEIVES, "Recv_init")  # receives that may use MPI.ANY_TAG
-#: MPI must not match these receives with the library's own messages; see `messages/partitioned/contacts.py`.
+#: These receives must not match the library's own messages; see `messages/partitioned/contacts.py`.
 _GUARD = """try:
             if {tag} == ANY_TAG and source not in getattr(self, "guarded", ()):
                 guard(self, source)
@@ -194,7 +194,8 @@ def _plain(name: str) -> str:
 def receive_by_mpi(comm: Any, name: str, call: _Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Receive through MPI after kernels have raised NotSupported.
 
-    The peer may still have sent a device array. If MPI receives its envelope, the data is fetched in its place.
+    The peer may nevertheless have sent a device array. Then MPI receives an envelope, and this function fetches the
+    data.
     """
     arguments = {**dict(zip(parameters(name), args, strict=False)), **kwargs}
     into = next(each.name for each in OPERATIONS[name] if each.written)

@@ -35,7 +35,7 @@ class Lifetime(Base):
         ------
         CapacityExceeded, ValueError, MPI.Exception
             If a kernel of an earlier call has recorded an error that no call has raised yet. It is raised after the
-            release.
+            memory has been released.
         """
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()  # raises
@@ -67,11 +67,11 @@ class Lifetime(Base):
             raise refusal
 
     def _leave(self, free: Callable[[], None] | None = None) -> Exception | None:
-        """Release the device memory after all ranks' kernels; return an unraised refusal.
+        """Release the device memory, then free the communicator; return an error, if any.
 
-        The refusal is an error that a kernel of this rank has recorded. After the release, `free` is called to free the
-        communicator. A failed communicator is not freed in MPI unless it was revoked, because late ranks may still use
-        it.
+        It waits for the kernels of all ranks. `free` is the function that frees the communicator in MPI. A failed
+        communicator is freed in MPI only if it was revoked, because late ranks may still use it. The result is an error
+        that a kernel of this rank has recorded and no call has raised.
         """
         state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
         team, refusal = state.team, None

@@ -54,7 +54,7 @@ current. That work must make the arrays ready. Ranks may start requests in diffe
 
 
 class _Method:
-    """A descriptor for a method that calls `super`, for which it needs class and name."""
+    """A descriptor for methods that call `super`: it gives them their class and name."""
 
     def __init__(self, make: Callable[[type, str], _Function]) -> None:
         self._make = make
@@ -149,9 +149,9 @@ def _on_track(
 ) -> Startable:
     """Return a persistent call's work, on its own track (stream and memory).
 
-    If no track is left and `staging` is true, it raises NotSupported, and MPI runs the call. If `staging` is false, the
-    call uses the communicator's memory. Ranks must start such calls in the same order, so their numbers are compared
-    too.
+    If no track is left and `staging` is true, raise NotSupported; MPI then runs the call. If no track is left and
+    `staging` is false, the call uses the communicator's memory. Ranks must start such calls in the same order, so
+    kernels compare the numbers of these calls as well.
     """
     tracks, track = tracks_of(comm), None
     try:

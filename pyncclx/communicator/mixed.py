@@ -1,9 +1,9 @@
 """Collectives with one buffer on the device and the other on the host.
 
-CUDA-aware MPIs accept such calls. A rank cannot see where its peers' buffers are, but all ranks must choose kernels, or
-all MPI, in all forms of an operation. So an operation with a root runs where the buffer that every rank passes is;
-other operations run on the device. There, kernels use a device copy of the host buffer. A persistent request keeps its
-copy: each start copies the host buffer to it, and each completion copies the result back.
+CUDA-aware MPIs accept such calls. All ranks must run such a call by kernels, or all must run it by MPI, but a rank does
+not know where the buffers of its peers are. So the rule is: an operation with a root runs where the buffer is that
+every rank passes; all other operations run on the device. On the device, kernels use a copy of the host buffer. A
+persistent request keeps its copy: each start copies the host buffer to it, and each completion copies the result back.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from ..team.base import IntraBase
 def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[Any]:
     """Return the objects to pickle in place of several objects, one for each rank.
 
-    All objects are pickled before any of them is offered to its receiver. A receiver unpickles each one separately, so
-    that it can decline the others if one raises.
+    All objects are pickled before any of them is offered to its receiver. A receiver unpickles them one by one. If one
+    of them raises, the receiver declines the others.
     """
     contents = [None if is_plain(item) else pickled(item) for item in items]
     messages: list[Any] = []

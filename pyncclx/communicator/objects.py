@@ -156,7 +156,7 @@ class ObjectMessages(MessageBase):
             self.guard(source)
         message = _sealed(self, sendobj, dest, sendtag)
         with Exchange(self, (message,)):
-            # mpi4py would send the message before it rejects a source or tag, and the message could not be withdrawn.
+            # Check source and tag first: mpi4py would reject them only after it has sent the message.
             if message is not sendobj:
                 self.endpoint.check_receive("sendrecv", source, recvtag)
                 return self._sendrecv(message, (dest, sendtag), (recvbuf, source, recvtag, status))

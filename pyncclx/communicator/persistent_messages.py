@@ -24,16 +24,17 @@ class PersistentMessages(MessageBase):
     """Persistent messages with device arrays.
 
     Each start sends or receives one message, which MPI matches with any other send or receive. `Startall` and `Waitall`
-    launch one kernel for all their messages. In a graph, a request is matched without the host, with the request that
-    it matched last before the capture. Requests that are started together share one launch there too.
+    launch one kernel for all their messages. In a graph there is no matching by the host: a request communicates with
+    the request that it matched last before the capture. There, too, requests that are started together share one
+    launch.
     """
 
     @or_staged
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
         """Return a request that sends a message at each start. As mpi4py's `Send_init`.
 
-        Before you capture the request in a graph, start it once and wait for it. Wait in the capture for each request
-        started there. Keep the request as long as the graph.
+        To use the request in a graph, start it once and wait for it before the capture. In the capture, wait for each
+        request that you start there. Keep the request as long as the graph.
 
         Parameters
         ----------

@@ -286,7 +286,7 @@ class PointToPoint(PersistentMessages):
                 stream_of(self.endpoint, plan)
 
     def _receive_beside(self, sending: MPI.Request, buf: Any, source: int, tag: int, status: MPI.Status | None) -> None:
-        """Receive a message, then wait for a send that has already begun."""
+        """Receive a message while a send is in progress, then wait for the send."""
         try:
             self.Recv(buf, source, tag, status)
         finally:

@@ -37,7 +37,8 @@ def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
 def is_divided(comm: MessageBase, source: int, tag: int) -> bool:
     """Return whether an `Isendrecv` of host arrays needs a request for each message.
 
-    After failures of ranks and `Revoke`, Open MPI's one request for both ends without its error, or never ends.
+    With one request for both messages, as Open MPI implements it, the request ends without an error after a failure of
+    a rank or `Revoke`, or it never ends.
     """
     return goes_on_after_failures() or is_probed(comm, source, tag)
 
@@ -57,7 +58,7 @@ def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message
     try:
         yield message
     except BaseException as error:
-        # MPI raises most errors after the receive. Only after errors about arguments is the message still there.
+        # MPI raises most errors after it has received the message; errors about arguments it raises before.
         is_received = not message or (isinstance(error, MPI.Exception) and error.Get_error_class() not in _OF_ARGUMENTS)
         raise
     finally:
@@ -85,10 +86,10 @@ def of_any(method: _Method) -> _Method:
 class Probes(MessageBase):
     """Probes of all messages, also of device arrays.
 
-    Receive a message that `Probe` or `Iprobe` has found with this communicator's `Recv`, `Irecv`, a form of `Sendrecv`,
-    `recv`, `irecv`, `sendrecv`, or a matched probe. If it holds a device array, the same rule applies to messages that
-    the same rank sent before it with other tags. A persistent receive of these into a host array must have been started
-    before the probe.
+    After `Probe` or `Iprobe` has found a message, receive it with this communicator's `Recv`, `Irecv`, a form of
+    `Sendrecv`, `recv`, `irecv`, `sendrecv`, or a matched probe. If the message holds a device array, the probe may also
+    hold earlier messages of the same rank with other tags, to which the same rule applies. A persistent receive into a
+    host array can receive such an earlier message only if it was started before the probe.
     """
 
     @of_any
@@ -178,7 +179,7 @@ class Probes(MessageBase):
         except MPI.Exception as error:
             raise explained(self, error, probe.__name__) from error
 
-    # A program may look for an array by these too, as with mpi4py.
+    # As with mpi4py, a program may use the lower-case probes for arrays, too.
 
     probe, iprobe = Probe, Iprobe
 

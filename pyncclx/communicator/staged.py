@@ -85,7 +85,7 @@ def _staged(operation: str, original: _Method) -> _Method:
         elif began is not None:
             nbytes = events.longest_nbytes([*args, *kwargs.values()])
             events.emit(operation, events.HOST, nbytes, began, comm=self)
-        # The program has a copy of a receive's request, whose progress is already followed.
+        # The result of a receive is a copy of a request; the progress of the original is already followed.
         return going_on(result) if nonblocking and operation not in RECEIVES else result
 
     return host_first(operation, method)

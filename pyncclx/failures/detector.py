@@ -29,8 +29,7 @@ from .comm_failures import INTERRUPTED, LOCK, REVOKED, CommFailure, Monitored, e
 PAUSE_S = 0.1  # between polls; 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # seconds after a program's end, until all that it sent has arrived
 STOOD_STILL_S = 1.0  # seconds without a poll after which a process counts as stopped or starved
-# A process without polls has been stopped or starved if it used at most this share of the time on a processor.
-# Otherwise it was in a call that did not release the interpreter.
+# Most processor time, as a share of a time without polls, of a process that was stopped or starved in this time.
 _OF_CPU = 0.05
 _FOR_END_S = 10.0  # seconds until Linux has ended everything of a dead process
 ENDED_BY_ITSELF = "its program has ended"
