@@ -33,7 +33,8 @@ from .settings import Settings
 
 # Suffixes of methods' names.
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}
-# Results are new arrays, and the current stream may still use their memory for earlier arrays.
+# Calls always wait for the current stream: results are new arrays, and it may still be using their memory, for arrays
+# that have been deleted.
 OF_CURRENT = True
 _Self = TypeVar("_Self", bound="Launching")
 

@@ -14,13 +14,13 @@ MOST_FEW_CHOICES = 1024  # choices of all ranks: kMostFewChoices
 MOST_FEW_COUNTS = 4096  # buckets times ranks: kMostFewCounts
 FEW_NBYTES = 8 << 20  # all slots for lines together; not measured
 
-# Up to this number of choices of a rank, every block counts all of them, which is faster than waiting for the other
-# blocks (H200, 2026-11-21; times of other limits were not stored).
+# If a rank has at most this number of choices, every block counts all of them. This is faster than waiting for counts
+# of the other blocks (H200, 2026-11-21; times of other limits were not stored).
 ALONE_CHOICES = 4096
 
-# Up to these numbers of tokens of a rank, or of all ranks together, blocks of 256 threads are enough, which can be
-# launched early. With blocks of 512 threads, 16 tokens take 0.3 µs more in a dispatch by a handle, 0.65 µs more in a
-# combine, and 0.1 µs less in a dispatch (2 x H200, 32 blocks, 2026-11-22).
+# Up to these numbers of tokens, of a rank and of all ranks together, blocks of 256 threads are used, because such
+# blocks can be launched early. With blocks of 512 threads, 16 tokens take 0.3 µs more in a dispatch by a handle, 0.65
+# µs more in a combine, and 0.1 µs less in a dispatch (2 x H200, 32 blocks, 2026-11-22).
 SOME_TOKENS = 4
 SOME_OF_ALL = 32
 

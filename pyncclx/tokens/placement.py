@@ -1,6 +1,6 @@
 """Placement of a token shuffle's experts on ranks, and of proxies on nodes.
 
-A proxy is the rank that holds tokens of other nodes' ranks.
+A proxy is a rank that receives, for its node, the tokens of certain ranks on other nodes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ class Placement:
     Attributes
     ----------
     ranks : list of lists of int
-        The ranks of each expert. All lists have the same length: if an expert has fewer ranks than others, its ranks
-        repeat.
+        The ranks of each expert. All lists have the same length; the ranks of an expert with fewer ranks are repeated.
     local_experts : list of lists of int
         The experts of each rank, in ascending order.
     """

@@ -31,10 +31,10 @@ class Part(NamedTuple):
 class Outputs(NamedTuple):
     """Addresses of the arrays that a dispatch writes, in the order of `DispatchArgs`."""
 
-    routes: int  # routing: rank and row of each of this rank's choices
-    ways: int  # token map: row on this rank of each choice of all ranks
+    routes: int  # routing: for each choice of this rank, rank and row there
+    ways: int  # token map: for each choice of all ranks, its row on this rank
     token_counts: int  # number of each rank's tokens
-    counts: int  # for this field and the following see `Rows`
+    counts: int  # rows of each group: this and the following arrays are described in `Rows`
     offsets: int
     total: int
     dropped: int
@@ -48,7 +48,7 @@ Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array
 def output_shapes(settings: Settings) -> Shapes:
     """Return the arrays that a dispatch writes, in the order of `Outputs`.
 
-    The routes are laid out after them.
+    In memory, the routes follow these arrays.
     """
     size, capacity = settings.comm.size, settings.capacity
     groups = size if settings.layout == "source" else len(settings.local_experts)

@@ -33,7 +33,7 @@ def array_type(name: str) -> Any:
 
     If NumPy has no such type, return one of unsigned integers.
 
-    8-bit floats are always uint8, because the float8_e4m3 of ml_dtypes is another type, with infinities.
+    8-bit floats are always stored as uint8: float8_e4m3 of ml_dtypes is a different type, which has infinities.
     """
     try:
         return np.dtype("u1" if name == FLOAT8 else name)

@@ -26,16 +26,16 @@ VALUE_NBYTES = 4  # bytes of a number that a collect moves
 
 @dataclass(frozen=True, eq=False)
 class SpanningHandle(Handle):
-    """A handle with addresses for `CrossingArgs` that `Outputs` does not have."""
+    """The handle of a dispatch over nodes, with addresses that `CrossingArgs` needs."""
 
     where: int
     crossing: int
 
 
 def settings_inside(settings: Settings, spanning: Spanning, proxies: Proxies) -> Settings:
-    """Return the settings of the shuffle inside this node, which has ranks as experts.
+    """Return the settings of the shuffle inside this node: its experts are the ranks.
 
-    That shuffle dispatches only with a given routing.
+    The dispatches of that shuffle get their routing from the token map, not from choices.
     """
     return Settings.agreed(
         spanning.local,

@@ -1,7 +1,8 @@
 """Dispatch, combine and collect over nodes as programs of steps.
 
-Rows between nodes are contiguous. An engine needs lengths on the host. So either the host reads the number of rows, or
-the largest possible number of rows is sent (*padded*). Padding needs no read, so captured calls always pad.
+Rows that are sent between nodes are contiguous. An engine needs their length on the host. So the host either reads the
+number of rows from the device, or sends the largest possible number of rows (*padded*). Captured calls always pad,
+because the host cannot read from the device in a capture.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _Add = Callable[[Composition], None]
 def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: bool) -> Iterator[Program]:
     """Yield the programs of a dispatch, combine or collect, in the order to enqueue.
 
-    `phases` selects both halves of the move, or only its sends or its receives.
+    `phases` selects the halves of the move: the sends, the receives, or both.
 
     With `capturing`, the streams of all ranks are being captured.
     """
