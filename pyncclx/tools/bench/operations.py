@@ -1,8 +1,8 @@
 """python -m pyncclx bench: time operations over message sizes.
 
-Other libraries can be timed in the same run. Options, columns and the meaning of "size" are those of nccl-tests: the
-size is that of all blocks together if there is a block for each rank, otherwise that of the vector. With --osu they are
-those of the OSU benchmarks: the size is that of one block.
+Other libraries can be timed in the same run. Options and columns are those of nccl-tests. So is the meaning of "size":
+the bytes of all blocks together if there is a block for each rank, otherwise the bytes of the vector. With --osu,
+columns and size are those of the OSU benchmarks: the size is the bytes of one block.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def write_shuffles(path: Path, about: Row, results: list[Row]) -> None:
 def rows_of_blocks(rows: list[Row]) -> list[Row]:
     """Return the rows of the last number of tokens, each with the peers' times.
 
-    Only one of the given rows has the peers' times.
+    Of the rows of one number of tokens, only one has the peers' times.
     """
     last = [row for row in rows if row["tokens"] == rows[-1]["tokens"]]
     with_peers = next((row for row in last if f"{shuffle_peers.NAMES[0]}_dispatch_us" in row), {})

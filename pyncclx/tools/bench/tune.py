@@ -1,7 +1,8 @@
 """python -m pyncclx tune: time all algorithms, and write a table of the fastest.
 
 The table is for this kind of device and this number of ranks; entries for other numbers of ranks are kept.
-Communicators use it if their first operation on device arrays follows. Tuning takes some seconds on GPUs.
+Communicators use the table from their first operation on device arrays on, if that comes later. Tuning takes some
+seconds on GPUs.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def best_cuts(times: Sequence[Sequence[float]]) -> list[int]:
 def limits_of(sizes: Sequence[int], times: Sequence[Sequence[float]], chosen: Sequence[int]) -> list[int]:
     """Return the longest message, in bytes, for each algorithm but the last.
 
-    The limit is the last size for which this algorithm or an earlier one is chosen. If the algorithm cannot move the
-    next size, the limit is one byte less than that.
+    An algorithm's limit is the last size for which it or an earlier algorithm is chosen. If it cannot move the next
+    size, its limit is one byte less than that size.
     """
     found: list[int] = []
     for number in range(len(times[0]) - 1):

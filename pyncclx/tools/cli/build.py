@@ -1,7 +1,7 @@
 """python -m pyncclx build: compile kernels before a program needs them.
 
-The kernels are for this machine, a cluster or an image. No GPU is needed. In PYNCCLX_CACHE, put the folder before the
-user's own: /opt/pyncclx-kernels:/home/me/.cache/pyncclx
+The kernels can be for this machine, a cluster or a container image. No GPU is needed. To use them, put their folder
+before the user's own in PYNCCLX_CACHE: /opt/pyncclx-kernels:/home/me/.cache/pyncclx
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ...system import driver, mpi_library, settings
 from ...system.cache_folders import cache_directory
 
 _SHARED_MEMORY = Path("/dev/shm")
-# Open MPI and MPICH take roughly this much of it.
+# Open MPI and MPICH use roughly this much of /dev/shm.
 _SHARED_NBYTES_A_RANK = 16 << 20
 _MPS_FOLDER = "/tmp/nvidia-mps"
 

@@ -24,7 +24,7 @@ _Check = Callable[[Job, Words], Iterator[Verdict]]
 #: Checks for causes that a job has reported, or that its records always show.
 _REPORTED: tuple[_Check, ...] = (failures.gpu_error, failures.dead, failures.exception, failures.full_capacity)
 _SEEN: tuple[_Check, ...] = (comparisons.different_operation, comparisons.different_argument, hangs.hang)
-# Other ranks notice the end of a wait within this time.
+# When a wait has ended on one rank, the other ranks detect this within this time.
 _NOTICED_S = 0.1
 
 
@@ -79,7 +79,7 @@ def analyse(job: Job) -> list[Verdict]:
     """
     job = unsettled(job)
     words = Words(job)
-    # Waits, and calls that do not match, are consequences of a reported cause.
+    # If a cause has been reported, waits and calls that do not match are its consequences.
     found = _found(_REPORTED, job, words) or _found(_SEEN, before_failures(job), words)
     found = found or _found([failures.mismatch], job, words)
     found += _found([failures.settings_differ if found or job.failures else comparisons.slow_rank], job, words)

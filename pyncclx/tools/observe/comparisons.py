@@ -1,7 +1,7 @@
 """Compare the calls that ranks have made with the same number.
 
-The number is that of a call on a communicator. Operations or arguments may differ, or a rank may repeatedly begin its
-calls later than the others.
+Calls are numbered on each communicator. Two things can be wrong: operations or arguments of calls with one number
+differ, or one rank repeatedly begins its calls later than the other ranks.
 """
 
 from __future__ import annotations

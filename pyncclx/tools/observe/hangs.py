@@ -147,7 +147,7 @@ def _of_one(job: Job, words: Words) -> Iterator[Verdict]:
 def _replays(words: Words, comm: Comm, members: Sequence[Rank]) -> Verdict | None:
     """Return a verdict if ranks made equal calls, but their kernels differ in number.
 
-    Then some rank has replayed a graph less often than others.
+    In that case some rank has replayed a graph less often than the other ranks.
     """
     progress = {rank.number: rank.progress(comm) for rank in members}
     epochs = {number: each["epoch"] for number, each in progress.items() if each is not None}

@@ -16,7 +16,7 @@ AFTER_FAILURES_S = 0.2
 # Least seconds after which a rank counts as waiting, even with few intervals between calls.
 SHORTEST_S = 1.0
 INTERVALS = 5
-# Factor for the longest interval so far, because the next one may be as long.
+# A rank is stuck if its call takes this many times the longest interval between its calls so far.
 _OF_LONGEST = 1.5
 _RECEIVES = ("Recv", "Mrecv", "Sendrecv", "Sendrecv_replace", "recv", "Irecv", "Imrecv", "Isendrecv", "Recv_init")
 _SENDS = ("Send", "Ssend", "Rsend", "Sendrecv", "send", "ssend", "Isend", "Issend", "Send_init", "Ssend_init")

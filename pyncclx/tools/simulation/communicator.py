@@ -25,9 +25,10 @@ class Results:
         self._next = 0
 
     def give(self, buffer: memoryview, result: bytes | None = None) -> None:
-        """Copy a collective's result to a buffer.
+        """Copy the result of a simulated collective into `buffer`.
 
-        For rank 0 the result is `result`, or what the buffer contains.
+        On rank 0 the result is `result`; without it, the buffer already contains the result. Other ranks get rank 0's
+        result.
         """
         if self._next is None:
             self._made.append(bytes(buffer) if result is None else result)
@@ -55,8 +56,9 @@ class SimulatedGroup(NamedTuple):
 class SimulatedComm:
     """The methods of mpi4py's communicators that the simulated code uses.
 
-    Rank 0 takes part in all simulated collectives and is the lowest rank. So its value is the minimum, and it is the
-    root of broadcasts. A bitwise OR combines tables in which each rank fills its part; `table` has all parts.
+    Rank 0 takes part in all simulated collectives. The results follow from this: rank 0 is the lowest rank, so its
+    value is the minimum; broadcasts have it as root; and a bitwise OR combines tables in which each rank fills its own
+    part, so its result is `table`, which has all parts.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Measure the creation of a communicator over many nodes, without the nodes.
 
-This process runs the library's code for a few of the ranks; a `SimulatedComm` replaces the other ranks. The ranks of a
-real job measure the same over pretend nodes.
+This process runs the library's code for a few of the ranks; a `SimulatedComm` stands for all other ranks. A real job
+can measure the same code, on its own ranks and over pretend nodes.
 """
 
 from __future__ import annotations

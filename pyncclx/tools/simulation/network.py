@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mpi_bootstrap import waiting
 
-_CONTEXT_NBYTES = 8  # bytes that ranks agree on before they have a communicator
+_CONTEXT_NBYTES = 8  # bytes of the number (context) on which the ranks of a new communicator agree
 # Rounds of the agreement: Open MPI proposes the highest free context, checks that it is free on all ranks, and begins.
 _CONTEXT_ROUNDS = 3
 
@@ -26,7 +26,7 @@ class Pattern(NamedTuple):
     messages, nbytes : int
         Messages and bytes of the rank that sends most.
     moved, combined : int
-        Bytes over a link, and bytes reduced, that cannot overlap.
+        Bytes that pass over links one after the other, and bytes that are reduced one after the other.
     """
 
     name: str

@@ -43,9 +43,9 @@ class Case:
     forms : tuple of bool
         The operation's forms: out of place (False), in place (True).
     blocks : bool
-        Whether the size is that of all ranks' blocks together.
+        Whether the size counts the blocks of all ranks together.
     nbytes, count, block : int
-        Size in bytes as in nccl-tests; the same in elements; elements of one rank's part.
+        Size as in nccl-tests, in bytes and in elements; elements of one rank's part.
     send, recv : arrays
         Buffers. In place, one of them is both.
     """
