@@ -2,9 +2,9 @@
 
     from pyncclx import MPI
 
-A program that imports this module instead of mpi4py's needs no other change. Its communicators never refuse a call that
-MPI allows. Where there is no kernel, MPI works on a copy in host memory (`comm.staging`). `comm.explain` describes how
-a call would run.
+A program that imports this module in place of mpi4py's needs no other change. Its communicators accept every call that
+MPI allows: if there is no kernel for a call, MPI works on copies in host memory (`comm.staging`). `comm.explain`
+describes how a call would run.
 """
 
 # ruff: noqa: PLC0414

@@ -1,6 +1,6 @@
 """GPU kernels that run the communication of mpi4py programs.
 
-Names are loaded at the first use. This imports `mpi4py.MPI`, which initialises MPI as `mpi4py.rc` says at that time.
+Names are loaded at their first use. The first one imports `mpi4py.MPI`, which initialises MPI according to `mpi4py.rc`.
 """
 
 # ruff: noqa: F405

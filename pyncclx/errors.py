@@ -78,8 +78,8 @@ def out_of_range(code: int, value: int, text: str) -> Exception:
 class RankFailed(MPIError):
     """Ranks of the communicator have died, or ended while others needed them.
 
-    An `MPI.Exception` of class ``MPI.ERR_PROC_FAILED``, where MPI has it. Calls that need all ranks raise it from then
-    on. Messages between living ranks continue.
+    An `MPI.Exception` of class ``MPI.ERR_PROC_FAILED``, where MPI has it. From then on, calls that need all ranks raise
+    it. Messages between living ranks continue.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ class PeerTimeout(RuntimeError):
 
 
 class RanksMissing(PeerTimeout):
-    """Ranks did not come to a call that all ranks prepare together on the host.
+    """Some ranks did not make a call in time that all ranks prepare together.
 
     Parameters
     ----------
@@ -272,7 +272,7 @@ class SendTimeout(PeerTimeout):
 
 
 class CapacityExceeded(RuntimeError):
-    """A rank sent more rows than the receiver has room for; no others were written.
+    """A rank sent more rows than the receiver has room for; the excess was dropped.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Collectives that PyTorch differentiates, as functions of a tensor.
 
-Names are loaded at the first use, which imports PyTorch; nothing else of pyncclx imports it. `functions` has what users
-call, `moves` what each function does to a tensor.
+Names are loaded at their first use, which imports PyTorch. No other package of pyncclx imports PyTorch. `functions` has
+the functions that users call, `moves` the communication of each.
 """
 
 import importlib

@@ -1,9 +1,10 @@
 """Collectives as functions of a tensor; the backward pass makes the adjoint call.
 
-There are two conventions for the loss. With `copy`, `reduce`, `gather` and `scatter` all ranks compute the same loss
-from the same tensors, as in Megatron's tensor parallel layers. A tensor that all ranks have then counts once. With
-`all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` each rank has a tensor of its own, and gradients are those
-of the sum of all ranks' losses. `all_gather` and `reduce_scatter` also begin and end a sequence parallel region.
+There are two conventions for the loss. `copy`, `reduce`, `gather` and `scatter` assume that all ranks compute the same
+loss from the same tensors, as in Megatron's tensor parallel layers; a tensor that all ranks have counts once.
+`all_reduce`, `all_gather`, `reduce_scatter` and `all_to_all` assume that each rank has a tensor of its own; the
+gradients are those of the sum of all ranks' losses. `all_gather` and `reduce_scatter` also begin and end a sequence
+parallel region.
 
 All ranks make the same calls in the same order, forward and backward. The gradient of a gradient works, too.
 """
@@ -44,7 +45,7 @@ class Collective(torch.autograd.Function):  # type: ignore[misc]  # without PyTo
 
 
 def copy(x: Tensor, comm: Any) -> Tensor:
-    """Return a tensor that all ranks have; the backward pass sums its gradients.
+    """Return `x`, a tensor that all ranks have; the backward pass sums the gradients.
 
     It begins a tensor parallel region: each rank then uses the tensor with its part of the weights.
 

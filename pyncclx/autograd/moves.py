@@ -1,7 +1,7 @@
-"""What each function of `pyncclx.autograd` does to a tensor, without gradients.
+"""The communication of each function of `pyncclx.autograd`, without gradients.
 
-Each move takes a tensor, a communicator and two dimensions: the one that it divides, and the one along which it puts
-parts together. They are equal, but for an exchange.
+Each move takes a tensor, a communicator and two dimensions: the dimension that it divides, and the dimension along
+which it joins parts. Only `exchanged` allows two different ones.
 """
 
 from __future__ import annotations

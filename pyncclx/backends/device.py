@@ -46,7 +46,7 @@ class Memory(Protocol):
         """Return whether kernels can use this address."""
 
     def room(self, address: int, nbytes: int) -> int:
-        """Return how many of the `nbytes` bytes that begin at an address kernels can use."""
+        """Return how many of the `nbytes` bytes from an address on kernels can use."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
         """Return the bytes in each allocation, in order; a copy reads from one allocation."""
@@ -144,7 +144,8 @@ class Streams(Protocol):
     def current_and_private(self) -> tuple[Any, Any]:
         """Return the current stream, and a private one if that is CUDA's default stream.
 
-        The second is None otherwise. If there is one, use it, because the default stream waits for most other streams.
+        Otherwise the second is None. If there is a private stream, use it, because CUDA's default stream waits for most
+        other streams.
         """
 
     def named_stream(self, value: Any) -> Any:
@@ -200,7 +201,7 @@ class Streams(Protocol):
     def can_leave(self, stream: Any) -> bool:
         """Return whether work on a stream can continue on another stream.
 
-        It can if any thread may record an event on the stream.
+        This is possible if every thread may record an event on the stream.
         """
 
     def is_capturing(self, stream: Any) -> bool:
@@ -280,8 +281,9 @@ class Device(Memory, Kernels, Streams, Exports, Protocol):
     multiprocessors
         Upper limit on the blocks of an operation that a user may set: as many as run at once.
     nvlinked
-        Identities of the devices, including its own, in whose memory this device has atomic operations. Readers there
-        see 128 bytes that a warp stores at once as a whole (cuda/protocol/line.cuh). None: all devices.
+        Identities of the devices, including this one, to which NVLink connects. In their memory, atomic operations of
+        this device work, and 128 bytes that one of its warps stores at once arrive as a whole (cuda/protocol/line.cuh).
+        None: all devices.
     """
 
     name: str

@@ -29,7 +29,7 @@ class Part:
     start: int  # first element in packed memory, in bytes
 
     def at(self, offset: int) -> Part:
-        """Return the part moved by an offset in the array."""
+        """Return a copy of the part at an array offset that is `offset` bytes higher."""
         return replace(self, offset=self.offset + offset) if offset else self
 
     @property

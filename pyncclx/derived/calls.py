@@ -1,6 +1,6 @@
 """Collectives with derived datatypes, which work on packed copies.
 
-A kernel packs before the operation, and one unpacks after it.
+One kernel packs before the operation, another one unpacks after it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Packing:
         During a capture, all tables are kept.
         """
         if self._nbytes > MOST_TABLES_NBYTES and not self._device.is_capturing(stream):
-            # Kernels may still read the tables.
+            # Kernels may still be reading the tables, so the tables are only retired here.
             RETIRED.get().add(self._tables.clear)
             RETIRED.get().free()
             self._tables, self._nbytes = {}, 0

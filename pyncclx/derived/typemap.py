@@ -116,8 +116,8 @@ _NEVER_READ = bytes(1)  # data of a message that is never started
 def _check_committed(datatype: MPI.Datatype) -> None:
     """Raise the error that MPI defines for a datatype that has not been committed.
 
-    MPI has no query for it, but refuses such a datatype in every message, also in one that is never started. MPICH does
-    not look at the datatype of an empty message.
+    MPI has no query for this. But it rejects such a datatype when a persistent send is created, which is then never
+    started. The message is not empty, because MPICH does not check the datatype of empty messages.
     """
     try:
         MPI.Comm.Send_init(MPI.COMM_SELF, [_NEVER_READ, 1, datatype], 0).Free()

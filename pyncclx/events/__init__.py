@@ -73,7 +73,7 @@ hooks: list[Callable[[Event], object]] = []
 
 
 def begin(operation: str, comm: Any = None) -> float:
-    """Emit the START of an operation to hooks; return the time to pass to `emit`."""
+    """Emit an operation's START event to hooks; return its time, to pass to `emit`."""
     began = now()
     start(operation, began, comm)
     return began

@@ -1,6 +1,6 @@
 """Make the calls of the collectives written in Python.
 
-A call's `sized` differs from that of the built-in kernel's call, because a team caches plans by it.
+A team caches plans by the call's `sized`, so `sized` here differs from that of the call with a built-in kernel.
 
 None of the limits by which kernels are chosen was measured. For a comparison with the built-in kernels see
 h200-x2-numba.json and h200-x4-numba.json in examples/benchmarks/results (2 and 4 H200, 2026-11-21).

@@ -26,7 +26,7 @@ from .. import device as d
 from ..backends.compilers import numba_cuda
 from .workspace import CHUNKS_BEGIN, CHUNKS_NBYTES, PACKETS_BEGIN, PACKETS_NBYTES, chunk_nbytes, packet_nbytes
 
-cuda = numba_cuda.target()  # `numba.cuda`, or its counterpart in numba-cuda-mlir
+cuda = numba_cuda.target()  # numba.cuda, or the same module of numba-cuda-mlir
 
 SEND, RECV, NBYTES = range(3)  # indices into a kernel's arguments
 

@@ -70,7 +70,7 @@ def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
 
 @inline
 def write_outputs(args: Any, received: Any, source: int, size: int, call: int) -> None:
-    """Write those outputs for rows from a rank whose arrays the caller has passed."""
+    """Write the outputs about rows from a rank, as far as the caller passed arrays."""
     count, displ, kept = received[source, 0], received[source, 1], received[source, 2]
     if args[RECV_COUNTS] != 0:
         d.pointer(args[RECV_COUNTS], np.int64)[source] = kept

@@ -1,6 +1,6 @@
 """Broadcast of objects with device arrays: a collective moves the arrays' data.
 
-mpi4py's method has moved the rest of the objects. Signal handlers are deferred until the collective has ended, too.
+Before it, mpi4py's method has moved the rest of the objects. Signal handlers are deferred until both have ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .pickled import Pickled, Short, is_plain, put_together
 class Share(tuple[bytes, list[Any], tuple[tuple[Any, ...], ...]]):
     """The part of an object that MPI transfers: all but the data of its device arrays.
 
-    After it has arrived, the ranks run a collective together. It is a tuple, which C code unpickles. In Python code a
-    signal handler could raise, and the share would be lost.
+    After the share has arrived, the ranks run a collective together. A share is a tuple, so C code unpickles it. During
+    Python code a signal handler could raise, and the share would be lost.
     """
 
     __slots__ = ()
@@ -160,8 +160,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def in_step(method: _Method) -> _Method:
     """Decorate a collective of objects to end before signal handlers run.
 
-    After MPI's step, which is not interrupted either, the ranks may run another collective together. Failures are
-    explained as by `explains_failures`.
+    Handlers are deferred during MPI's collective, and during the collective that the ranks may run after it. Failures
+    of ranks are raised as by `explains_failures`.
     """
 
     @functools.wraps(method)
@@ -176,10 +176,11 @@ def in_step(method: _Method) -> _Method:
 
 
 def in_step_with_arrays(method: _Method) -> _Method:
-    """Decorate a collective like `in_step`, for the case that objects may have arrays.
+    """Decorate a collective like `in_step`, but only if objects may have arrays.
 
-    A process that has had no arrays in objects does not defer handlers, which would take 3.6 µs (2026-11-29, CPU). When
-    it receives the first arrays, it still takes the step after MPI's (`broadcast.with_shares`).
+    Deferring handlers takes 3.6 µs (2026-11-29, CPU). So a process that has sent and received no arrays in objects so
+    far does not defer them. When it receives its first arrays, it runs the collective after MPI's all the same
+    (`broadcast.with_shares`).
     """
     alone, in_steps = explains_failures(method), in_step(method)
 

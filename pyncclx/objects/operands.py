@@ -1,8 +1,8 @@
 """Reduce device arrays in mpi4py's `allreduce` and `reduce` of objects.
 
-mpi4py applies an operator to Python objects. One rank may pass an array and another a number. So each rank with an
-array passes an `Operands` to mpi4py instead, and the operator only lists them. The result contains the operands of all
-ranks.
+mpi4py applies an operator to Python objects, and different ranks may pass different kinds: an array, a number. So each
+rank with an array passes an `Operands` to mpi4py in its place, with an operator that only lists operands. The result of
+mpi4py's reduction is the list of all ranks' operands, which is then reduced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .packed_arrays import PackedArrays
 from .pickled import Short, pickles_by_default, take_apart
 
 _INTEGERS_ONLY = (MPI.BAND, MPI.BOR, MPI.BXOR)
-# For these operators, Python's operator is MPI's.
+# MPI's operators, each with Python's operator that computes the same.
 _ELEMENTWISE = (MPI.SUM, MPI.PROD, *_INTEGERS_ONLY)
 
 

@@ -32,8 +32,8 @@ class Calls:
     numbers : iterator
         Iterator over the numbers of collective calls.
     skipped : int
-        Number of collective calls that launched no kernel on the communicator's channels. Each other call advances the
-        epoch.
+        Number of collective calls that launched no kernel on the communicator's channels. All other calls advance the
+        epoch by one.
     """
 
     def __init__(self, ring: Ring, identity: Identity, name: str, rank: int) -> None:
@@ -55,7 +55,7 @@ class Calls:
     def close(self) -> None:
         """Note that the communicator has ended.
 
-        The memory of its text is reused after its entries are overwritten.
+        The place of the communicator's text is reused after its entries have been overwritten.
         """
         CALLS.discard(self)
         self.ring.release(self.reference)

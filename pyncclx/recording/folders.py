@@ -2,8 +2,8 @@
 
     /dev/shm/pyncclx-UID/JOB/RANK-PID.ring
 
-The last process of a job removes its folder. After an unclean end or a failure the folder stays. A later job removes it
-after a day, or when there are many.
+The last process of a job removes the job's folder. After an unclean end or a failure the folder stays. A later job
+removes it when it is more than a day old, or when there are many folders.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Identity of a communicator on all ranks, without communication.
 
-It consists of the ranks of the processes, and a number that distinguishes communicators of the same processes.
+It consists of the COMM_WORLD ranks of the processes, and a number that distinguishes communicators of the same
+processes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from .copies import Copy, copy_back
 def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
     """Return a request that copies results to the device when it completes.
 
-    Any MPI call may complete it, also by a copy of its handle: MPI's own request is not the program's.
+    The program gets a request of this library, and mpi4py's request remains hidden behind it. So any MPI call may
+    complete the program's request, also through a copy of its handle.
     """
     look_after_abandoned()
     return request_of(StagedCall(request, copies))

@@ -53,7 +53,7 @@ class Copy:
     written : bool
         Whether MPI may write to it.
     whole : bool
-        Whether all of the array belongs to the operation.
+        Whether the argument is the array alone, so that all of the array belongs to the operation.
     span : tuple of int
         Begin and end of the bytes that the operation may access; they may lie before or beyond the array.
     caller : Caller

@@ -1,11 +1,11 @@
 """Tables of algorithms by message length, measured by `python -m pyncclx tune`.
 
-There is one table for each kind of device. By number of ranks and kernel, it has the longest message in bytes for which
-the kernel is chosen; an operation uses its first kernel whose limit allows the message. Without a table, the
-operations' built-in limits apply.
+There is one table for each kind of device. For each number of ranks and each kernel, it has a limit: the longest
+message, in bytes, for which the kernel is chosen. An operation has its kernels in an order, and uses the first one
+whose limit allows the message. Without a table, the built-in limits of the operations apply.
 
-A file ``tuned-DEVICE.json`` has two members. "limits" contains these limits, by number of ranks and kernel.
-"environment" has device, date, program and versions of each measurement, by number of ranks.
+A file ``tuned-DEVICE.json`` has two members. "limits" has the limits, by number of ranks and kernel. "environment" has
+device, date, program and versions of the measurement, by number of ranks.
 """
 
 from __future__ import annotations

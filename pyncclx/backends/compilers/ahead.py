@@ -13,7 +13,7 @@ from pathlib import Path
 from ...system import settings
 from ...system.process import PerProcess
 
-# Most kernels that one process requests.
+# Most kernels that one process requests in advance.
 MOST = 64
 NICE = 19  # lowest priority
 _PROGRAM = Path(__file__).with_name("background.py")

@@ -1,8 +1,8 @@
 """Program that compiles kernels with NVRTC in the background for its parent.
 
-`ahead.py` runs it as ``python background.py NICENESS``. Standard input has lines of JSON: first `sys.path`, then one
-request a line: a file, kernels of it and an architecture. The program ends when standard input ends, which also happens
-when the parent dies. It also ends when it has been idle for `IDLE_S` seconds.
+`ahead.py` runs it as ``python background.py NICENESS``. Standard input has lines of JSON: the first is `sys.path`, each
+further line a request with a file, names of kernels in it, and an architecture. The program ends when standard input
+ends, as it does when the parent dies, or after `IDLE_S` seconds without a request.
 
 No process waits for it. It runs when processors are idle, and locks no file of the cache while it compiles. If several
 such programs use one cache, one of them compiles at a time.

@@ -1,8 +1,8 @@
 """Cache of compiled code on disk.
 
-A file's name contains a digest of everything that decides its content; the file ends with a digest of the content.
-Processes that need the same file sleep until one of them has made it. A process writes to a temporary name until the
-file is complete. Temporary files of dead processes and locks that no process holds are removed by the next process.
+A file's name contains a digest of everything that its content depends on; the file ends with a digest of its content.
+Processes that need the same file sleep until one of them has made it. That process writes a temporary file, and renames
+it when it is complete. The next process removes temporary files of dead processes, and locks that no process holds.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _remove_unfinished_of_the_dead(folder: Path) -> None:
         except ProcessLookupError:
             shutil.rmtree(path, ignore_errors=True)
         except PermissionError:
-            # The process id belongs to another user's process now.
+            # The process exists, but belongs to another user: the process id has been reused.
             pass
 
 

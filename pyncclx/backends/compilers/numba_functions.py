@@ -50,8 +50,8 @@ def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
     """
     cuda = numba_cuda.target()
     types = numba_cuda.types()
-    # The function is inlined before type inference, because compiling a call would query the current GPU, whatever `cc`
-    # is.
+    # The function is inlined before type inference. Otherwise Numba would compile a call of it, and query the current
+    # GPU for that even if `cc` is given.
     entry = _entry(cuda.jit(fn, device=True, inline="always"), fn, dtype)
     with _explained(fn, dtype, numba_cuda.errors()):
         operands = _operands(dtype, types, chosen().from_dtype)

@@ -50,8 +50,8 @@ class Binary:
 def compile_cached(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> Binary:
     """Return compiled kernels, from the cache on disk if possible.
 
-    Cached code for the first GPU of the same generation is used too. For a GPU that NVRTC does not support yet, the
-    result is PTX.
+    Cached code for the first architecture of the GPU's generation is used too (see `targets_of`). For a GPU that NVRTC
+    does not support yet, the result is PTX.
     """
     target = target_of(file, instantiations, architecture, *options)
     make = partial(compile_kernels, file, instantiations, target, *options)
@@ -149,7 +149,7 @@ def link(kernels: Binary, code: bytes, architecture: str, *options: str) -> Bina
     RuntimeError
         With the linker's log.
     """
-    # -fma=0 repeats --fmad=false of FLAGS: Numba's code does not set it.
+    # -fma=0 corresponds to --fmad=false of FLAGS, which Numba's code does not set.
     flags = [f"-arch={architecture}", "-lto", "-fma=0", *options]
     linker = nvjitlink.create(len(flags), flags)
     try:

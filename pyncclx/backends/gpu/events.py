@@ -34,7 +34,7 @@ class Event:
         self._owner = cupy.cuda.Event(disable_timing=True)
         self.pointer = ctypes.c_void_p(self._owner.ptr)
         self._on = self._capture = 0  # stream and capture of the last record
-        self._then: Any = None  # the stream that already waits for the event
+        self._then: Any = None  # stream that has been made to wait for the event
 
     @property
     def event(self) -> Any:

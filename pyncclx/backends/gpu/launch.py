@@ -1,7 +1,7 @@
 """Kernel launches through the CUDA driver, by ctypes with prepared arguments.
 
-Passing arguments as Python objects would take the host twice as long (device and date not noted). Only one thread at a
-time may use a launcher.
+Conversion of Python objects to arguments at each launch would take the host twice as long (device and date not noted).
+Only one thread at a time may use a launcher.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Launcher:
     ) -> None:
         """Launch a kernel with the parameters at `pointers`.
 
-        `pointers` is that of `self.parameters`, which is first set to the bytes `parameters`, or another array.
+        `pointers` is an array of pointers to the parameters, one per parameter. If it is that of `self.parameters`, the
+        memory there is first set to the bytes `parameters`.
         """
         config, thread = self._config, get_ident()
         config.grid_x, config.block_x, config.stream = grid, block, stream

@@ -25,7 +25,7 @@ class Upload:
     """
 
     def __init__(self, data: bytes, stream: Any) -> None:
-        # The stream is CuPy's current one while the bytes are copied.
+        # The copy runs on CuPy's current stream, so `stream` is made current for it.
         with beside_captures(), stream:
             self._array = cupy.asarray(np.frombuffer(data, np.uint8))
             stream.synchronize()

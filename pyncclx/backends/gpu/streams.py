@@ -51,7 +51,7 @@ class GpuStreams(GpuProperties):
         self._of_thread = threading.local()
 
     def current_stream(self) -> Any:
-        # A library that selects a GPU in each call may have left another GPU current.
+        # Make this device current: a library that selects a GPU in each call may have left another one current.
         if cupy.cuda.runtime.getDevice() != self.ordinal:
             self._gpu.use()
         return cupy.cuda.get_current_stream(self.ordinal)
@@ -84,7 +84,7 @@ class GpuStreams(GpuProperties):
             return cupy.cuda.Stream.from_external(value)
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise TypeError(f"stream is {value!r}; give CuPy's, an object with __cuda_stream__, a handle, or None")
-        # 0 and 1 are handles of one stream, but only 1 works in every call.
+        # 0 and 1 are handles of the same (default) stream, but only 1 works in every call.
         return self.external_stream(operator.index(value) or 1)
 
     def external_stream(self, pointer: int) -> Any:
