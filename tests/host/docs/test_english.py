@@ -22,6 +22,7 @@ FOR_USERS += [page for folder in SECTIONS for page in sorted((ROOT / "docs" / fo
 GUIDES = [page for page in FOR_USERS if page.parent.name in ("guide", "howto")]
 FENCED = re.compile(r"^```(?P<kind>.*)\n(?P<code>(?:.*\n)*?)^```", re.MULTILINE)
 INDENTED = re.compile(r"^(?: {4}|\||#|:|<!--).*$", re.MULTILINE)  # commands, tables, headings
+COMMANDS = re.compile(r"^ {4}(?!\* )(\S.*)$", re.MULTILINE)  # code without a fence, not a list in a list
 
 
 def name_of(path: Path) -> str:
@@ -66,9 +67,10 @@ def long_sentences(page: str) -> list[str]:
 
 
 def wide_lines(page: str) -> list[str]:
-    """Lines of a page's code that need a scroll bar."""
+    """Lines of a page's code that need a scroll bar, commands included."""
     blocks = (found["code"] for found in FENCED.finditer(page) if not found["kind"].startswith("{"))
-    return [line for code in blocks for line in code.splitlines() if len(line) > CODE]
+    lines = [line for code in blocks for line in code.splitlines()] + COMMANDS.findall(FENCED.sub("", page))
+    return [line for line in lines if len(line) > CODE]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -109,6 +111,8 @@ def test_faults_are_found():
     assert long_sentences(f"# Page\n\n{long}.\n\n* {long}\n") != []
     assert long_sentences(f"# Page\n\n    {long}\n") == []
     assert wide_lines(f"```python\n{long}\n```\n") != []
+    assert wide_lines(f"Run this:\n\n    {long}\n") != []
+    assert wide_lines(f"* A list\n    * in {long}\n") == []
     assert faults_of_changes(f"## Unreleased\n\n* Fixed: {long}\n* It works.\n* Added a line.\n") == [
         f"Fixed: {long.strip()}", "It works."
     ]
