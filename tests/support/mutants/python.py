@@ -455,7 +455,7 @@ PYTHON = {
     ),
     "calls over nodes: the call of another rank waits for the next one": Mutant(
         "pyncclx/nodes/comparison.py",
-        "        self._compare()  # what has come before the own call\n",
+        "        self._compare()  # with labels that arrived before this rank made its call\n",
         "",
         "ranks/nodes/test_comparison.py",
     ),
