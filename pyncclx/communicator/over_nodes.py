@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -21,6 +22,7 @@ from ..nodes.requests import SpanningWork, launched_again
 from ..nodes.run import run, run_call
 from ..nodes.spanning import NAME, Spanning, spanning_of
 from ..recording.calls import Begun
+from ..team.background import NotYet, alone
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.kept import Scratch
@@ -58,14 +60,24 @@ class OverNodes(IntraBase):
             return None
         if on_host(*args, *options.values()) and not options.get("device"):
             return None
+        if not state_of(self).checking:
+            return self.spanning
         self._compare_first(make, args, options)
-        return self.spanning
+        spanning = self.spanning
+        # Packed copies need the memory, but some ranks may have none: a rank would make it while another one compares.
+        _ = self.team if spanning is None else spanning.team
+        return spanning
 
     def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """If `checking` is on, compare the ranks' first calls before the first rendezvous."""
-        state = state_of(self)
-        if state.checking and state.topology is None:
-            call = make(self, *args, **options)
+        """Compare the ranks' first calls before the first rendezvous.
+
+        Making the call must not be one, unless it is one on all ranks (`algorithm`).
+        """
+        if state_of(self).topology is None:
+            call = None
+            with suppress(NotYet):
+                call = make(alone(self), *args, **options)
+            call = call or make(self, *args, **options)
             if call is not None:
                 compare(cast(MPI.Intracomm, self), call.operation, call.signature)
 

@@ -64,6 +64,33 @@ def test_a_communicator_s_first_call_may_have_any_form(monkeypatch, form, is_apa
             comm.Barrier_init(device=True).Free()
 
 
+@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize("form", forms.FORMS)
+@pytest.mark.parametrize("name", ["Bcast", "Alltoallw"])
+def test_a_first_call_that_packs_on_one_rank_alone(monkeypatch, name, form, is_apart):
+    """That rank has a datatype with gaps; the others' is of the same elements, without gaps."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    if is_apart:
+        monkeypatch.setenv("PYNCCLX_NODE", str(WORLD.rank))
+    size, me = WORLD.size, WORLD.rank
+    spaced = MPI.INT.Create_vector(5, 1, 2).Commit()
+    count, datatype, step = (1, spaced, 2) if me == 0 else (5, MPI.INT, 1)
+    values, got = np.arange(10 * size, dtype="i4") + 1000 * me, Output(5 * size, "i4")
+    with pyncclx.Communicator(WORLD).Dup() as comm, comparing() as compare:
+        if name == "Bcast":
+            buf = Output(10, "i4").fill(values[:10])
+            forms.call(comm, form, name, [buf.array, count, datatype])
+            compare(buf, values[:10] if me == 0 else np.append(np.arange(0, 10, 2, "i4"), values[5:10]), form)
+        else:
+            sent = [put(values), ([count] * size, [20 * step * rank for rank in range(size)]), [datatype] * size]
+            places = ([5] * size, [20 * rank for rank in range(size)])
+            forms.call(comm, form, name, sent, [got.array, places, [MPI.INT] * size])
+            steps = [2] + [1] * (size - 1)
+            wanted = [1000 * rank + step * (5 * me + np.arange(5)) for rank, step in enumerate(steps)]
+            compare(got, np.concatenate(wanted).astype("i4"), form)
+    spaced.Free()
+
+
 def test_two_communicators_in_opposite_orders(comm):
     """Each rank names the other and what that has called elsewhere; both communicators go on."""
     other = comm.Dup()
