@@ -24,7 +24,7 @@ from .signals import Signals
 class Place(NamedTuple):
     """The memory that a rank exposes."""
 
-    window: int  # number of its `comm.Alloc` window
+    window: int  # number of its `comm.Alloc` window; negative for memory of 0 bytes that is in none
     offset: int  # offset in that window, in bytes
     nbytes: int
     disp_unit: int
@@ -159,7 +159,7 @@ class Attached(Reach):
 def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
     """Return the place of this rank's device array; "elsewhere" if it is in no window.
 
-    Return None for host memory, which MPI handles.
+    Return None for host memory, which MPI handles. Memory of 0 bytes may be anywhere, so it has a place.
 
     Raises
     ------
@@ -169,24 +169,42 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
         Raised by `ErrorRecord.check` for device memory.
     """
     if where(memory) != "device":
-        return None
+        return Place(-1, 0, 0, checked_unit("Win.Create", disp_unit)) if _is_empty(memory) else None
     # The team is not created here, because other ranks may have no device memory.
     team = state_of(comm).team if isinstance(comm, Base) else None
     if team is not None and team.windows:
         buffer = resolve(memory, "Win.Create: memory", writable=False, device=team.device)
         window = team.windows.at(buffer.address)
         # A window without an owner may be freed at any time.
-        if window is not None and window.owner is not None:
+        if window is not None and window.owner is None:
+            window = None
+        if window is not None or buffer.nbytes == 0:
             unit = checked_unit("Win.Create", disp_unit)
             # All ranks raise an error that is raised here.
             team.errors.check()
+            if window is None:
+                return Place(-1, 0, 0, unit)
             return Place(window.number, buffer.address - window.memory.address, buffer.nbytes, unit)
     # On the host device, all arrays are in host memory.
     return None if host_arrays() else "elsewhere"
 
 
+def _is_empty(memory: Any) -> bool:
+    """Return whether an argument of host memory has no bytes."""
+    try:
+        return memory is None or memoryview(memory).nbytes == 0
+    except TypeError:
+        # mpi4py raises its own exception, or takes MPI.BOTTOM.
+        return False
+
+
+def on_device(found: Sequence[Place | str | None]) -> bool:
+    """Return whether some rank's memory is a device array of at least a byte, or a part of an `Alloc` array."""
+    return any(each is not None and (isinstance(each, str) or each.window >= 0) for each in found)
+
+
 def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list[Place]:
-    """Return the places of all ranks, if each rank's memory is from `comm.Alloc`.
+    """Return the places of all ranks, if each rank's memory is from `comm.Alloc` or has no bytes.
 
     Raise NotSupported if some rank has no place, or if the ranks are on several nodes.
     """
@@ -203,7 +221,9 @@ def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list
                 "ranks is; call comm.Alloc on all ranks, or copy to host arrays. With comm.staging = True, MPI exposes "
                 "copies"
             )
-    return places
+    # A rank without memory exposes no bytes of any window.
+    number = max(each.window for each in places)
+    return [each if each.window >= 0 else each._replace(window=number) for each in places]
 
 
 def checked_size(size: Any) -> int:

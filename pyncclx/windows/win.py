@@ -25,7 +25,7 @@ from ..team.handlers import Handled
 from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES
-from .exposed import Attached, Exposed, Place, all_from_alloc, checked_size, checked_unit, place_of, public_copies
+from .exposed import Attached, Exposed, all_from_alloc, checked_size, checked_unit, on_device, place_of, public_copies
 from .locks import Locks
 from .operations import Operations
 from .signalling import Signalling
@@ -74,7 +74,8 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         Parameters
         ----------
         memory : array or None
-            A host array, or a device array from `comm.Alloc`, or a part of one.
+            A host array, or a device array from `comm.Alloc`, or a part of one. A rank may expose no memory, by None or
+            an empty array.
         disp_unit : int
             Bytes from one displacement to the next, such as ``memory.itemsize``.
         info : MPI.Info
@@ -101,7 +102,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         `Unlock_all`. Each of these calls reads the whole memory.
         """
         if not isinstance(comm, Base):
-            if place_of(comm, memory, disp_unit) is not None and not is_cuda_aware():
+            if place_of(comm, memory, disp_unit) == "elsewhere" and not is_cuda_aware():
                 raise NotSupported(
                     "Win.Create: a device array, and MPI does not say that it takes some; give a communicator of "
                     "pyncclx, and memory from its Alloc"
@@ -110,9 +111,9 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         with state_of(comm).recorded(comm, "Win.Create"):
             place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
             found, stages = zip(*mpi_bootstrap.allgather_objects(comm, (place, comm.staging)), strict=True)
-            if not any(found):
+            if not on_device(found):
                 return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
-            is_mapped = comm.node_topology.node_count == 1 and all(isinstance(each, Place) for each in found)
+            is_mapped = comm.node_topology.node_count == 1 and not {None, "elsewhere"}.intersection(found)
             if not is_mapped and all(stages):
                 return cls._with_copies(memory, disp_unit, info, comm)
             places = all_from_alloc(found, comm.node_topology.node_count)

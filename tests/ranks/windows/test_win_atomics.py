@@ -1,5 +1,7 @@
 """Atomic one-sided operations on device arrays: against mpi4py's, or sums that do not depend on the order."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -121,4 +123,25 @@ def test_counter_on_one_rank(comm):
     win.Fetch_and_op(put(np.ones(1, "i4")), number, 0)
     win.Fence()
     assert sorted(MPI.Comm.allgather(comm, int(get(number)[0]))) == list(range(comm.size))
+    win.Free()
+
+
+@pytest.mark.parametrize("nothing", [None, bytearray(), "empty", "allocated"])
+def test_counter_on_one_rank_by_create(comm, nothing):
+    """The others expose nothing."""
+    memory = comm.Alloc(0 if comm.rank else 3, "i4")
+    if comm.rank and nothing != "allocated":
+        memory = put(np.empty(0, "i4")) if nothing == "empty" else nothing
+    win, number = pyncclx.Win.Create(memory, 4, comm=comm), put(np.full(1, -1, "i4"))
+    win.Fence()
+    win.Fetch_and_op(put(np.ones(1, "i4")), number, 0, 2)
+    win.Fence()
+    found = MPI.Comm.allgather(comm, int(get(number)[0]))
+    assert sorted(found) == list(range(comm.size)), f"values that the ranks fetched: {found}"
+    refused = nullcontext() if comm.size == 1 else pytest.raises(MPI.Exception)
+    with refused as raised:
+        win.Put(put(np.ones(1, "i4")), comm.size - 1)
+    assert raised is None or raised.value.Get_error_class() == MPI.ERR_RMA_RANGE
+    win.Fence()
+    assert comm.rank or int(get(memory)[2]) == comm.size, f"rank {comm.rank}: {get(memory)}"
     win.Free()
