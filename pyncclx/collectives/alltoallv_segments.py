@@ -95,27 +95,11 @@ def segments_call(
 
     `rows` are the kernels' arguments without segments.
     """
-    size, count = comm.size, segments.number
     if rows.send_rows >= 1 << 32:
-        raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; in segments below 2**32 are possible")
-    table = size * count * WORD_NBYTES
-    words, ends, begins = (table, table), (table, table), (count * WORD_NBYTES, table)
-    lengths = *words, *ends, *begins, 2 * size * WORD_NBYTES
-    tables = list(accumulate(lengths, initial=comm.scratch.address(sum(lengths))))
+        raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; segments support fewer than 2**32 rows")
     arrays = (segments.lengths, segments.ids, segments.all_lengths)
-    own = SegmentsArgs(
-        lengths=segments.lengths.address,
-        ids=segments.ids.address,
-        all_lengths=0 if segments.all_lengths is None else segments.all_lengths.address,
-        segments=count,
-        ids_count=segments.ids.count,
-        words=tables[0:2],
-        ends=tables[2:4],
-        begins=tables[4:6],
-        ranges=tables[6],
-    )
-    arguments = rows.pack() + own.pack()
-    signature = *signature, f"{count} segments"
+    arguments = rows.pack() + _segments_args(comm, segments).pack()
+    signature = *signature, f"{segments.number} segments"
     called = pack_call(describe("Alltoallv", signature))
 
     def list_segments(team: Team, stream: Any) -> None:
@@ -132,4 +116,23 @@ def segments_call(
         signature=signature,
         before=list_segments,
         beside=("list_segments",),
+    )
+
+
+def _segments_args(comm: Intracomm, segments: Segments) -> SegmentsArgs:
+    """Return the kernels' arguments for segments, with tables in scratch memory."""
+    table = comm.size * segments.number * WORD_NBYTES
+    words, ends, begins = (table, table), (table, table), (segments.number * WORD_NBYTES, table)
+    lengths = *words, *ends, *begins, 2 * comm.size * WORD_NBYTES
+    tables = list(accumulate(lengths, initial=comm.scratch.address(sum(lengths))))
+    return SegmentsArgs(
+        lengths=segments.lengths.address,
+        ids=segments.ids.address,
+        all_lengths=0 if segments.all_lengths is None else segments.all_lengths.address,
+        segments=segments.number,
+        ids_count=segments.ids.count,
+        words=tables[0:2],
+        ends=tables[2:4],
+        begins=tables[4:6],
+        ranges=tables[6],
     )

@@ -67,13 +67,7 @@ def _staged(operation: str, original: _Method) -> _Method:
                 staged = stage.stage(self, operation, call, args, kwargs)
                 return going_on(staged) if nonblocking else staged
             if is_cuda_aware() is False:
-                on_host = [each.name for each in buffers if places.where(argument(each, args, kwargs)) == "host"]
-                reason = f"{on_host[0]} is in host memory" if on_host else "no kernel does this"
-                raise NotSupported(
-                    f"{operation}: {reason}, and the MPI library does not take device arrays. Pass host "
-                    "arrays, or set comm.staging = True (or use `from pyncclx import MPI`) to send them through host "
-                    "memory"
-                )
+                raise _not_by_mpi(operation, args, kwargs)
         try:
             with recorded_by_mpi(self, operation, args, kwargs) if records else nullcontext():
                 result = original(self, *args, **kwargs)
@@ -89,6 +83,17 @@ def _staged(operation: str, original: _Method) -> _Method:
         return going_on(result) if nonblocking and operation not in RECEIVES else result
 
     return host_first(operation, method)
+
+
+def _not_by_mpi(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NotSupported:
+    """Return the error for device arrays in a call that neither kernels nor MPI can run."""
+    buffers = OPERATIONS[operation]
+    on_host = [each.name for each in buffers if places.where(argument(each, args, kwargs)) == "host"]
+    reason = f"{on_host[0]} is in host memory" if on_host else "no kernel does this"
+    return NotSupported(
+        f"{operation}: {reason}, and the MPI library does not take device arrays. Pass host arrays, or set "
+        "comm.staging = True (or use `from pyncclx import MPI`) to send them through host memory"
+    )
 
 
 def _checking(comm: Base, operation: str, original: _Method) -> _Method:

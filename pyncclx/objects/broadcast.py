@@ -105,10 +105,7 @@ def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> 
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
     own = own if comm.rank in shares else None
     if not has_kernels(comm):
-        everything = MPI.Comm.allgather(comm, None if own is None else own.download())
-        for rank, share in shares.items():
-            new = PackedArrays.like(share.forms)
-            items[rank] = share.open(new.upload(everything[rank]))
+        _open_by_mpi(comm, items, shares, own)
         return items
 
     def prepare(team: Team) -> tuple[dict[int, PackedArrays], Buffer, Buffer]:
@@ -131,6 +128,14 @@ def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> 
         packed.unpack(data.address + displs[rank])
         items[rank] = shares[rank].open(finished(comm, packed))
     return items
+
+
+def _open_by_mpi(comm: IntraBase, items: list[Any], shares: dict[int, Share], own: PackedArrays | None) -> None:
+    """Replace the shares among `items` by their objects; MPI moves the arrays' data (collective)."""
+    everything = MPI.Comm.allgather(comm, None if own is None else own.download())
+    for rank, share in shares.items():
+        new = PackedArrays.like(share.forms)
+        items[rank] = share.open(new.upload(everything[rank]))
 
 
 def has_kernels(comm: IntraBase) -> bool:

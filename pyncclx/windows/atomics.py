@@ -128,12 +128,7 @@ def change(
         over NVLink.
     """
     buffers = tuple(buffer for buffer in (origin, result, compare) if buffer is not None)
-    for buffer in buffers[1:]:
-        if buffer.datatype is not origin.datatype or buffer.count != origin.count:
-            raise ValueError(f"{operation}: origin, result and compare differ in datatype or count; make them equal")
-    if target.datatype is not origin.datatype:
-        text = f"origin has elements of {origin.datatype.name}, target of {target.datatype.name}; make them equal"
-        raise MPIError(MPI.ERR_ARG, f"{operation}: {text}")
+    _check_equal(operation, buffers, target)
     template = _template(operation, functor, origin)
     reach.team.require_links(operation)
     if not _is_aligned(reach.device, target):
@@ -156,6 +151,17 @@ def change(
     if isinstance(result, TypedBuffer):
         result.unpack(reach, stream)
     return stream
+
+
+def _check_equal(operation: str, buffers: tuple[Buffer, ...], target: Buffer) -> None:
+    """Raise unless all buffers have the datatype of the first one, the origin's, and its count."""
+    origin = buffers[0]
+    for buffer in buffers[1:]:
+        if buffer.datatype is not origin.datatype or buffer.count != origin.count:
+            raise ValueError(f"{operation}: origin, result and compare differ in datatype or count; make them equal")
+    if target.datatype is not origin.datatype:
+        text = f"origin has elements of {origin.datatype.name}, target of {target.datatype.name}; make them equal"
+        raise MPIError(MPI.ERR_ARG, f"{operation}: {text}")
 
 
 def _is_aligned(device: Device, target: Buffer) -> bool:

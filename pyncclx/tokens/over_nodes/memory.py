@@ -73,33 +73,43 @@ class SpanningMemory:
 
     def _allocate(self) -> None:
         """Allocate this rank's private memory, which may fail on one rank only."""
-        settings, proxies, places = self.settings, self.proxies, self.spanning.places
-        size, most, device = places.size, settings.max_tokens, self.team.device
-        on_node = list(places.ranks_of(places.node))
-        first = self._first_buckets(on_node)
-        self.words_nbytes = 8 * (1 + most * settings.k)  # bytes of a rank's number of tokens and choices
+        settings, device = self.settings, self.team.device
+        self.words_nbytes = 8 * (1 + settings.max_tokens * settings.k)  # bytes of a rank's number of tokens and choices
         self.row_nbytes = settings.hidden * ITEMSIZE[settings.dtype]
-        longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)
         self.header = self._zeros(HEADER_NBYTES)
         self.claim = self.header + LEASE_OVERFLOW_OFFSET
         self._places = device.upload(settings.placement.table())
-        local = {rank: index for index, rank in enumerate(on_node)}
-        tables = {
-            "local_of": [local.get(rank, -1) for rank in range(size)],
-            "node_of": [places.node_of(rank) for rank in range(size)],
-            "proxy_of": proxies.of,
-            "slot_of": proxies.slot_of,
-            "first": first,
-        }
+        tables = self._tables_of_ranks()
         self._tables = {name: device.upload(np.array(table, np.int32).tobytes()) for name, table in tables.items()}
-        all_tokens = np.full(places.local_size, proxies.slots * most, np.int64)
+        all_tokens = np.full(self.spanning.places.local_size, self.proxies.slots * settings.max_tokens, np.int64)
         # Inside the node, each rank dispatches all of its slots.
         self._token_counts = device.upload(all_tokens.tobytes())
-        self.constants = CrossingArgs(
+        self.constants = self._constants(buckets=tables["first"][-1])
+        self.handle_parts = self._handle_parts()
+
+    def _tables_of_ranks(self) -> dict[str, list[int]]:
+        """Return the tables of `CrossingArgs` with a number for each rank, by their names."""
+        places, proxies = self.spanning.places, self.proxies
+        on_node = list(places.ranks_of(places.node))
+        local = {rank: index for index, rank in enumerate(on_node)}
+        return {
+            "local_of": [local.get(rank, -1) for rank in range(places.size)],
+            "node_of": [places.node_of(rank) for rank in range(places.size)],
+            "proxy_of": proxies.of,
+            "slot_of": proxies.slot_of,
+            "first": self._first_buckets(on_node),
+        }
+
+    def _constants(self, *, buckets: int) -> CrossingArgs:
+        """Allocate the memory of the kernels, and return the arguments that all calls share."""
+        settings, proxies, places = self.settings, self.proxies, self.spanning.places
+        size, most = places.size, settings.max_tokens
+        longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)
+        return CrossingArgs(
             places=self._places.address,
             **{name: table.address for name, table in self._tables.items()},
             words=self._zeros(size * self.words_nbytes),
-            matrix=self._zeros(4 * size * first[-1]),
+            matrix=self._zeros(4 * size * buckets),
             numbers=self._zeros(4 * size * most),
             inbox=self._zeros(proxies.slots * most * longest),
             outbox=self._zeros((places.count - 1) * most * longest),
@@ -115,11 +125,10 @@ class SpanningMemory:
             k=settings.k,
             max_tokens=most,
             capacity=settings.capacity,
-            buckets=first[-1],
+            buckets=buckets,
             by_source=settings.layout == "source",
             drops=settings.overflow == "drop",
         )
-        self.handle_parts = self._handle_parts()
 
     def _first_buckets(self, ranks: list[int]) -> list[int]:
         """Return the first bucket of each rank of this node, then the number of buckets."""

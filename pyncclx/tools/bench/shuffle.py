@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tokens", type=int, nargs="+", default=TOKENS, metavar="N", help="tokens of each rank")
     add("--hidden", type=int, nargs="+", default=[7168], metavar="N", help="elements of a token")
     add("--k", type=int, nargs="+", default=[8], metavar="N", help="experts for each token (default 8)")
-    add("--experts", type=int, nargs="+", default=[256], metavar="N", help="of all ranks")
-    add("--dtype", default="bfloat16", help="of the tokens (default bfloat16)")
-    add("--rows-dtype", default=FLOAT8, help=f"of the rows (default {FLOAT8})")
+    add("--experts", type=int, nargs="+", default=[256], metavar="N", help="number of experts of all ranks")
+    add("--dtype", default="bfloat16", help="type of the tokens (default bfloat16)")
+    add("--rows-dtype", default=FLOAT8, help=f"type of the rows (default {FLOAT8})")
     add("--routing", nargs="+", choices=ROUTINGS, default=["uniform"], help="how tokens choose experts")
     add("--trace", type=Path, metavar="FILE", help="choices of --routing trace: .npy, (tokens, k)")
     add(
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="all --tokens in the first setting only, these in settings that differ in one option (also in --graph)",
     )
-    add("--layout", choices=("expert", "source"), default="expert", help="of the rows")
-    add("--blocks", type=int, nargs="+", default=[None], metavar="N", help="of the kernels")
+    add("--layout", choices=("expert", "source"), default="expert", help="layout of the rows")
+    add("--blocks", type=int, nargs="+", default=[None], metavar="N", help="number of the kernels' blocks")
     add("-n", "--iters", type=int, default=20, help="operations timed together (default 20)")
     add("-w", "--warmup_iters", type=int, default=5, help="operations before (default 5)")
     add("--against", choices=["nccl"], help="time NCCL too, through PyTorch, in the same dtype")

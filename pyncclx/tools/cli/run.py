@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds.add_argument("-m", dest="kind", action="store_const", const="-m", help="the program is a module")
     kinds.add_argument("-c", dest="kind", action="store_const", const="-c", help="the program is code")
     parser.add_argument("program", help="file, module with -m, code with -c, or - for code on standard input")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the program")
 
 
 def run(arguments: argparse.Namespace) -> None:

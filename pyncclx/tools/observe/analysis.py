@@ -30,7 +30,7 @@ _NOTICED_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("folder", type=Path, help="of the dumps, or of a job in /dev/shm/pyncclx-UID")
+    parser.add_argument("folder", type=Path, help="folder of the dumps, or of a job in /dev/shm/pyncclx-UID")
     parser.add_argument("--json", action="store_true", help="print verdicts as JSON")
     parser.add_argument("--torch", type=Path, metavar="FOLDER", help="also write dumps that torchfrtrace reads")
 

@@ -22,14 +22,16 @@ _LEAST_WIDTH = 1 / 400
 # Least width of a bar that shows its operation's name, as a share of the picture's width.
 _LEAST_NAMED = 1 / 14
 _PALE = 0.45
+_Shown = tuple[int, Entry, int, int]  # row, entry, begin and end in ns
+_Span = tuple[float, float]  # begin and length in ms
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("folder", type=Path, help="of the dumps, or of a job in /dev/shm/pyncclx-UID")
+    parser.add_argument("folder", type=Path, help="folder of the dumps, or of a job in /dev/shm/pyncclx-UID")
     parser.add_argument("-o", "--output", type=Path, help="the trace, a JSON file")
-    parser.add_argument("--png", type=Path, help="the picture; takes Matplotlib")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of the picture, the last ones; default: 1")
+    parser.add_argument("--png", type=Path, help="the picture; needs Matplotlib")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of the picture; default: 1")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -89,16 +91,7 @@ def _named(what: str, rank: Rank, row: int, name: str) -> dict[str, Any]:
 def draw(job: Job, path: Path, seconds: float) -> None:
     """Draw the last seconds of a job."""
     words, rows = Words(job), list(job)
-    end_ns = max(rank.entries[-1]["began_ns"] for rank in rows if rank.entries)
-    end_ns = max([end_ns, *(end for rank in rows for entry, end in spans(rank) if entry["ended_ns"])])
-    begin_ns = end_ns - int(seconds * 1e9)
-    shown = [
-        (row, entry, max(entry["began_ns"], begin_ns), min(end, end_ns))
-        for row, rank in enumerate(rows)
-        for entry, end in spans(rank)
-        if end >= begin_ns and entry["began_ns"] <= end_ns
-    ]
-    first_ns = min((begin for _, _, begin, _ in shown), default=begin_ns)
+    shown, first_ns, end_ns = _last(rows, seconds)
     names = list(dict.fromkeys(entry["operation"] for _, entry, _, _ in shown))
     colours = {name: f"C{number % 10}" for number, name in enumerate(names)}
     from matplotlib.patches import Patch  # noqa: PLC0415  optional
@@ -106,14 +99,7 @@ def draw(job: Job, path: Path, seconds: float) -> None:
     figure, axes = common.pyplot().subplots(figsize=(9, 1.2 + 0.45 * len(rows)), layout="constrained")
     width = max((end_ns - first_ns) / 1e6, 1e-6)
     for row, entry, begin, end in shown:
-        length = max((end - begin) / 1e6, _LEAST_WIDTH * width)
-        left, colour = (begin - first_ns) / 1e6, colours[entry["operation"]]
-        alpha = 1.0 if entry["ended_ns"] else _PALE
-        bars = axes.barh(row, length, left=left, color=colour, height=0.8, alpha=alpha, edgecolor="white")
-        # Draw a mark where the call begins.
-        axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.8)
-        if length > _LEAST_NAMED * width:
-            axes.bar_label(bars, [entry["operation"]], label_type="center", fontsize=7)
+        _draw_call(axes, row, entry, ((begin - first_ns) / 1e6, (end - begin) / 1e6), colours, width)
     axes.set_yticks(range(len(rows)), [words.rank(rank.number) for rank in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, width * 1.01)
@@ -123,3 +109,28 @@ def draw(job: Job, path: Path, seconds: float) -> None:
     handles = [Patch(color=colours[name]) for name in names[:_MOST_NAMED]]
     figure.legend(handles, names[:_MOST_NAMED], loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     common.save(figure, path)
+
+
+def _last(rows: list[Rank], seconds: float) -> tuple[list[_Shown], int, int]:
+    """Return the calls in the last seconds of a job, and begin and end of this time in ns."""
+    end_ns = max(rank.entries[-1]["began_ns"] for rank in rows if rank.entries)
+    end_ns = max([end_ns, *(end for rank in rows for entry, end in spans(rank) if entry["ended_ns"])])
+    begin_ns = end_ns - int(seconds * 1e9)
+    shown = [
+        (row, entry, max(entry["began_ns"], begin_ns), min(end, end_ns))
+        for row, rank in enumerate(rows)
+        for entry, end in spans(rank)
+        if end >= begin_ns and entry["began_ns"] <= end_ns
+    ]
+    return shown, min((begin for _, _, begin, _ in shown), default=begin_ns), end_ns
+
+
+def _draw_call(axes: Any, row: int, entry: Entry, span: _Span, colours: dict[str, str], width: float) -> None:
+    """Draw the bar of a call; `span` is its begin and length, `width` the picture's, in ms."""
+    left, length = span[0], max(span[1], _LEAST_WIDTH * width)
+    colour, alpha = colours[entry["operation"]], 1.0 if entry["ended_ns"] else _PALE
+    bars = axes.barh(row, length, left=left, color=colour, height=0.8, alpha=alpha, edgecolor="white")
+    # Draw a mark where the call begins.
+    axes.barh(row, _LEAST_WIDTH * width, left=left, color=colour, height=0.8)
+    if length > _LEAST_NAMED * width:
+        axes.bar_label(bars, [entry["operation"]], label_type="center", fontsize=7)
