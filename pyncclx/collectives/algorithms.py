@@ -119,7 +119,7 @@ def choose_from(
     if nbytes > chosen.longest_nbytes:
         raise ValueError(
             f"{operation.capitalize()}: algorithm={algorithm!r} moves at most {chosen.longest_nbytes} bytes here, "
-            f"not {nbytes}; leave the choice to the size"
+            f"not {nbytes}; omit it to let the size decide"
         )
     choice = chosen.grid_of(nbytes)
     reason = "as asked for" if algorithm else _reason(layout, table, chosen, tuned)

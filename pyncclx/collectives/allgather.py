@@ -67,7 +67,7 @@ def _lower(comm: Intracomm, given: Gathering | Arguments) -> Call:
 def allgather(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
 ) -> Gathering | Arguments | None:
-    """See `Intracomm.Allgather`."""
+    """Check the arguments of `Intracomm.Allgather`; return its call."""
     if transform is not None:
         return arguments_of(comm, "Allgather", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):
@@ -91,7 +91,7 @@ def _lower_vector(comm: Intracomm, given: Gathering) -> Call:
 
 @lowered_by(_lower_vector, ONE, VECTOR)
 def allgatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Gathering | None:
-    """See `Intracomm.Allgatherv`."""
+    """Check the arguments of `Intracomm.Allgatherv`; return its call."""
     if on_host(sendbuf, recvbuf):
         return None
     blocks = resolve_blocks(comm, recvbuf, "Allgatherv", "recvbuf")

@@ -51,5 +51,5 @@ def _lower(comm: Intracomm, given: Reduction) -> Call:
 def allreduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> Reduction | None:
-    """See `Intracomm.Allreduce`."""
+    """Check the arguments of `Intracomm.Allreduce`; return its call."""
     return reduction_of("Allreduce", sendbuf, recvbuf, op, algorithm)

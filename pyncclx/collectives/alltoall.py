@@ -56,7 +56,7 @@ def _lower(comm: Intracomm, given: Exchange | Arguments) -> Call:
 def alltoall(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, *, algorithm: str | None = None, transform: Any = None
 ) -> Exchange | Arguments | None:
-    """See `Intracomm.Alltoall`."""
+    """Check the arguments of `Intracomm.Alltoall`; return its call."""
     if transform is not None:
         return arguments_of(comm, "Alltoall", sendbuf, recvbuf, transform, algorithm)
     if on_host(sendbuf, recvbuf):

@@ -183,7 +183,7 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
         )
     if layout == "sender" and sent.number >= MAX_ANNOUNCED_ROWS:
         raise NotSupported(
-            f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' takes places below 2**32: make rows longer"
+            f"Alltoallv: sendbuf has {sent.number} rows; layout='sender' supports fewer than 2**32: make rows longer"
         )
 
 

@@ -105,7 +105,7 @@ def _buffer(side: Side, packed: Packed | None) -> Buffer:
 
 @lowered_by(exchange)
 def alltoallw(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> Sides | None:
-    """See `Intracomm.Alltoallw`."""
+    """Check the arguments of `Intracomm.Alltoallw`; return its call."""
     if on_host(sendbuf, recvbuf):
         return None
     device, size = backends.select(), comm.size

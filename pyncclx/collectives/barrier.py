@@ -38,6 +38,6 @@ def _lower(comm: Intracomm, given: Signals) -> Call:
 
 @lowered_by(_lower)
 def barrier(comm: Intracomm, *, device: bool = False, algorithm: str | None = None) -> Signals | None:
-    """See `Intracomm.Barrier`."""
+    """Check the arguments of `Intracomm.Barrier`; return its call."""
     check_algorithm("Barrier", algorithm, numba.NAME)
     return Signals(algorithm) if device else None

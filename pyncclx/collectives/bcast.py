@@ -87,7 +87,7 @@ def _lower(comm: Intracomm, given: Broadcast) -> Call:
 
 @lowered_by(_lower, ONE)
 def bcast(comm: Intracomm, buf: Any, root: int = 0, *, algorithm: str | None = None) -> Broadcast | None:
-    """See `Intracomm.Bcast`."""
+    """Check the arguments of `Intracomm.Bcast`; return its call."""
     if on_host(buf):
         return None
     root = check_root(comm, "Bcast", root)

@@ -80,7 +80,7 @@ def _lower(comm: Intracomm, given: Reduction) -> Call:
 def reduce(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, root: int = 0, *, algorithm: str | None = None
 ) -> Reduction | None:
-    """See `Intracomm.Reduce`."""
+    """Check the arguments of `Intracomm.Reduce`; return its call."""
     if rooted_on_host(sendbuf, recvbuf):
         return None
     root = check_root(comm, "Reduce", root)

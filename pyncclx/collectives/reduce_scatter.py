@@ -91,7 +91,7 @@ def reduce_scatter(
     *,
     algorithm: str | None = None,
 ) -> Reduction | None:
-    """See `Intracomm.Reduce_scatter`."""
+    """Check the arguments of `Intracomm.Reduce_scatter`; return its call."""
     if on_host(sendbuf, recvbuf):
         return None
     blocks, recv = _resolve(comm, sendbuf, recvbuf, recvcounts)
@@ -140,7 +140,7 @@ def _check_sum(argument: str, buffer: Buffer, counts: list[int]) -> None:
 def reduce_scatter_block(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> Reduction | None:
-    """See `Intracomm.Reduce_scatter_block`."""
+    """Check the arguments of `Intracomm.Reduce_scatter_block`; return its call."""
     if on_host(sendbuf, recvbuf):
         return None
     send, recv = _resolve_block(comm, sendbuf, recvbuf)

@@ -76,25 +76,25 @@ def _lower(comm: Intracomm, given: Rooted) -> Call:
 
 @lowered_by(_lower, ONE, BLOCKS, at_root="recvbuf")
 def gather(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
-    """See `Intracomm.Gather`."""
+    """Check the arguments of `Intracomm.Gather`; return its call."""
     return _describe(comm, "Gather", sendbuf, recvbuf, root, equal=True)
 
 
 @lowered_by(_lower, ONE, VECTOR, at_root="recvbuf")
 def gatherv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
-    """See `Intracomm.Gatherv`."""
+    """Check the arguments of `Intracomm.Gatherv`; return its call."""
     return _describe(comm, "Gatherv", sendbuf, recvbuf, root, equal=False)
 
 
 @lowered_by(_lower, BLOCKS, ONE, at_root="sendbuf")
 def scatter(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
-    """See `Intracomm.Scatter`."""
+    """Check the arguments of `Intracomm.Scatter`; return its call."""
     return _describe(comm, "Scatter", recvbuf, sendbuf, root, equal=True)
 
 
 @lowered_by(_lower, VECTOR, ONE, at_root="sendbuf")
 def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Rooted | None:
-    """See `Intracomm.Scatterv`."""
+    """Check the arguments of `Intracomm.Scatterv`; return its call."""
     return _describe(comm, "Scatterv", recvbuf, sendbuf, root, equal=False)
 
 

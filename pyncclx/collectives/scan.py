@@ -48,7 +48,7 @@ def _lower(comm: Intracomm, given: Reduction) -> Call:
 def scan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> Reduction | None:
-    """See `Intracomm.Scan`."""
+    """Check the arguments of `Intracomm.Scan`; return its call."""
     return reduction_of("Scan", sendbuf, recvbuf, op, algorithm)
 
 
@@ -56,5 +56,5 @@ def scan(
 def exscan(
     comm: Intracomm, sendbuf: Any, recvbuf: Any, op: Any = MPI.SUM, *, algorithm: str | None = None
 ) -> Reduction | None:
-    """See `Intracomm.Exscan`."""
+    """Check the arguments of `Intracomm.Exscan`; return its call."""
     return reduction_of("Exscan", sendbuf, recvbuf, op, algorithm)

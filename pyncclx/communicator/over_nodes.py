@@ -50,9 +50,10 @@ class OverNodes(IntraBase):
         return span_next(self, self.node_topology) if self.node_topology.node_count > 1 else None
 
     def spanning_for(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Spanning | None:
-        """Return `spanning` for a call; None if its arrays are on the host. Collective.
+        """Return the state over nodes for a call; None on one node. Collective.
 
-        `make` is the function that makes the call inside a node.
+        The result is also None if the arrays of the call are on the host. `make` is the function that makes the call
+        inside a node.
         """
         if state_of(self).team is not None or self.is_inter:
             return None

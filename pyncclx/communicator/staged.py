@@ -86,7 +86,7 @@ def _staged(operation: str, original: _Method) -> _Method:
 
 
 def _not_by_mpi(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NotSupported:
-    """Return the error for device arrays in a call that neither kernels nor MPI can run."""
+    """Return the error for a call on device arrays that kernels and MPI cannot run."""
     buffers = OPERATIONS[operation]
     on_host = [each.name for each in buffers if places.where(argument(each, args, kwargs)) == "host"]
     reason = f"{on_host[0]} is in host memory" if on_host else "no kernel does this"

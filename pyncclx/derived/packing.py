@@ -109,7 +109,7 @@ class Packing:
             if runs.key in self._kept:
                 return self._kept[runs.key].address
             if capturing:
-                raise NotSupported("an irregular datatype in a captured graph: call it once before")
+                raise NotSupported("an irregular datatype in a captured graph: make the call once before the capture")
             self._tables[runs.key] = self._device.upload(runs.table.tobytes())
             self._nbytes += runs.table.nbytes
         table = self._tables[runs.key]

@@ -72,11 +72,11 @@ class FailurePolicy(mpi_bootstrap.Judge):
                 detector.ask_mpi()
 
     def explain(self, comm: MPI.Comm, error: MPI.Exception) -> Exception:
-        """Return RankFailed or Revoked for MPI's exceptions of these kinds."""
+        """Return RankFailed or Revoked if that is MPI's reason, otherwise MPI's exception."""
         return noted(explained(comm, error))
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
-        """Return the exception for late ranks, or for those without a heartbeat."""
+        """Return RanksMissing for late ranks; if these are unknown, for silent processes."""
         detector = DETECTOR.made
         if not ranks and detector is not None:
             ranks = detector.standing_still(ulfm.world_ranks(comm))
@@ -84,7 +84,7 @@ class FailurePolicy(mpi_bootstrap.Judge):
 
 
 def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exception:
-    """Return the exception to raise for MPI's, with the failed ranks if there are any."""
+    """Return RankFailed or Revoked if that is MPI's reason, otherwise MPI's exception."""
     explains_itself = isinstance(error, (RankFailed, Revoked))
     if explains_itself or not goes_on_after_failures() or error.Get_error_class() not in _OF_FAILURES:
         return error

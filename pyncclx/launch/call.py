@@ -52,7 +52,7 @@ class Call:
     """
 
     operation: str  # the method's name
-    choose: Callable[..., Choice]  # the operation's function from a layout and `sized` to a choice
+    choose: Callable[..., Choice]  # the operation's function that chooses a kernel from a layout and `sized`
     sized: tuple[Any, ...]  # bytes of the message, and whatever else the choice depends on
     template: tuple[str, ...] = ()  # template arguments of the kernel: element type and operator, if any
     arguments: bytes = b""  # the kernel's arguments after the Team
@@ -60,7 +60,7 @@ class Call:
     signature: tuple[Any, ...] = ()  # values that kernels compare, since they must be equal on all ranks
     before: Callable[[Team, Any], None] | None = None  # enqueues work on a stream before the kernel
     after: Callable[[Team, Plan, Any], None] | None = None  # enqueues work on a stream after the kernel
-    is_again: bool = False  # `before` and `after` hold no arrays and serve equal calls too
+    is_again: bool = False  # `before` and `after` hold no arrays, so equal calls can use them too
     beside: tuple[str, ...] = ()  # other kernels of the same file that `before` and `after` launch
     root: int | None = None
     of_mpi: bool = True  # MPI has this operation, so it can run the call on host copies if it has operator and type

@@ -15,7 +15,7 @@ Template = tuple[str, ...]
 
 # C++ integer types by their size in bytes, for kernels that copy or compare an element's bits.
 WORDS = {nbytes: datatypes.TABLE[f"uint{8 * nbytes}"].cxx for nbytes in (1, 2, 4, 8)}
-_LONG = "_long"  # suffix of a kernel for messages of any length, beside one for packets and LL128 lines only
+_LONG = "_long"  # suffix of an operation's second kernel, for any length; the first has packets and lines only
 MOST_ATOMIC_NBYTES = 8  # size of the largest element that a GPU changes atomically
 
 
@@ -153,7 +153,7 @@ def instantiation(kernel: str, *template: str) -> str:
     if kernel not in _BESIDE_OTHERS:
         return kernel
     short = kernel.removesuffix(_LONG)
-    if short + _LONG in _BESIDE_OTHERS:  # one template for both (exchange.cuh)
+    if short + _LONG in _BESIDE_OTHERS:  # both kernels are made of one template (exchange.cuh)
         return f"{short}<{'false' if kernel == short else 'true'}>"
     return f"{kernel}<>"
 

@@ -178,7 +178,7 @@ def _check_threads(spanning: Spanning, operation: str) -> None:
     if spanning.has_threads or (spanning.rails.flat_uses_nccl and not spanning.host_waits):
         return
     raise NotSupported(
-        f"{operation}: over nodes a thread gives MPI the data of calls that do not block, and MPI was initialised "
+        f"{operation}: over nodes a thread calls MPI for nonblocking and persistent calls, and MPI was initialised "
         "without THREAD_MULTIPLE; leave mpi4py.rc.thread_level as it is, or make the blocking call"
     )
 

@@ -103,7 +103,7 @@ class Watchdog:
         self._there.ring()
 
     def look_once(self, device: Device, look: Callable[[], None]) -> None:
-        """Call `look` once after a pause. Its errors are raised by later calls."""
+        """Call `look` once after a pause. Later calls of the program raise its errors."""
         self._looks.append((device, look))
         self._there.ring()
 

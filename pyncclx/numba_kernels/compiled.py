@@ -77,7 +77,7 @@ def compile_kernel(kernel: str, template: tuple[str, ...], team: Team) -> bytes:
 
 
 def cached_code(kernel: str, template: tuple[str, ...], size: int, architecture: str) -> bytes:
-    """Return a kernel's LTO-IR, from the cache on disk or compiled (seconds)."""
+    """Return a kernel's LTO-IR from the cache on disk, or compile it, which is slow."""
     numba_cuda.target()  # raises without Numba
     sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     sources += [path.read_bytes() for path in sorted(Path(str(numba_cuda.__file__)).parent.glob("*.py"))]

@@ -131,7 +131,7 @@ def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> 
 
 
 def _open_by_mpi(comm: IntraBase, items: list[Any], shares: dict[int, Share], own: PackedArrays | None) -> None:
-    """Replace the shares among `items` by their objects; MPI moves the arrays' data (collective)."""
+    """Open the shares in `items`, with the arrays' data moved by MPI (collective)."""
     everything = MPI.Comm.allgather(comm, None if own is None else own.download())
     for rank, share in shares.items():
         new = PackedArrays.like(share.forms)

@@ -86,7 +86,7 @@ class StagedCall(Work):
         """Wait for MPI, and copy the result to the device."""
         if not self._has_come:
             try:
-                # See `is_over`.
+                # As in `is_over`, `map` keeps signal handlers from running before the assignment.
                 (self._has_come,) = map(self.request.Wait, (self._status,))
             except MPI.Exception as error:
                 self._has_come, self._error = True, error

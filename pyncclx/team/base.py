@@ -122,9 +122,9 @@ class Base(Handled, Options):
     def by_nodes_again(
         self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> bool:
-        """Enqueue an equal cached operation over nodes, or return False.
+        """Enqueue a cached operation over nodes; return False if there is none.
 
-        `state` is the communicator's.
+        A cached operation was made from equal arguments. `state` is the communicator's.
         """
         return False
 

@@ -154,7 +154,7 @@ def change(
 
 
 def _check_equal(operation: str, buffers: tuple[Buffer, ...], target: Buffer) -> None:
-    """Raise unless all buffers have the datatype of the first one, the origin's, and its count."""
+    """Raise unless all buffers have the datatype and count of the first (origin)."""
     origin = buffers[0]
     for buffer in buffers[1:]:
         if buffer.datatype is not origin.datatype or buffer.count != origin.count:

@@ -199,12 +199,15 @@ def _is_empty(memory: Any) -> bool:
 
 
 def on_device(found: Sequence[Place | str | None]) -> bool:
-    """Return whether some rank's memory is a device array of at least a byte, or a part of an `Alloc` array."""
+    """Return whether some rank exposes a device array.
+
+    An empty array counts only if it is a part of an `Alloc` array.
+    """
     return any(each is not None and (isinstance(each, str) or each.window >= 0) for each in found)
 
 
 def all_from_alloc(found: Sequence[Place | str | None], node_count: int) -> list[Place]:
-    """Return the places of all ranks, if each rank's memory is from `comm.Alloc` or has no bytes.
+    """Return all ranks' places, if all memory is from `comm.Alloc` or empty.
 
     Raise NotSupported if some rank has no place, or if the ranks are on several nodes.
     """

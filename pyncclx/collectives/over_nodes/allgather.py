@@ -29,7 +29,7 @@ HOW = {
 
 
 def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
-    """Lower Allgather and Allgatherv."""
+    """Return the call over nodes of Allgather or Allgatherv."""
     if isinstance(given, Arguments):
         return _transformed(comm.size, given)
     recv, lengths, _ = given.blocks

@@ -37,7 +37,7 @@ ALONE_SEGMENT_NBYTES = 32 << 20
 
 
 def allreduce(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Lower Allreduce."""
+    """Return the call over nodes of Allreduce."""
     return reduction_call(comm, given, compose, nbytes=given.nbytes)
 
 

@@ -37,7 +37,7 @@ _PAIR_NBYTES = 2 * WORD_NBYTES  # number of rows for a rank, and where they begi
 
 
 def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall:
-    """Lower Alltoallv."""
+    """Return the call over nodes of Alltoallv."""
     if isinstance(given, FixedCounts):
         return to_each("Alltoallv", given)
     arguments, _, segments, buffers, signature, _ = given

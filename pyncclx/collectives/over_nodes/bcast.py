@@ -27,7 +27,7 @@ _UNIT = 16
 
 
 def bcast(comm: Intracomm, given: Broadcast) -> SpanningCall:
-    """Lower Bcast."""
+    """Return the call over nodes of Bcast."""
     buffer, root, _ = given
     nbytes = buffer.nbytes
     return SpanningCall(

@@ -30,7 +30,7 @@ HOW = {"barrier": "a barrier inside each node, and a byte to each other node"}
 
 
 def barrier(comm: Intracomm, given: Signals) -> SpanningCall:
-    """Lower Barrier."""
+    """Return the call over nodes of Barrier."""
     return SpanningCall(operation="Barrier", compose=_compose_barrier)
 
 
@@ -51,7 +51,7 @@ def _compose_barrier(composition: Composition) -> None:
 
 
 def rooted(comm: Intracomm, given: Rooted) -> SpanningCall:
-    """Lower Gather, Gatherv, Scatter and Scatterv."""
+    """Return the call over nodes of Gather, Gatherv, Scatter and Scatterv."""
     root, own, each = given.root, Transfer(given.root, given.address, given.nbytes), []
     if given.blocks is not None:
         # Root's own data may be shorter than its block.
@@ -75,7 +75,7 @@ def _compose_rooted(composition: Composition, *, sends: list[Transfer], receives
 
 
 def alltoall(comm: Intracomm, given: Exchange | Arguments) -> SpanningCall:
-    """Lower Alltoall."""
+    """Return the call over nodes of Alltoall."""
     if isinstance(given, Arguments):
         return _transformed(comm.size, given)
     send, recv, _ = given
@@ -125,7 +125,7 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 
 
 def alltoallw(comm: Intracomm, given: Sides) -> SpanningCall:
-    """Lower Alltoallw and neighbourhood collectives."""
+    """Return the call over nodes of Alltoallw or neighbourhood collectives."""
     return with_packed(comm, given, to_each)
 
 

@@ -1,4 +1,7 @@
-"""Calls among the ranks of one node in a call over nodes, by address, unchecked."""
+"""The kernels of a call over nodes: calls among the ranks of one node.
+
+Buffers are given by address, and arguments are not checked again.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ HOW = {
 
 
 def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Lower Reduce."""
+    """Return the call over nodes of Reduce."""
     return reduction_call(comm, given, _compose, nbytes=given.nbytes, root=given.root)
 
 
@@ -114,7 +114,7 @@ def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: 
 
 
 def scan(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Lower Scan and Exscan."""
+    """Return the call over nodes of Scan or Exscan."""
     return reduction_call(comm, given, _compose_scan, nbytes=given.nbytes, inclusive=given.operation == "Scan")
 
 

@@ -101,7 +101,7 @@ class SpanningMemory:
         }
 
     def _constants(self, *, buckets: int) -> CrossingArgs:
-        """Allocate the memory of the kernels, and return the arguments that all calls share."""
+        """Allocate the kernels' memory, and return the arguments that all calls share."""
         settings, proxies, places = self.settings, self.proxies, self.spanning.places
         size, most = places.size, settings.max_tokens
         longest = max(self.row_nbytes, VALUE_NBYTES * settings.k)

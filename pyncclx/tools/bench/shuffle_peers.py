@@ -27,7 +27,7 @@ def columns_of(row: dict[str, Any]) -> str:
 
 
 class Peers(Torch):
-    """Dispatch and combine by NCCL, with the same tokens and choices, in their type."""
+    """The programs that use NCCL, timed with pyncclx's tokens, choices and token type."""
 
     def measure(self, x: Any, chosen: Any, ranks: list[Any], setting: Any, arguments: Any) -> dict[str, float]:
         """Return the microseconds of each program's dispatch and combine."""
@@ -50,7 +50,7 @@ class Peers(Torch):
         return row
 
     def read(self, tokens: Any, ids: Any, setting: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Return dispatch and combine with counts that are exchanged and read by the host."""
+        """Return functions for dispatch and combine with counts that the host reads."""
         torch, distributed, size, k = self.torch, self.distributed, self.comm.size, setting.k
         state: dict[str, Any] = {}
 
@@ -75,7 +75,7 @@ class Peers(Torch):
         return there, back
 
     def known(self, tokens: Any, ids: Any, ranks: list[Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Return dispatch and combine with cached counts and row order.
+        """Return functions for dispatch and combine with cached counts and row order.
 
         Rows are gathered and added up.
         """
@@ -95,9 +95,9 @@ class Peers(Torch):
         return lambda: move(rows, tokens[order // k], arriving, sent), back
 
     def padded(self, tokens: Any, largest: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Return dispatch and combine in equal blocks of the largest count.
+        """Return functions for dispatch and combine in equal blocks of the largest count.
 
-        Sorting and adding are not timed, in favour of this program.
+        Sorting and adding are left out of the time, to this program's advantage.
         """
         send = tokens.new_zeros((self.comm.size * max(largest, 1), tokens.shape[1]))
         recv = self.torch.empty_like(send)
@@ -105,9 +105,9 @@ class Peers(Torch):
         return lambda: move(recv, send), lambda: move(send, recv)
 
     def gathers(self, tokens: Any, ids: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Return dispatch by two all-gathers, and combine by all-to-all of partial sums.
+        """Return functions: dispatch by two all-gathers, combine by all-to-all of sums.
 
-        Selecting is not timed, in favour of this program.
+        Selecting is left out of the time, to this program's advantage.
         """
         distributed, size = self.distributed, self.comm.size
         everything = tokens.new_empty((size * len(tokens), tokens.shape[1]))

@@ -28,7 +28,7 @@ Facts = dict[str, Any]
 
 
 def gather(place: mpi_bootstrap.Topology) -> list[Facts]:
-    """Return the facts of every node on rank 0 (collective over MPI.COMM_WORLD)."""
+    """Return each node's GPUs and adapters on rank 0 (collective over COMM_WORLD)."""
     world = MPI.COMM_WORLD
     # Split off one communicator of the nodes' first ranks, and one of the others.
     firsts = world.Split(int(place.local_rank > 0), place.rank)
@@ -39,7 +39,7 @@ def gather(place: mpi_bootstrap.Topology) -> list[Facts]:
 
 
 def of_node(place: mpi_bootstrap.Topology, sys: Path = SYS) -> Facts:
-    """Return the facts of this rank's node."""
+    """Return the name, ranks, network adapters and settings of this rank's node."""
     adapters, gpus = list(_adapters(sys)), [driver.pci_address(ordinal) for ordinal in range(driver.count())]
     rails = min(map(place.nodes.count, range(place.node_count)))
     up = [each.name for each in sorted(sys.glob("class/net/*")) if _text(each / "operstate") in ("up", "unknown")]

@@ -112,7 +112,7 @@ def draw(job: Job, path: Path, seconds: float) -> None:
 
 
 def _last(rows: list[Rank], seconds: float) -> tuple[list[_Shown], int, int]:
-    """Return the calls in the last seconds of a job, and begin and end of this time in ns."""
+    """Return the calls of a job's last seconds, and begin and end of this time in ns."""
     end_ns = max(rank.entries[-1]["began_ns"] for rank in rows if rank.entries)
     end_ns = max([end_ns, *(end for rank in rows for entry, end in spans(rank) if entry["ended_ns"])])
     begin_ns = end_ns - int(seconds * 1e9)
@@ -126,7 +126,7 @@ def _last(rows: list[Rank], seconds: float) -> tuple[list[_Shown], int, int]:
 
 
 def _draw_call(axes: Any, row: int, entry: Entry, span: _Span, colours: dict[str, str], width: float) -> None:
-    """Draw the bar of a call; `span` is its begin and length, `width` the picture's, in ms."""
+    """Draw the bar of a call; `width` is the length of the whole picture in ms."""
     left, length = span[0], max(span[1], _LEAST_WIDTH * width)
     colour, alpha = colours[entry["operation"]], 1.0 if entry["ended_ns"] else _PALE
     bars = axes.barh(row, length, left=left, color=colour, height=0.8, alpha=alpha, edgecolor="white")
