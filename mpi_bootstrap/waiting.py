@@ -45,7 +45,7 @@ class Judge:
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
         """Return the exception to raise for ranks that have not arrived in time."""
-        return TimeoutError(f"rank {comm.rank} waited in vain for ranks {ranks or 'unknown'}")
+        return TimeoutError(f"rank {comm.rank} timed out waiting for ranks {ranks or 'unknown'}")
 
 
 AnyJudge = TypeVar("AnyJudge", bound=Judge)

@@ -185,12 +185,12 @@ class PeerTimeout(RuntimeError):
         peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
         epoch = f"epoch {self.epoch}, " if self.epoch else ""
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for {peer} ({epoch}"
+            f"{self.operation}: rank {self.rank} timed out waiting for {peer} ({epoch}"
             f"expected signal {self.expected}, saw {self.seen}); "
             + (
                 self.detail
-                or f"see whether {peer} is slow, passed a host array, or made another call, be it by type or "
-                "count; PYNCCLX_CHECK=1 compares calls"
+                or f"see whether {peer} is slow, passed a host array, or made another call (operation, type or "
+                "count); PYNCCLX_CHECK=1 compares calls"
             )
         )
 
@@ -217,9 +217,10 @@ class RanksMissing(PeerTimeout):
     def __str__(self) -> str:
         ranks = f"rank{'s' * (len(self.missing) > 1)} {', '.join(map(str, self.missing)) or 'unknown'}"
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for {ranks}. All ranks make such a call together, with "
-            "device arrays; a rank does not come that passes a host array, makes another call, is slow, or is plain "
-            "mpi4py, as processes are that a program spawns without `-m pyncclx run`. PYNCCLX_CHECK=1 compares calls"
+            f"{self.operation}: rank {self.rank} timed out waiting for {ranks}. All ranks have to make such a call "
+            "together, with device arrays. A rank does not take part if it passes a host array, makes another call, "
+            "is slow, or uses plain mpi4py, as processes do that a program spawns without `-m pyncclx run`. "
+            "PYNCCLX_CHECK=1 compares calls"
         )
 
 
@@ -244,8 +245,8 @@ class StepTimeout(PeerTimeout):
     def __str__(self) -> str:
         ranks = f"rank{'s' * (len(self.peers) > 1)} {', '.join(map(str, self.peers)) or 'unknown'}"
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for {ranks}; see whether they died, are slow, or "
-            "made another call, be it by type or count; PYNCCLX_CHECK=1 compares calls"
+            f"{self.operation}: rank {self.rank} timed out waiting for {ranks}; see whether they died, are slow, or "
+            "made another call (operation, type or count); PYNCCLX_CHECK=1 compares calls"
         )
 
 
@@ -266,7 +267,7 @@ class SendTimeout(PeerTimeout):
 
     def __str__(self) -> str:
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for rank {self.peer} to receive the message; see "
+            f"{self.operation}: rank {self.rank} timed out waiting for rank {self.peer} to receive the message; see "
             "whether it died, is slow, or receives with another source or tag, or on another communicator"
         )
 

@@ -126,7 +126,7 @@ class GridTimeout(PeerTimeout):
 
     def __str__(self) -> str:
         return (
-            f"{self.operation}: rank {self.rank} waited in vain for blocks of its own grid, {self.seen} of "
+            f"{self.operation}: rank {self.rank} timed out waiting for blocks of its own grid, {self.seen} of "
             f"{self.expected} had come; launch no more than the GPU can run at once, and let all of them call it"
         )
 

@@ -211,8 +211,8 @@ def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContext
     if device.loads_beside_kernels:
         return nullcontext()
     text = (
-        f"loading {_listed(parts)} waits for all that this process has on the GPU. If that waits for what this call "
-        "is to do (Wait_signal, a collective that has begun), it waits in vain: make such a call once before"
+        f"loading {_listed(parts)} waits for all work of this process on the GPU. If that work waits for this call "
+        "(Wait_signal, a collective that has begun), neither ends: make such a call once before"
     )
     return called_if_long(lambda: note(logging.WARNING, text))
 

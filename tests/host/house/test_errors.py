@@ -49,6 +49,6 @@ def test_mpi_error_is_an_mpi_exception_with_a_sentence():
 def test_fields_are_attributes_and_in_the_text():
     assert (TIMEOUT.operation, TIMEOUT.epoch, TIMEOUT.rank) == ("Allreduce", 7, 1)
     assert (TIMEOUT.peer, TIMEOUT.expected, TIMEOUT.seen) == (3, 7, 6)
-    assert "rank 1 waited in vain for rank 3" in str(TIMEOUT)
+    assert "rank 1 timed out waiting for rank 3" in str(TIMEOUT)
     assert (CAPACITY.rank, CAPACITY.source, CAPACITY.wanted, CAPACITY.capacity) == (2, 5, 300, 256)
     assert "rank 2 has room for 256 rows from rank 5, which sent 300" in str(CAPACITY)

@@ -49,9 +49,9 @@ def awaited_of(program, *, deadline, end, look=lambda: None, absent=tuple, ends=
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (["Allreduce, exchange"], "Allreduce, exchange: rank 1 waited in vain for rank"),
-        (["Reduce, exchange", "Reduce, gather"], "Reduce, exchange or Reduce, gather: rank 1 waited in vain for rank"),
-        (["Allreduce, exchange"] * 3, "Allreduce, exchange: rank 1 waited in vain for rank"),
+        (["Allreduce, exchange"], "Allreduce, exchange: rank 1 timed out waiting for rank"),
+        (["Reduce, exchange", "Reduce, gather"], "Reduce, exchange or Reduce, gather: rank 1 timed out waiting for"),
+        (["Allreduce, exchange"] * 3, "Allreduce, exchange: rank 1 timed out waiting for rank"),
     ],
 )
 def test_it_names_the_steps_and_the_ranks(names, text):

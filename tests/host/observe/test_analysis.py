@@ -218,7 +218,7 @@ def timed_out(ranks):
     """And nothing has caught it: the ranks that waited have ended by it."""
     for rank in (ranks[0], ranks[2]):
         rank.call()
-        rank.fails("PeerTimeout", "Allreduce: rank 0 waited in vain", unhandled=True, rank=0, peer=1)
+        rank.fails("PeerTimeout", "Allreduce: rank 0 timed out waiting for rank 1", unhandled=True, rank=0, peer=1)
         rank.state = "failed"
     return "stalled before the call", (1,), ["rank 1 never called Allreduce #11"]
 

@@ -400,7 +400,7 @@ def test_a_meeting_names_the_ranks_that_are_late(monkeypatch: pytest.MonkeyPatch
             mpi_bootstrap.allgather_bytes(comm, b"here")
         text = str(raised.value)
     world.Barrier()
-    assert_everywhere(world, comm.rank == missing or f"in vain for ranks [{missing}]" in text, text)
+    assert_everywhere(world, comm.rank == missing or f"timed out waiting for ranks [{missing}]" in text, text)
 
 
 def test_queues_of_ten_letters_suffice_for_many_senders(plain: MPI.Intracomm, fd: int) -> None:

@@ -56,7 +56,7 @@ def test_failures_dump_once(folder, monkeypatch, seen):
     for each in (error, error, pyncclx.PeerTimeout("Bcast", 8, 0, 1, 8, 6)):
         assert failures.noted(each) is each
     assert [reason.partition(" (")[0] for reason in written] == [
-        "PeerTimeout: Allreduce: rank 0 waited in vain for rank 1"
+        "PeerTimeout: Allreduce: rank 0 timed out waiting for rank 1"
     ]
     failures.noted(pyncclx.CollectiveMismatch("ranks disagree"))
     assert [event.kind for event in seen] == ["failure"] * 3 + ["mismatch"]

@@ -102,7 +102,7 @@ def test_peer_does_not_come(brief, name, size):
         if brief.size == 2 or (name in DIRECT and size == "packets"):
             assert error.peer == away
         assert error.epoch > 0
-        assert f"{name}: rank {error.rank} waited in vain for rank {error.peer}" in str(error)
+        assert f"{name}: rank {error.rank} timed out waiting for rank {error.peer}" in str(error)
     WORLD.Barrier()
     works(other)
 
@@ -126,7 +126,7 @@ def test_a_rank_of_a_chain_does_not_come(brief, away):
     if brief.rank != away:
         reduce()
         synchronize()
-        with pytest.raises(PeerTimeout, match=r"Reduce: rank \d waited in vain for rank"):
+        with pytest.raises(PeerTimeout, match=r"Reduce: rank \d timed out waiting for rank"):
             brief.Allreduce(MPI.IN_PLACE, array)
     WORLD.Barrier()
 

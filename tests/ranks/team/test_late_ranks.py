@@ -34,5 +34,5 @@ def test_the_late_rank_is_named(monkeypatch, name):
         error = raised.value
     WORLD.Barrier()
     assert_everywhere(WORLD, error is None or error.missing == (late,), str(error))
-    assert_everywhere(WORLD, error is None or f"in vain for rank {late}" in str(error), str(error))
+    assert_everywhere(WORLD, error is None or f"timed out waiting for rank {late}" in str(error), str(error))
     comm.state.abandon()

@@ -221,7 +221,7 @@ def test_a_lock_times_out(comm, memory, monkeypatch, all_ranks):
     MPI.Comm.Barrier(comm)
     if comm.rank != last:
         monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.2")
-        with pytest.raises(pyncclx.PeerTimeout, match=f"waited in vain for rank {last}"):
+        with pytest.raises(pyncclx.PeerTimeout, match=f"timed out waiting for rank {last}"):
             win.Lock_all() if all_ranks else win.Lock(last)
         monkeypatch.undo()
     MPI.Comm.Barrier(comm)
