@@ -45,7 +45,7 @@ class Rooted(NamedTuple):
     address: int  # address of this rank's data; root's block if in place
     nbytes: int
     blocks: Blocks | None  # at root
-    buffers: tuple[Buffer, ...]  # those in use, the send buffer first
+    buffers: tuple[Buffer, ...]  # the buffers that this rank uses, the send buffer first
     equal: bool  # whether all blocks are equally long
 
     @property

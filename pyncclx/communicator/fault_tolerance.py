@@ -111,14 +111,14 @@ class FaultTolerance(Lifetime):
         """Create a communicator of the ranks that have not failed. Collective over them.
 
         If ranks have failed, this communicator's device memory is released, and the new one can use it at once. Arrays
-        from this one's `Alloc` become ordinary arrays. Create windows, shuffles and persistent requests again on the
-        new communicator. Messages between living ranks may still use the old communicator; `Free` it after they have
-        completed.
+        from `Alloc` of the old communicator become ordinary arrays. Create windows, shuffles and persistent requests
+        again on the new communicator. Messages between living ranks may still use the old communicator; `Free` it after
+        they have completed.
 
         Returns
         -------
         Comm
-            The new communicator, with this one's settings.
+            The new communicator, with the settings of the old one.
 
         Raises
         ------

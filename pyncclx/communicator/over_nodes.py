@@ -65,14 +65,15 @@ class OverNodes(IntraBase):
             return self.spanning
         self._compare_first(make, args, options)
         spanning = self.spanning
-        # Packed copies need the memory, but some ranks may have none: a rank would make it while another one compares.
+        # Make the memory for packed copies now, on all ranks. Later only the ranks that pack would make it, while
+        # others compare.
         _ = self.team if spanning is None else spanning.team
         return spanning
 
     def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Compare the ranks' first calls before the first rendezvous.
 
-        Making the call must not be one, unless it is one on all ranks (`algorithm`).
+        `make` must not communicate, unless all ranks communicate in it (`algorithm`).
         """
         if state_of(self).topology is None:
             call = None

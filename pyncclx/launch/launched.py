@@ -77,7 +77,7 @@ class Launched(KernelWork):
     def finish(self) -> None:
         """Make the current stream wait for the kernel; raise errors that kernels recorded.
 
-        The host waits too if the communicator blocks.
+        The host waits too if the communicator's calls block.
         """
         team, event, arrays = self._team, self._event, (self._origins, self._arrays)
         try:

@@ -176,7 +176,7 @@ class Prepared(KernelWork, Startable):
     def finish(self) -> None:
         """Make the current stream wait for the kernel; raise errors that kernels recorded.
 
-        The host waits too if the communicator blocks.
+        The host waits too if the communicator's calls block.
         """
         try:
             active, self.active = self.active, False

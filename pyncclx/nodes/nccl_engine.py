@@ -181,7 +181,7 @@ class NcclEngine(Engine):
 
         NCCL frees memory. The driver then waits until the device is idle, and calls of the driver in other threads wait
         as well. The device may be running a kernel of another communicator, which waits for a peer that makes its call
-        only after this one. So there must be no such kernel.
+        only after this call. So there must be no such kernel.
         """
         if self._failure is None:
             RETIRED.get().add(self._destroy)

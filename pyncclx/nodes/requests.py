@@ -121,7 +121,7 @@ class SpanningWork(KernelWork, Startable):
     def finish(self) -> None:
         """Make the current stream wait for the result, and raise errors.
 
-        The host waits, too, if the communicator blocks.
+        The host waits, too, if the communicator's calls block.
         """
         event, thread = self._event, self._thread
         try:

@@ -20,7 +20,7 @@ from .spanning import Spanning
 
 
 def run(state: State, spanning: Spanning, program: Program, arguments: Sequence[Any]) -> None:
-    """Enqueue a cached program on the call's stream; wait if the communicator blocks.
+    """Enqueue a cached program on the call's stream; wait if calls block the host.
 
     The caller has checked for errors of earlier calls. `arguments` are the call's, with its arrays.
     """

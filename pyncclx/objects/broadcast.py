@@ -152,7 +152,7 @@ def has_kernels(comm: IntraBase) -> bool:
 
 
 def finished(comm: IntraBase, packed: PackedArrays) -> list[Any]:
-    """Return arrays whose copies are enqueued; wait if the communicator blocks."""
+    """Return arrays whose copies are enqueued; wait if the communicator's calls block."""
     arrays = packed.finish()
     if comm.blocking == "host":
         packed.device.synchronize(packed.stream)

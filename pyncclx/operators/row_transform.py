@@ -45,8 +45,8 @@ class Transform:
     -----
     Captured variables keep their values of the first use. For other values, make another transform, or pass an array.
 
-    The kernel has one element at a time. Compute a function of a whole row, such as its mean square, before the call,
-    and pass an array with a number for each row.
+    The function gets one element at a time. Compute a function of a whole row, such as its mean square, before the
+    call, and pass an array with a number for each row.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Comparison of each call between a communicator's ranks (PYNCCLX_CHECK=1).
 
-Each rank sends its call to all others on a communicator made for that. A rank waits at most PYNCCLX_TIMEOUT for
-the others' calls.
+Each rank sends its call to all others on a communicator made for that. A rank waits at most PYNCCLX_TIMEOUT for the
+calls of the other ranks.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Team(Ending):
         self.errors.entered = lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # keys: all that they depend on
-        self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # keys: those of the arguments
+        self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # keys of the arguments
         self._structs: dict[tuple[str, bool], bytes] = {}
         self.generation = 0  # changes when packed parameters become invalid
         self._packed_table = 0  # address of the windows' table in `_structs`

@@ -133,7 +133,7 @@ class Accesses(MPI.Win):
 def on_device(method: _Method) -> _Method:
     """Decorate a method for device memory; for other targets mpi4py's method runs.
 
-    If the window stages, host copies replace device arrays in mpi4py's calls.
+    If staging is on, host copies replace device arrays in mpi4py's calls.
     """
     name = method.__name__
     original = getattr(MPI.Win, name)

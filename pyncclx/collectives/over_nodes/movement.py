@@ -55,7 +55,7 @@ def exchange(
 
 
 def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:
-    """Return transfers with other nodes, and those in this node by local rank."""
+    """Return the transfers with other nodes, and the others by local rank."""
     other, own = [], {}
     for each in transfers:
         if places.node_of(each.peer) == places.node:

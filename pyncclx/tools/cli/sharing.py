@@ -39,7 +39,7 @@ def gather(place: mpi_bootstrap.Topology) -> Facts:
 
 
 def of_rank(node: MPI.Intracomm) -> Facts:
-    """Return this rank's results with the others of its node (collective)."""
+    """Return the results of this rank's trials with its node's ranks (collective)."""
     name = secrets.token_hex(8)
     fd = os.memfd_create(name)
     try:

@@ -56,7 +56,7 @@ def died(failure: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _gone(job: Job) -> list[int]:
-    """Return the ranks whose processes have ended; if all have, those that are behind."""
+    """Return the ranks whose processes ended; if all did, the ranks with fewest calls."""
     calls = {rank.number: sum(reached(rank, comm) for comm in job.comms) for rank in job if rank.is_dead}
     all_are = len(calls) == len(job.ranks)
     return [number for number, count in calls.items() if not all_are or count == min(calls.values())]
