@@ -1,8 +1,8 @@
 """Packed arguments of the kernels that move messages.
 
 The layouts equal those of the structs in cuda/messages/point_to_point.cu and, for partitioned messages, in
-cuda/messages/partitioned.cu and cuda/device/partitions.cuh. Callers use `pack` of these structs, because
-objects with fields would cost each message a microsecond. Fields are addresses, except lengths, clocks, ranks and tags.
+cuda/messages/partitioned.cu and cuda/device/partitions.cuh. Callers call `pack` of these structs directly, because
+objects with fields would cost a microsecond per message. Fields are addresses, except lengths, clocks, ranks and tags.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Arrival(OpenReceive):
     _probed: ProbedMessage | None = None
     _message: Any = None  # memory that MPI receives into
     _begun: Sequence[MPI.Request] = ()  # the receive that MPI has begun
-    _request = MPI.REQUEST_NULL  # the same
+    _request = MPI.REQUEST_NULL  # the request in `_begun`, once it is known
 
     def begin(
         self,
@@ -58,9 +58,10 @@ class Arrival(OpenReceive):
     ) -> None:
         """Start MPI's receive of the next message on `comm`, or of the `matched` one.
 
-        A message that a probe has found is received first. MPI's source and tag of it may differ from those of
-        `probed`, because probes send messages again to this process. Without `comm`, pass a message that MPI has
-        received to `accept`. Call this in a try block whose handler calls `Incoming.leave`.
+        `probed` is a message that a probe has found, which is received first. Its source and tag may differ from those
+        that MPI reports, because probes send messages again, from this process to itself. Without `comm` no receive is
+        started: pass a message that MPI has received to `accept`. Call this in a try block; its handler has to call
+        `Incoming.leave`.
         """
         postbox = self.postbox = endpoint.postbox
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
@@ -115,7 +116,7 @@ class Arrival(OpenReceive):
                     return False
                 is_cancelled = self._is_cancelling and status.Is_cancelled()
                 nbytes = self._message_nbytes
-                # Below, the status gets the length of the data. A handler of a signal may end this poll behind that.
+                # From here on the status has the length of the data. A signal handler may end this poll after that.
                 if nbytes is None:
                     nbytes = self._message_nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)
                 if self._probed is not None and not is_cancelled:
@@ -134,7 +135,7 @@ class Arrival(OpenReceive):
         except MPI.Exception as error:
             self._refusal = error
         except BaseException as error:
-            # Another call may be polling, so keep the error for the call that waits for this receive.
+            # A call for another receive may be polling, so keep the error for the call that waits for this receive.
             self._refusal = own_error(error)
             if self._refusal is None:
                 raise

@@ -25,7 +25,7 @@ INLINE = 4  # behind the envelope, in the same message of MPI
 
 _SENDER = struct.Struct("=16s16s64sQ16s16s")  # the fields of `Sender`
 _HEAD = struct.Struct("=16sI")  # ENVELOPE_MAGIC, checksum of the rest
-# The envelope's length, the fields of `Envelope` up to `offset`, and its sender; then the other fields.
+# First the length of the envelope, the fields of `Envelope` up to `offset`, and the sender. Then the other fields.
 _FIRST, _OTHERS = f"2H2Q2I2Q{_SENDER.size}s", "3Q64s4Q"
 _FIELDS, _SHORT = struct.Struct(f"={_FIRST}{_OTHERS}"), struct.Struct(f"={_FIRST}24x")
 _BEGIN, _REST = struct.Struct(f"{_HEAD.format}{_FIRST}"), struct.Struct(f"={_OTHERS}")
@@ -36,8 +36,8 @@ ENVELOPE_NBYTES = _HEAD.size + _FIELDS.size
 # send when the receiver calls MPI.
 SHORT_NBYTES = _HEAD.size + _SHORT.size
 _LENGTHS = SHORT_NBYTES, ENVELOPE_NBYTES
-# Messages with data have lengths that differ by multiples of this. Few of the program's own messages have such a
-# length.
+# The lengths of messages with an envelope and data differ by multiples of this number. So few of the program's own
+# messages have a length for which the receiver must look for an envelope.
 STEP_NBYTES = 256
 
 
@@ -142,7 +142,7 @@ class Envelope(NamedTuple):
         return Envelope(*self[:7], *other[7:12], *self[12:])
 
     def _without_slots(self) -> Envelope:
-        """Return a copy without the channel's slots, because the data needs their fields."""
+        """Return a copy without the channel's slots, so that fields locate the data."""
         return self._replace(channel=0, channel_stride=0) if self.channel_stride else self
 
     @property

@@ -41,7 +41,7 @@ class ProbedMessage(NamedTuple):
 
     @classmethod
     def of(cls, message: MPI.Message, status: MPI.Status) -> ProbedMessage:
-        """Create it from a message that MPI has matched, and its status."""
+        """Return the probed message for a message that MPI has matched, and its status."""
         return cls(status.source, status.tag, status.Get_elements(MPI.BYTE), message)
 
     def fits(self, source: int, tag: int) -> bool:
@@ -63,7 +63,7 @@ class ProbedMessage(NamedTuple):
             status.Set_tag(self.tag)
 
     def end(self, status: MPI.Status | None) -> None:
-        """Set the source and tag of a status after the receive, and release memory."""
+        """Set a status' source and tag after the receive; release the message's memory."""
         self.set_origin(status)
         if self.is_read:
             with LOCK:

@@ -1,1 +1,1 @@
-"""Receives into host arrays, whose message may be that of a device array."""
+"""Receives into host arrays; the message may be that of a device array."""

@@ -26,9 +26,9 @@ from .memory import HostMemory
 class HostFetch:
     """A fetch of one message's data, on a stream of the library.
 
-    It begins when the sender's data can be read. No stream of the program waits for it, because such a stream may wait
-    for a peer that waits for this message. Several threads may call `is_over`. After an exception, the next call
-    continues the fetch.
+    The fetch begins when the sender's data can be read. It does not run on a stream of the program, because the
+    program's streams may wait for a peer that waits for this message. Several threads may call `is_over`. After an
+    exception, the next call continues the fetch.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class HostFetch:
         self.fill(status)
 
     def abandon(self) -> None:
-        """Read the data although no call waits, so that the sender can reuse its memory."""
+        """Read the data although no call waits: the sender waits to reuse its memory."""
         self._endpoint.postbox.receives.unsent.keep_message(self)
         self._memory.replace(self._message_nbytes, self._data[:0])
 

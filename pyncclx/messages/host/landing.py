@@ -1,6 +1,6 @@
-"""The memory into which MPI receives a host array.
+"""The host array into which MPI receives a message, which may be an envelope.
 
-Every call that completes the request searches it for an envelope.
+Every call that completes the request of the receive looks for an envelope in the array.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class _Left(NamedTuple):
 class HostLanding(Follows):
     """The memory of a nonblocking receive into a host array.
 
-    It is a weak reference to the view of the array that mpi4py holds until the request is complete. If one of mpi4py's
-    own calls, such as its `Waitall`, completes the request, the destruction of the view fetches the data. The length in
-    mpi4py's status is then the envelope's.
+    It is a weak reference to a view of the array. mpi4py holds the view until the request is complete. If one of
+    mpi4py's own calls, such as its `Waitall`, completes the request, mpi4py destroys the view, and the callback of the
+    weak reference fetches the data. In this case mpi4py's status has the length of the envelope.
 
     Attributes
     ----------
@@ -121,8 +121,8 @@ class HostLanding(Follows):
                 fetch.abandon()
 
     def go_on(self) -> None:
-        """Begin to fetch a long message before the program's call: its sender may wait."""
-        # The call that completes the request raises errors.
+        """Begin to fetch a long message before a call completes it: the sender may wait."""
+        # Ignore errors here: the call that completes the request raises them.
         with own_errors_suppressed():
             if self._examine(only_long=True):
                 assert self.fetch is not None
@@ -137,7 +137,7 @@ class HostLanding(Follows):
         """Return whether the memory has an envelope; prepare the fetch of its data."""
         with LOCK:
             buf = self._buf
-            # The receive is complete, or its communicator is mpi4py's.
+            # There is nothing to fetch: the receive is complete, or its communicator is mpi4py's.
             if buf is None or not isinstance(self._comm, Base):
                 return False
             memory = self._memory = memory_of(buf) if self._memory is None else self._memory

@@ -27,7 +27,7 @@ ARRIVED_WORDS = 8192
 PLACES = 640
 SLOT_NBYTES = 32 << 10  # longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
-# A clock after that of every message.
+# A clock that is larger than that of every message.
 _LAST = 0xFFFFFFFF
 _ARRIVED = HEADERS * HEADER_NBYTES
 READY = _ARRIVED + 4 * ARRIVED_WORDS  # offset of the ready words
@@ -94,7 +94,7 @@ class BounceMemory:
                 self._end(place, clock)
 
     def withdraw(self, clock: int) -> None:
-        """Free the place, if any, of an unsent message with this clock."""
+        """Free the place, if any, of the message with this clock, which was not sent."""
         for pool in (self.slots, self.tickets):
             place = pool.place_of(clock)
             if place is not None:

@@ -40,7 +40,7 @@ class Headers:
         self._device = device
         self._free = deque(_headers_at(base))
         self._more: list[Exported] = []  # keeps the memory
-        self._ending: list[tuple[list[Event], Used]] = []  # resources and the ends of their kernels
+        self._ending: list[tuple[list[Event], Used]] = []  # events after the last kernels, and the resources to reuse
         self.gone: deque[Used] = deque()
 
     def take(self) -> int:

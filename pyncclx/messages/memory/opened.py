@@ -17,7 +17,7 @@ from .bounce import CLOCK, READY
 #: `Endpoint`, whose module imports this one.
 _Endpoint = Any
 
-# Most open allocations of other processes. Their owners cannot reuse memory that is open here.
+# Most open allocations of other processes. An owner's memory is not freed while it is open here.
 MAX_OPEN = 64
 # The sender's uid, the allocation, its identity, and the message's clock if the export is a copy for one message.
 _Key = tuple[bytes, int, int, int]

@@ -17,7 +17,7 @@ PINNED_NBYTES = 16 << 10
 KEPT_NBYTES = 1 << 20
 # Extra memory for messages that are too long.
 _MAX_EXTRA_NBYTES = 64 << 20
-# Number of copies tested when a piece is taken: more than one, so that the number of finished copies shrinks.
+# Number of copies that are tested when a piece is taken. With more than one, finished copies do not accumulate.
 _FOR_ONE = 2
 
 

@@ -1,9 +1,9 @@
 """The first messages between two ranks with partitioned requests.
 
-MPI transfers them on the program's communicator, because creating another one would be collective. So the program's
-receives and probes with MPI.ANY_TAG must not match them. MPI matches a message with the receive that was posted first.
-So the library posts receives for its own messages before any such call of the program. The number of these messages is
-limited, so one post is enough.
+MPI transfers these messages on the program's communicator, because the creation of another communicator is collective.
+So receives and probes of the program with MPI.ANY_TAG could match them. But MPI matches a message with the receive that
+was posted first. So the library posts receives for its own messages before such a call of the program. A rank sends at
+most `_MOST` of these messages to another rank, so receives are posted once.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ class Letters:
     # The sender's end
 
     def take(self, key: Key) -> Offer | None:
-        """Return the offer of the key's rank; None before it arrives.
+        """Return the offer of the other rank for this key; None before it arrives.
 
-        Raise NotSupported if this rank cannot read it, and class ERR_COMM if it can no longer arrive.
+        Raise NotSupported if this rank cannot read the offer, and MPI.Exception (ERR_COMM) if it can no longer arrive.
         """
         with LOCK:
             try:

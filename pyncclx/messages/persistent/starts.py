@@ -85,7 +85,7 @@ def start_several(works: Sequence[_Persistent]) -> None:
     except BaseException as error:
         _end_start(works, groups, error)
         raise
-    # Launch even after an exception, because receivers already have the envelopes of messages that have begun.
+    # Launch even after an exception: the receivers of messages that have begun already have the envelopes.
     finally:
         try:
             for group in filter(_BATCH, every):
