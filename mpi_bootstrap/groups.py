@@ -115,9 +115,10 @@ class _Process(ctypes.Structure):
 
 
 def _have_met(groups: Iterable[MPI.Group]) -> bool:
-    """Wait by PMIx for all ranks of groups; return False without it, or for one rank.
+    """Wait by PMIx until all ranks of groups call this; return whether they do.
 
-    PMIx launches Open MPI's ranks. It needs neither a communicator nor messages that the program's receives might take.
+    PMIx launches Open MPI's ranks. A wait by PMIx needs no communicator, and no messages that receives of the program
+    could match. Return False at once without PMIx, for a single rank, and for ranks of another world.
     """
     job, world = os.environ.get("PMIX_NAMESPACE", ""), MPI.COMM_WORLD.Get_group()
     ranks = sorted({rank for group in groups for rank in group.Translate_ranks(None, world)})

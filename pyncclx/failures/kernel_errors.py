@@ -44,7 +44,7 @@ LOST = 3
 
 
 def read_words(watch: Watch, dtype: str = "u8") -> ErrorWords:
-    """Return the present values of the words."""
+    """Return the present values of the error words of a `Watch`."""
     return ErrorWords(*watch.array.view(dtype).tolist())
 
 

@@ -43,7 +43,7 @@ def pack_call(text: str) -> bytes:
 
 
 def on_record(text: str, epoch: int) -> bytes:
-    """Return the `Called` of a text as a lease stores it for operation `epoch`."""
+    """Return a lease's record of a call: the `Called` of a text for operation `epoch`."""
     packed = pack_call(text)
     (mark,) = struct.unpack_from("=Q", packed)
     return struct.pack("=Q", epoch << 32 | mark) + packed[8:]

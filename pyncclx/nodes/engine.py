@@ -88,7 +88,7 @@ class Engine:
         """Release all resources, after all steps have ended. Collective among its ranks."""
 
     def abandon(self) -> None:
-        """Release, now or later, what needs no collective call.
+        """Release the resources of this rank alone, now or later. Not collective.
 
-        This rank's steps have ended.
+        Call it after the end of this rank's steps.
         """

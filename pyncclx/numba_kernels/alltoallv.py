@@ -145,7 +145,7 @@ def receive_short(team: int, work: int, turn: int, args: Any, received: Any, siz
 
 @ex.inline
 def put_long(team: int, work: int, turn: int, at: int, args: Any, sent: Any, size: int) -> None:
-    """Send a chunk at `at` of this block's part of each long message."""
+    """For each long message, send the chunk at offset `at` of this block's part."""
     me = d.rank(team)
     for j in range(1, size):
         peer = ex.after(me, j, size)
@@ -158,7 +158,7 @@ def put_long(team: int, work: int, turn: int, at: int, args: Any, sent: Any, siz
 
 @ex.inline
 def take_long(team: int, work: int, turn: int, at: int, args: Any, received: Any, size: int) -> None:
-    """Copy the peers' chunks at `at` of their long messages, as far as they fit."""
+    """Copy the peers' chunks at offset `at` of long messages, as far as they fit."""
     me = d.rank(team)
     for j in range(1, size):
         source = ex.after(me, j, size)
