@@ -3,7 +3,7 @@
 `comm.Recv(array, source, tag)` takes these steps:
 
 1. `calls.py`: `receive` gets the `Plan` of the arguments from `plan.py`, cached if an equal call was made before. For a
-   new plan, source and tag are checked (`endpoint.py`), and the array is resolved (`typed.py`).
+   new plan, source and tag are checked (`endpoint.py`), and the array is resolved (`derived/buffers.py`).
 2. A host array has no plan: `Recv` of `communicator/point_to_point.py` calls mpi4py. `host/receive.py` finds envelopes
    in the received messages (`host/memory.py`, `host/landing.py`), and `host/fetch.py` fetches their data. `Recv_init`
    is in `host/persistent.py`.

@@ -41,7 +41,8 @@ class _Attachment(Attachment):
     letters : Letters or None
         None before the first endpoint.
     late : Endpoint or None
-        The endpoint of receives that are under way when the communicator is freed. None before the first of them.
+        The endpoint of receives that are in progress when the communicator is freed. None before the first such
+        receive.
     """
 
     is_of_messages = True
@@ -155,7 +156,7 @@ class MessageBase(Base):
 
     @property
     def lasting_endpoint(self) -> Endpoint:
-        """The endpoint for a receive under way, also after the communicator was freed."""
+        """The endpoint for a receive in progress, even if the communicator has been freed."""
         own: _Attachment | None = self.known
         if own is not None and own.endpoint is not None:
             return own.endpoint
@@ -182,8 +183,8 @@ class MessageBase(Base):
     def prepare_messages(self) -> None:
         """Create the endpoint before a collective whose kernel waits.
 
-        If loading kernels waits for running kernels, an endpoint created later would wait for the collective. In a
-        capture this does nothing: nothing can be allocated, and no kernel runs now.
+        On a device where loading kernels waits for running kernels, an endpoint that is created later would wait for
+        the collective. In a capture this does nothing, because nothing can be allocated, and no kernel runs.
         """
         device, own = backends.select(), self._messages
         if device.loads_beside_kernels or own.endpoint or own.prepared or self.size == 1:
@@ -192,7 +193,7 @@ class MessageBase(Base):
             own.prepared = self._new_endpoint()
 
     def _device_of_team(self) -> Device:
-        # Kernels that wait are launched next, and MPI must make progress meanwhile.
+        # The next kernel may wait for a peer. During the wait, MPI must make progress.
         PROGRESS.get()
         device = super()._device_of_team()
         if self.size > 1:

@@ -80,7 +80,7 @@ class Endpoint(Monitored):
     broken : set of (int, int)
         Rank and clock of messages whose data never arrived.
 
-    The detector asks only MPI for its failed ranks, and includes failures found in MPI.COMM_WORLD.
+    The failure detector learns of failed ranks of the endpoint from MPI, and from failures in MPI.COMM_WORLD.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Endpoint(Monitored):
     # Ranks that fail
 
     def fail(self, failure: CommFailure) -> None:
-        """End the waits of kernels for failed ranks; all waits after a revocation."""
+        """End the waits of kernels for failed ranks, or all waits after a revocation."""
         before = () if self.comm_failure is None else self.comm_failure.ranks
         if len(failure.ranks) > len(before) or failure.note is not None:
             self.comm_failure = failure
@@ -189,7 +189,7 @@ class Endpoint(Monitored):
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether no partitioned message is active, which may wait for peers' later calls."""
+        """Whether kernels wait for no later call of a peer: no partitioned one is active."""
         return not self.partitioned.are_active()
 
     def may_launch(self) -> bool:

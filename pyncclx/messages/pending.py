@@ -47,8 +47,8 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
     try:
         for index, work in works.items():
             work.active = False
-            # Take the messages out of the work, so that no second thread completes them. If they were abandoned, resume
-            # them.
+            # Take the messages out of the work, so that no second thread completes them. Abandoned messages are taken
+            # back.
             messages, work.messages = work.messages, ()
             if not messages:
                 try:
@@ -167,7 +167,8 @@ class MessageWork(Work):
         A copy of the handle may still complete them in a call. MPI may keep this object forever, so it must not refer
         to the messages.
         """
-        # Set this first, because `finish` in another thread must find the messages in one of the two attributes.
+        # Set `_abandoned` before `messages` is cleared: `finish` in another thread must find the messages in one of
+        # them.
         self._abandoned = tuple(map(weakref.ref, self.messages))
         messages, self.messages = self.messages, ()
         for message in messages:

@@ -41,8 +41,8 @@ class Incoming(OpenArrival):
     _fetches = False  # whether a kernel fetches the data
     _is_enqueued = False  # whether the kernel or copy has been enqueued; after an interrupt `launched` may be false
     _end_event: Event | None = None  # recorded after a kernel that has left the receive's stream
-    # Shared by the receives of a launch: the event, and None for each other receive. The receive that takes the event
-    # returns it for reuse.
+    # The event after the joint launch of several receives. One of them has the event, and returns it for reuse; the
+    # others have None.
     _end_uses: list[Event | None]
     _copied: Event | None = None  # recorded after a copy from memory that MPI has received into
 
@@ -161,7 +161,7 @@ class Incoming(OpenArrival):
         bounce, source, clock = postbox.opened.bounces.get(sender.uid), self.status.source, envelope.clock
         if bounce is None:
             bounce = postbox.opened.bounce_address(sender)
-            # Without an open bounce memory, MPI would have transferred the data.
+            # The bounce memory is open here: otherwise MPI would have transferred the data.
             assert bounce is not None
         if self.start_event is not None:
             self._kernel_stream = postbox.side_stream

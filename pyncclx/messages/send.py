@@ -27,9 +27,10 @@ class Outgoing(Departure):
     """A message whose envelope has been sent.
 
     The buffer of a short message can be reused without waiting for the receiver. The buffer of a long message is in use
-    until its receiver has read it. `finish` makes the current stream wait for that. If no call will finish the message,
-    `abandon` keeps the buffer alive until then. The envelope is sent first. Then a kernel is launched that copies the
-    message or sets its ready word, so both hosts launch at the same time.
+    until the receiver has read it. `finish` makes a stream wait for this. If no call will finish the message, `abandon`
+    keeps the buffer alive until the receiver has read it. The envelope is sent before the kernel is launched that
+    copies the message or sets its ready word. So the hosts of sender and receiver launch their kernels at the same
+    time.
     """
 
     # Whether the monitor thread makes progress for the message.
@@ -83,13 +84,14 @@ class Outgoing(Departure):
             unsent = self.postbox.receives.unsent
             try:
                 is_sent = self._request.Test()
-            # Its receiver has failed, and no call waits for the message.
+            # The message's receiver has failed, and no call waits for the message, so nothing raises.
             except MPI.Exception:
                 is_sent = True
             if not is_sent or unsent.dropped:
                 unsent.keep(self._request, self.message)
         elif wait:
-            # Wait for MPI first: it may need this rank's calls to transfer the envelope, for which the receiver waits.
+            # Wait for MPI first. MPI may need calls of this rank to transfer the envelope, and the receiver waits for
+            # the envelope.
             self._leave_to_mpi()
         if self._offered is not None and not self._is_signalled:
             self._launch_offer(self.stream, ready=True, wait=wait)

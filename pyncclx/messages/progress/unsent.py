@@ -1,9 +1,9 @@
 """Pending sends, and other work that MPI does only inside its own calls.
 
-MPI buffers a limited number of envelopes, and sends the others inside later calls. In these it also moves long messages
-of host memory, and runs later steps of nonblocking collectives. A rank that computes or waits for a kernel makes no
-such call. So the monitor thread calls MPI meanwhile. Messages that no call completes are kept here, with the memory
-that MPI, a receiver or a stream still uses.
+MPI buffers a limited number of envelopes, and sends the others inside later calls. In these calls it also moves long
+messages of host memory, and runs later steps of nonblocking collectives. A rank that computes or waits for a kernel
+makes no such call, so the monitor thread calls MPI in the meantime. Messages that no call completes are kept here, with
+the memory that MPI, a receiver or a stream still uses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_NEW = 64
 STEPS = 16
 # Number of kept messages tested in one poll.
 _AT_A_LOOK = 64
-# Number of kept messages tested when one is added: more than one, so that the number of ended messages shrinks.
+# Number of kept messages that are tested when one is added. With more than one, ended messages do not accumulate.
 _FOR_ONE = 2
 # Memory of transfers whose requests are lost; MPI may use it at any time.
 _LOST: list[Any] = held([])
@@ -58,7 +58,7 @@ class Kept(NamedTuple):
 
 
 class Follows(ref[Any]):
-    """Weak reference to a part of an MPI request that needs its own progress."""
+    """Weak reference to a part of an MPI request for which `go_on` must be called."""
 
     __slots__ = ()
 

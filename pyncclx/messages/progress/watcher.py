@@ -1,8 +1,8 @@
 """The monitor thread, which makes progress while the program makes no calls.
 
-MPI requires this progress. A send may wait, on its stream or on the host, until its receiver has read the data. A
-receiver that has posted the receive need not call MPI again for that. A sender need not call MPI for its message to
-arrive.
+MPI guarantees progress: a receiver that has posted a receive need not call MPI again for the message to be received,
+and a sender need not call MPI again for the message to arrive. Without the thread this would not hold, because a send
+may wait, on its stream or on the host, until the receiver has read the data.
 """
 
 from __future__ import annotations
