@@ -16,7 +16,7 @@ from .buffers import Buffer, resolve, whole_buffer
 from .checks import Device
 from .datatypes import TABLE
 from .places import on_device
-from .pointers import reaches
+from .pointers import precedes, reaches
 from .readers import check_c_order, reader_of
 from .specs import no_buffer, spec_parts
 
@@ -43,7 +43,7 @@ def resolve_vector(
     Returns
     -------
     buffer : Buffer
-        The whole array: `Buffer.count` is the number of elements that fit.
+        The whole array: `Buffer.count` is the number of elements that fit. It begins before the array if a block does.
     counts : list of int, or Buffer
         A `Buffer` for counts on the device. NumPy arrays are always counts on the host, even under
         ``PYNCCLX_DEVICE=host``, because mpi4py programs pass counts as NumPy arrays.
@@ -70,6 +70,8 @@ def resolve_vector(
     else:
         displs = _integers(o_displs, f"{name} displs", size, device, stride=True)
     if isinstance(counts, list):
+        if isinstance(displs, list):
+            displs = _from_first(buffer, counts, displs, device)
         host_displs = displs if isinstance(displs, list) else None
         check(counts, host_displs, _room(buffer, array, counts, host_displs, device), name)
     return buffer, counts, displs
@@ -116,6 +118,20 @@ def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | Non
     needed = max((displ + count for count, displ in zip(counts, displs, strict=False) if count), default=0)
     more = needed > buffer.count and reaches(array, device, buffer.address, needed * buffer.datatype.itemsize)
     return needed if more else buffer.count
+
+
+def _from_first(buffer: Buffer, counts: list[int], displs: list[int], device: Device) -> list[int]:
+    """Return displacements from the first block, and let the buffer begin there, if it lies before the array.
+
+    The array is then a part of a longer one, whose memory has room for the block.
+    """
+    first = min((displ for count, displ in zip(counts, displs, strict=True) if count), default=0)
+    nbytes = -first * buffer.datatype.itemsize
+    if first >= 0 or not precedes(buffer.owner, device, buffer.address, nbytes):
+        return displs
+    buffer.address -= nbytes
+    buffer.count -= first
+    return [displ - first for displ in displs]
 
 
 def _integers(value: Any, name: str, size: int, device: Device, *, stride: bool) -> list[int] | Buffer:

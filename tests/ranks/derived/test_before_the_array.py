@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.derived.datatype import Datatype
-from support.arrays import Output, get, host_only, put
+from support.arrays import HOST, Output, get, host_only, put
 from support.columns import INT64
 from support.everywhere import raises_everywhere
 from support.forms import FORMS, call
@@ -106,6 +106,40 @@ def test_pack(datatype):
     datatype.Unpack(target, 0, middle(back.array), MPI.COMM_SELF)
     with comparing() as compare:
         compare(back, expected, "Unpack")
+
+
+@pytest.mark.parametrize("elements", [1, 2])
+@pytest.mark.parametrize("name", ["Gatherv", "Scatterv", "Allgatherv", "Alltoallv"])
+@pytest.mark.parametrize("form", FORMS)
+def test_blocks_without_gaps(comm, name, form, elements):
+    """Their displacements are negative. Of a second pair of arrays, too: calls are remembered."""
+    size, root = comm.size, comm.size - 1
+    datatype = INT64 if elements == 1 else INT64.Create_contiguous(elements).Commit()
+    places = [2, 0][: size - 1] + [-2 * rank - 2 for rank in range(max(size - 2, 1))]
+    begin, counts = 4 * size * elements, [2 - rank % 2 for rank in range(size)]
+    span = begin + 8 * elements
+
+    def specs(send, receive):
+        mine, all_of = (counts[comm.rank], 0), (counts, places)
+        sides = {"Gatherv": (mine, all_of), "Scatterv": (all_of, mine), "Allgatherv": (mine, all_of)}
+        own = [counts[comm.rank]] * size, places
+        given = sides.get(name, (all_of, own))
+        return [[array[begin:], side, datatype] for array, side in zip((send, receive), given, strict=True)]
+
+    rooted = (root,) if name in ("Gatherv", "Scatterv") else ()
+    with comparing() as compare:
+        for number in range(2):
+            values, received = labels(comm.rank, span, number), Output(span, "i8")
+            expected = received.read()
+            getattr(MPI.Intracomm, name)(comm, *specs(values, expected), *rooted)
+            call(comm, form, name, *specs(put(values), received.array), *rooted)
+            compare(received, expected, f"{name}, {form}, {number}")
+        whole = put(labels(comm.rank, span))
+    if HOST:  # on a GPU the memory pool's may begin before the array
+        with raises_everywhere(comm, ValueError, match=r"from element -\d+"):
+            comm.Allgatherv([whole[:2], 2, INT64], [whole, ([2] * size, range(-2 * size, 0, 2)), INT64])
+    if elements > 1:
+        datatype.Free()
 
 
 @host_only  # on a GPU the memory pool's may begin before the array
