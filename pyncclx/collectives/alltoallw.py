@@ -51,7 +51,9 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
     counts = [sum(part.nbytes for part in own) for own in of_rank]
     # Without an array, datatypes have absolute addresses. The exchange needs an array nevertheless.
     absolute = not typed.buffer.nbytes
-    if typed.is_contiguous and not absolute and all(len(own) <= 1 for own in of_rank):
+    # Kernels check offsets, which must not lie before the array.
+    alone = all(len(own) <= 1 and all(part.offset >= 0 for part in own) for own in of_rank)
+    if typed.is_contiguous and not absolute and alone:
         return Side(typed, False, counts, [own[0].offset if own else 0 for own in of_rank])
     placed, displs, end = [], [], 0
     for own in of_rank:

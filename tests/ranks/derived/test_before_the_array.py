@@ -142,6 +142,24 @@ def test_blocks_without_gaps(comm, name, form, elements):
         datatype.Free()
 
 
+@pytest.mark.parametrize("name", ["Alltoallw", "Neighbor_alltoallv", "Neighbor_alltoallw"])
+def test_blocks_without_gaps_of_several_datatypes(comm, name):
+    """Of exchanges whose blocks are sorted by rank."""
+    with comm.Create_cart([comm.size], [True]) as cart, comparing() as compare:
+        blocks = comm.size if name == "Alltoallw" else 2
+        bytes_of = 8 if name.endswith("w") else 1
+        side = [2] * blocks, [bytes_of * place for place in range(-2 * blocks, 0, 2)]
+        types = [INT64] * blocks if name.endswith("w") else INT64
+        begin = 2 * blocks
+        values, received = labels(comm.rank, begin + 4), Output(begin + 4, "i8")
+        expected = received.read()
+        getattr(MPI.Cartcomm, name)(cart, [values[begin:], side, types], [expected[begin:], side, types])
+        sent, target = put(values), received.array
+        for _ in range(2):
+            getattr(cart, name)([sent[begin:], side, types], [target[begin:], side, types])
+        compare(received, expected, name)
+
+
 @host_only  # on a GPU the memory pool's may begin before the array
 def test_outside_of_the_memory(comm, datatype):
     """Refused on all ranks before anything is launched, and the communicator goes on."""
