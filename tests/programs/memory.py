@@ -74,8 +74,8 @@ class Area:
             self.run.place.store_at(self.memory, index * self.dtype.itemsize, np.array([index % 100 + 1], self.dtype))
             self.initial[index] = index % 100 + 1
 
-    def argument(self, *, displs: Any = None, counts: Any = None) -> Any:
-        """Return what a call is given. A count is that of one block.
+    def argument(self, *, displs: Any = None, counts: Any = None, typed: bool = False) -> Any:
+        """Return what a call is given. A count is that of one block; `typed`: each block has a datatype of its own.
 
         An empty block has no element. Open MPI's `Gather` stands still where one rank has an element of an empty
         datatype, and another has no element.
@@ -86,6 +86,8 @@ class Area:
             return [start, min(self.count, 1), self.run.datatype(self.buffer, self.count)]
         end = self.start + self.count * self.blocks
         exact = self.run.place.part(self.memory, self.start, end, self.dtype)
+        if typed:
+            return [exact, (counts, [each * self.dtype.itemsize for each in displs]), [basic] * len(counts)]
         if counts is not None:
             return [exact, (counts, displs), basic]
         if self.buffer.named:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..execute import Run
 
 REDUCTIONS = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block", "Reduce_scatter")
-VECTORS = ("Gatherv", "Scatterv", "Allgatherv", "Alltoallv")
+VECTORS = ("Gatherv", "Scatterv", "Allgatherv", "Alltoallv", "Alltoallw")
 MOVES = ("Bcast", "Gather", "Scatter", "Allgather", "Alltoall", *VECTORS)
 NAMES = (*REDUCTIONS, *MOVES, "Barrier")
 ROOTED = ("Gather", "Gatherv", "Scatter", "Scatterv", "Reduce")
@@ -109,16 +109,16 @@ class Arguments:
 
     def _places(self, counts: Sequence[int]) -> tuple[list[int], int]:
         """Return displacements, in order or backwards, and the length of all."""
-        order = range(self.size) if not self.act.backwards else range(self.size - 1, -1, -1)
-        displs, end = [0] * self.size, 0
-        for rank in order:
-            displs[rank] = end
-            end += counts[rank] + self.act.gap
+        order = range(len(counts))
+        displs, end = [0] * len(counts), 0
+        for block in reversed(order) if self.act.backwards else order:
+            displs[block] = end
+            end += counts[block] + self.act.gap
         return displs, end
 
-    def _vector(self, make: Any, counts: Sequence[int], **more: Any) -> list[Any]:
+    def _vector(self, make: Any, counts: Sequence[int], *, typed: bool = False, **more: Any) -> list[Any]:
         displs, length = self._places(counts)
-        return make(length, **more).argument(counts=list(counts), displs=displs)
+        return make(length, **more).argument(counts=list(counts), displs=displs, typed=typed)
 
     def _gatherv(self) -> list[Any]:
         counts = self.counts(0)
@@ -135,9 +135,13 @@ class Arguments:
         recv = self._vector(self._in, counts, filled=self.act.in_place)
         return [self.run.MPI.IN_PLACE if self.act.in_place else self._out(counts[self.rank]).argument(), recv]
 
-    def _alltoallv(self) -> list[Any]:
+    def _alltoallv(self, *, typed: bool = False) -> list[Any]:
         theirs = [self.counts(other)[self.rank] for other in range(self.size)]
-        return [self._vector(self._out, self.counts(self.rank)), self._vector(self._in, theirs)]
+        sent = self._vector(self._out, self.counts(self.rank), typed=typed)
+        return [sent, self._vector(self._in, theirs, typed=typed)]
+
+    def _alltoallw(self) -> list[Any]:
+        return self._alltoallv(typed=True)
 
     def read(self) -> tuple[Any, ...]:
         """Return what is to be compared."""
