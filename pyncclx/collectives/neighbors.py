@@ -117,17 +117,15 @@ _Resolve = Callable[..., Typed]
 
 def _same_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
     """Resolve a buffer that is sent to each neighbour as a whole."""
-    typed = resolve_typed(spec, name, writable=writable, device=device)
+    typed = resolve_typed(spec, name, writable=writable, device=device, blocks=min(neighbors, 1))
     return replace(typed, parts=typed.parts * neighbors)
 
 
 def _block_for_each(spec: Any, name: str, neighbors: int, *, writable: bool, device: Any) -> Typed:
     """Resolve a buffer with blocks of equal length, one for each neighbour."""
-    # A rank without neighbours may pass any buffer.
-    blocks = max(neighbors, 1)
-    typed = resolve_typed(spec, name, writable=writable, device=device, blocks=blocks)
+    typed = resolve_typed(spec, name, writable=writable, device=device, blocks=neighbors)
     whole = typed.parts[0]
-    each = whole.count // blocks
+    each = whole.count // max(neighbors, 1)
     step = each * whole.typemap.extent
     parts = tuple(Part(whole.typemap, each, whole.offset + n * step, 0) for n in range(neighbors))
     return replace(typed, parts=parts)

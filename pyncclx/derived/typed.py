@@ -59,7 +59,7 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
     Parameters
     ----------
     spec, name, writable, device, blocks
-        As for `buffers.resolve`. All blocks are one part.
+        As for `buffers.resolve`. All blocks are one part. With 0 blocks no element is used.
     """
     array, o_count, o_displ, key = spec_parts(spec, name)
     buffer, typemap = _whole(array, key, name, writable, device)
@@ -70,7 +70,9 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
             f"{name} has displacement {displ} in elements of extent {typemap.extent}, and {buffer.nbytes} bytes; "
             "pass a larger array or a smaller displacement"
         )
-    if o_count is None:
+    if blocks == 0:
+        count = 0
+    elif o_count is None:
         count = _inferred(buffer.nbytes - offset, typemap, name)
         if count % blocks:
             raise ValueError(
