@@ -121,9 +121,10 @@ def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | Non
 
 
 def _from_first(buffer: Buffer, counts: list[int], displs: list[int], device: Device) -> list[int]:
-    """Return displacements from the first block, and let the buffer begin there, if it lies before the array.
+    """Let the buffer begin at the first block if that lies before the array.
 
-    The array is then a part of a longer one, whose memory has room for the block.
+    The array is then a part of a longer one, whose memory has room for the block. Return the displacements from the
+    beginning of the buffer.
     """
     first = min((displ for count, displ in zip(counts, displs, strict=True) if count), default=0)
     nbytes = -first * buffer.datatype.itemsize
