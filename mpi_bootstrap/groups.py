@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from .interrupts import interrupts_deferred
 from .plain import plain
-from .polls import polls_stopped
+from .polls import WHILE_MADE_S, polls_stopped
 
 
 def ranks_in_world(group: MPI.Group) -> Sequence[int]:
@@ -102,7 +102,7 @@ def made_of_groups(method: _Method) -> _Method:
         with interrupts_deferred(to_the_end=True):
             if not _have_met(groups):
                 return method(*args, **kwargs)
-            with polls_stopped():
+            with polls_stopped(WHILE_MADE_S):
                 return method(*args, **kwargs)
 
     return cast(_Method, make)

@@ -16,10 +16,13 @@ from typing import TypeVar
 T = TypeVar("T")
 _PAUSE_S = 50e-6
 _MOST_S = 0.1  # longest wait for a poll of another thread; a poll normally takes some microseconds
+# Longest stops. `Free` calls the program's functions that delete attributes. They may call collectives, whose steps
+# between nodes need the polls.
+WHILE_MADE_S, WHILE_FREED_S = 60.0, 0.1
 
 # Lists, because threads append to them and remove from them without a lock.
 _polls: list[None] = []
-_stops: list[int] = []  # identifiers of threads
+_stops: list[tuple[int, float]] = []  # the identifier of the thread, and when the stop ends
 
 
 def poll(call: Callable[[], T]) -> T:
@@ -34,17 +37,23 @@ def poll(call: Callable[[], T]) -> T:
         _polls.append(None)
         try:
             # A block of `polls_stopped` that begins from now on waits for this poll.
-            if not _stops or threading.get_ident() in _stops:
+            if not _stops or _may_poll():
                 return call()
         finally:
             _polls.pop()
         time.sleep(_PAUSE_S)
 
 
+def _may_poll() -> bool:
+    """Return whether this thread has stopped the polls of others, or all stops have lasted too long."""
+    own, now, stops = threading.get_ident(), time.monotonic(), list(_stops)
+    return any(thread == own for thread, _ in stops) or all(end < now for _, end in stops)
+
+
 @contextmanager
-def polls_stopped() -> Iterator[None]:
-    """Let no other thread `poll` in this block."""
-    own = threading.get_ident()
+def polls_stopped(seconds: float) -> Iterator[None]:
+    """Let no other thread `poll` in this block, or in its first `seconds`."""
+    own = threading.get_ident(), time.monotonic() + seconds
     _stops.append(own)
     try:
         end = time.monotonic() + _MOST_S

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.polls import polls_stopped
+from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..failures import ulfm
 from ..nodes.spanning import spanning_of
@@ -40,7 +40,7 @@ class Lifetime(Base):
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()  # raises
             return
-        refusal = self._leave(polls_stopped()(super().Free))  # a decorator; see `mpi_bootstrap.polls`
+        refusal = self._leave(polls_stopped(WHILE_FREED_S)(super().Free))
         if refusal is not None:
             raise refusal
 
@@ -52,7 +52,7 @@ class Lifetime(Base):
         """
         refusal = self._leave() if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else None
         if not self._is_constant:
-            with polls_stopped():
+            with polls_stopped(WHILE_FREED_S):
                 super().free()
         if refusal is not None:
             raise refusal

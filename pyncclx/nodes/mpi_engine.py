@@ -17,7 +17,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpi_bootstrap.polls import poll, polls_stopped
+from mpi_bootstrap.polls import WHILE_FREED_S, poll, polls_stopped
 
 from ..backends import Device
 from ..errors import MPIError, StepTimeout
@@ -129,7 +129,7 @@ class MpiEngine(Engine):
         the same number, and would then drop a message of the new communicator.
         """
         if self._failure is None and self._have_all_come():
-            with polls_stopped():
+            with polls_stopped(WHILE_FREED_S):
                 self.comm.Free()
 
     def _have_all_come(self) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.polls import polls_stopped
+from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..backends import Device
 from ..system import settings
@@ -129,7 +129,7 @@ class Rails:
     def free(self) -> None:
         """Free MPI's communicator after `abandon`, when no rank uses it. Collective."""
         if self._of_mpi is not None:
-            with suppress(MPI.Exception), polls_stopped():  # ranks have failed
+            with suppress(MPI.Exception), polls_stopped(WHILE_FREED_S):  # ranks have failed
                 self._of_mpi.comm.Free()
 
     def abandon(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.polls import polls_stopped
+from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
 from ..staging.stand_ins import StandIn
@@ -252,7 +252,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                     # After the rendezvous above, all ranks have called Free and ended their epochs. A rank that arrives
                     # after the others timed out completes that rendezvous, and fails in this one, not in MPI.
                     mpi_bootstrap.agree(self._comm, lambda: _try(self._take, errors))
-                with polls_stopped():
+                with polls_stopped(WHILE_FREED_S):
                     self._comm.Free()
         except (RankFailed, Revoked, RanksMissing):
             # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
