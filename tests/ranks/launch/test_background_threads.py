@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
+from pyncclx.messages.progress.polling import PROGRESS
 from support.arrays import xp
 from support.everywhere import assert_everywhere
 from support.reversed_ranks import reversed_ranks
@@ -68,7 +69,8 @@ def test_threads_sleep_while_nothing_is_open(comm):
     time.sleep(QUIET_S)
     found = rates()
     assert_everywhere(WORLD, "detector" in found and "messages" in found)
-    assert_seldom(found, ALWAYS)
+    # Tests before this one may have left sends that MPI does not report as sent.
+    assert_seldom(found, AFTER_A_MESSAGE if PROGRESS.get().may_have_more else ALWAYS)
 
 
 def test_a_message_keeps_its_thread_awake_for_a_second(comm):
