@@ -45,7 +45,7 @@ def poll(call: Callable[[], T]) -> T:
 
 
 def _may_poll() -> bool:
-    """Return whether this thread has stopped the polls of others, or all stops have lasted too long."""
+    """Return whether this thread has made a stop, or all have lasted too long."""
     own, now, stops = threading.get_ident(), time.monotonic(), list(_stops)
     return any(thread == own for thread, _ in stops) or all(end < now for _, end in stops)
 
