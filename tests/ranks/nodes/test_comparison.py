@@ -107,6 +107,7 @@ def test_checked_nonblocking_calls_that_differ(comm, monkeypatch, differ):
         operators = (MPI.MIN, MPI.MAX) if differ == "a first call" else (MPI.MAX, MPI.SUM)
         for operator in (MPI.SUM, MPI.MAX):
             checked.Iallreduce(x, y, operator).Wait()
+        WORLD.Barrier()  # a rank that still waited for an equal call would raise there
         with raises_everywhere(WORLD, pyncclx.CollectiveMismatch, match=r"rank 0.*Allreduce.*rank \d.*Allreduce"):
             checked.Iallreduce(x, y, operators[RANK == 0]).Wait()
 
