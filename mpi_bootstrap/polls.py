@@ -53,7 +53,7 @@ def _may_poll() -> bool:
 @contextmanager
 def polls_stopped(seconds: float) -> Iterator[None]:
     """Let no other thread `poll` in this block, or in its first `seconds`."""
-    own = threading.get_ident(), time.monotonic() + seconds
+    own = threading.get_ident(), time.monotonic() + _MOST_S + seconds
     _stops.append(own)
     try:
         end = time.monotonic() + _MOST_S
