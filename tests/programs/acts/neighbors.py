@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..completing import Entry
 from ..program import PLAIN, Act, Buffer
@@ -63,18 +63,19 @@ class Neighbors(Act):
     edges: tuple[tuple[int, int], ...] = ((0, 1), (1, 0))  # of a graph, from one rank to another
     name: str = NAMES[0]
     mode: str = "blocking"  # nonblocking, persistent
-    root: int = 0
     count: int = 3
     counts: tuple[int, ...] = (1, 0, 2)
     gap: int = 0  # elements between blocks that differ
     backwards: bool = False
     sendbuf: Buffer = PLAIN
     recvbuf: Buffer = PLAIN
-    in_place: bool = False
-    nan: bool = False
     done: str = "Wait"
     after: int = 0
     times: int = 1
+    # What `Arguments` asks of every act, and MPI does not allow here.
+    root: ClassVar[int] = 0
+    in_place: ClassVar[bool] = False
+    nan: ClassVar[bool] = False
 
     def legal(self) -> Neighbors:
         """Use one datatype, in equal blocks a derived one, too; name the counts, also on ranks without neighbours."""
@@ -82,7 +83,7 @@ class Neighbors(Act):
         sendbuf = dataclasses.replace(self.sendbuf, named=True)
         if self.name not in ("Neighbor_allgather", "Neighbor_alltoall"):
             sendbuf, recvbuf = (dataclasses.replace(each, layout="plain") for each in (sendbuf, recvbuf))
-        return dataclasses.replace(self, sendbuf=sendbuf, recvbuf=recvbuf, in_place=False, nan=False)
+        return dataclasses.replace(self, sendbuf=sendbuf, recvbuf=recvbuf)
 
     def perform(self, run: Run, index: int) -> Iterator[int]:
         comm = self._made(run.comms.of(self, index))
