@@ -65,9 +65,10 @@ class OverNodes(IntraBase):
             return self.spanning
         self._compare_first(make, args, options)
         spanning = self.spanning
-        # Make the memory for packed copies now, on all ranks. Later only the ranks that pack would make it, while
-        # others compare.
-        _ = self.team if spanning is None else spanning.team
+        # Make the memory for packed copies now, on all ranks; over nodes it is made. Later only the ranks that pack
+        # would make it, while others compare.
+        if spanning is None:
+            _ = self.team
         return spanning
 
     def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
