@@ -153,9 +153,11 @@ def test_blocks_without_gaps_of_several_datatypes(comm, name):
         begin = 2 * blocks
         values, received = labels(comm.rank, begin + 4), Output(begin + 4, "i8")
         expected = received.read()
-        getattr(MPI.Cartcomm, name)(cart, [values[begin:], side, types], [expected[begin:], side, types])
-        if (comm.size, name) == (1, "Alltoallw"):  # Open MPI copies nothing
-            expected[:begin] = values[:begin]
+        arguments = [values[begin:], side, types], [expected[begin:], side, types]
+        if name == "Alltoallw":  # of one rank Open MPI's blocking one writes elsewhere, outside of the array
+            MPI.Cartcomm.Ialltoallw(cart, *arguments).Wait()
+        else:
+            getattr(MPI.Cartcomm, name)(cart, *arguments)
         sent, target = put(values), received.array
         for _ in range(2):
             getattr(cart, name)([sent[begin:], side, types], [target[begin:], side, types])
