@@ -176,9 +176,9 @@ def reader_of_class(kind: type) -> Reader | None:
 
 
 def in_c_order(owner: Any) -> bool:
-    """Return whether an array is in C order, from the owner of its memory.
+    """Return whether the elements of a CuPy, NumPy or other array are in C order.
 
-    Readers accept Fortran order too.
+    Buffers need this check only where an array's rows matter, because readers also accept Fortran order.
     """
     if reader_of(owner) is read_torch:
         return bool(owner.is_contiguous())

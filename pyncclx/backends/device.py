@@ -215,12 +215,12 @@ class Streams(Protocol):
 
 
 class Exports(Protocol):
-    """Memory that two processes share for messages without a collective call.
+    """Interface to share memory with one other process, without a collective call.
 
     Attributes
     ----------
     exports_are_copies
-        Whether `export` returns a copy made for one message.
+        Whether `export` copies the data, so that its result is valid for one message only.
     """
 
     exports_are_copies: bool

@@ -101,8 +101,9 @@ class ObjectCollectives(_IntraBase):
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
         """Reduce all ranks' objects, and return the result on every rank.
 
-        `Allreduce` reduces device arrays with SUM, PROD, BAND, BOR and BXOR if they have the same form on all ranks.
-        mpi4py reduces everything else: it pickles the objects and applies the operator in Python.
+        If all ranks pass a device array of the same shape and dtype, and the operator is SUM, PROD, BAND, BOR or BXOR,
+        `Allreduce` reduces it in a kernel. mpi4py reduces everything else: it pickles the objects and applies the
+        operator in Python.
         """
         if not operands.is_reduced(sendobj, op):
             result = super().allreduce(sendobj, operands.listing(op))

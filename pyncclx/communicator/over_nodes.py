@@ -35,9 +35,10 @@ class OverNodes(IntraBase):
 
     @property
     def spanning(self) -> Spanning | None:
-        """State of a communicator over several nodes; None if one Team has all ranks.
+        """State of a communicator whose ranks are on several nodes; None if it has none.
 
-        Collective at the first use.
+        None for intercommunicators, and if all ranks share one `Team`, the GPU state of the ranks of one node. The
+        first use is collective, because it creates the state on all ranks.
         """
         state = self._settled()
         if state.team is not None or self.is_inter:

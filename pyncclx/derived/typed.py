@@ -22,15 +22,16 @@ from .typemap import Typemap, typemap_of
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A buffer argument as parts of an array: one part, or one for each rank.
+    """A buffer argument, divided into the parts that its datatypes and counts select.
 
     Attributes
     ----------
     buffer : Buffer
-        All of the array, as bytes.
+        The whole array, as bytes.
     parts : tuple of Part
+        One part, or one for each rank.
     nbytes : int
-        Length of packed memory, with padding that aligns parts.
+        Bytes of the packed copy of all parts, including the padding that aligns each part.
     """
 
     buffer: Buffer

@@ -56,12 +56,13 @@ class Dropped(NamedTuple):
     ----------
     reached : (int, int)
         Number of operations that have ended, and a hash of their calls: equal on ranks that have made the same calls.
-    is_as_good : bool
-        Whether it can replace a new communicator: same settings, and not less memory.
+    is_reusable : bool
+        Whether its memory can be used instead of that of a new communicator: it has the settings that a new one would
+        have, and at least as much memory.
     """
 
     reached: tuple[int, int]
-    is_as_good: bool
+    is_reusable: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,16 @@ class Retired:
     def free(self, *, at_once: bool = False, after: Monitored | None = None) -> None:
         """Free the retired memory unless a kernel of this process may wait for a peer.
 
-        With `at_once`, free it on a GPU in any case, because no memory is left. `after` is a communicator; the caller
-        has waited for its kernels, including the program's own. Memory that another thread adds during this call is
-        freed by a later call, because kernels that use it may have started after this call's wait. Any thread may call
-        this method.
+        Any thread may call this method. Memory that another thread adds during the call is freed by a later call,
+        because kernels that use it may have started after this call has waited for the device.
+
+        Parameters
+        ----------
+        at_once : bool
+            Free the memory even if a kernel may wait for a peer, because the GPU has no free memory. Without effect on
+            the host device.
+        after : communicator, optional
+            Its kernels do not count: the caller has already waited for them.
         """
         taken: deque[Callable[[], object]] = deque()
         try:

@@ -185,14 +185,14 @@ class Spanning(Endings, Attachment):
             self.check()
 
     def check(self) -> None:
-        """Raise an error of a step of an earlier call.
+        """Raise the error of an earlier call, if one of its steps has failed.
 
         Raises
         ------
         RankFailed, PeerTimeout, Aborted, MPI.Exception
-            At every call from then on. Free the communicator.
+            The communicator has failed: every later check raises it again. Free the communicator.
         CapacityExceeded, ValueError
-            Once; the communicator stays usable.
+            Raised once; the communicator stays usable.
         """
         try:
             with self.comparison.explaining():

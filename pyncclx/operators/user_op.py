@@ -28,8 +28,8 @@ class Op:
         ``fn(a, b)`` returns the combination of two elements. For a structured `dtype` it is ``fn(a, b, out)``, which
         sets fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
         ``cuda.jit(device=True)``. It must be associative, and is applied in the order of the ranks:
-        ``fn(fn(x0, x1), x2)``. It may also be called for elements of zero bytes, whose result is ignored. It must not
-        raise, because a kernel cannot pass on an exception.
+        ``fn(fn(x0, x1), x2)``. Kernels also call it with elements whose bytes are all 0, and ignore these results. It
+        must not raise, because a kernel cannot pass on an exception.
     dtype : NumPy dtype, str, or another argument of `numpy.dtype`, optional
         Type of an element. float16 and bfloat16 are computed in float32, and rounded once. Default: the datatype of
         each call's arrays, if it is not structured.
@@ -43,7 +43,8 @@ class Op:
     name : str
         Name of the function.
     dtype : numpy.dtype, Datatype or None
-        A structured dtype as given, or a row of the table of datatypes.
+        A structured `numpy.dtype` as it was passed; for another dtype, pyncclx's own description. None if none was
+        passed.
 
     Raises
     ------

@@ -69,9 +69,9 @@ class Calls:
         return Begun(self, self.ring, self.ring.add(0, facts), facts)
 
     def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
-        """Return a function that writes the entry of a cached call.
+        """Return a function that writes an entry each time a cached call is repeated.
 
-        For `beside` see `Begun.launched`.
+        `beside` says that its kernel uses none of the communicator's channels.
         """
         write = self.ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
 
@@ -197,9 +197,10 @@ class Begun:
         )
 
     def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
-        """Write kernel and stream; return a function that writes equal calls' entries.
+        """Add kernel and stream to the entry of a call that has launched a kernel.
 
-        `beside`: the kernel uses none of the communicator's channels.
+        Return a function that writes a new entry each time the same call is repeated. `beside` says that the kernel
+        uses none of the communicator's channels, so the channels do not count the call.
         """
         calls = self._calls
         calls.skipped += beside

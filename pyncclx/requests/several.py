@@ -183,9 +183,20 @@ def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bo
 def test_each(
     requests: Sequence[MPI.Request], test: Callable[[int], bool | None], failures: Failures
 ) -> list[int] | None:
-    """Call `test` with each index; return the indices of requests that have ended.
+    """Call `test` for each request; return the indices of those that have ended.
 
-    Return None if no request is active. A request that raises has ended.
+    Parameters
+    ----------
+    requests : sequence of Request
+    test : callable
+        Called with an index into `requests`. Returns whether the request has ended, or None if it is inactive.
+    failures : Failures
+        Stores exceptions that `test` raises. A request for which it raises counts as ended.
+
+    Returns
+    -------
+    list of int or None
+        None if no request is active.
     """
     outcomes: list[bool | None] = []
     for index in range(len(requests)):

@@ -89,9 +89,10 @@ def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def computes(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether MPI computes with the elements.
+    """Return whether a call reduces elements with one of MPI's own operators.
 
-    A user-defined operator may interpret them in any way.
+    False for user-defined operators, which may interpret the bytes of the elements in any way, and for MPI.REPLACE and
+    MPI.NO_OP. True if the operator was omitted: the default is MPI.SUM.
     """
     if operation not in OP_POSITIONS:
         return False

@@ -151,5 +151,5 @@ def _is_common(team: Team, present: Sequence[Present]) -> bool:
 
 def _fits(team: Team, present: Sequence[Present]) -> bool:
     """Return whether a Team has the present ranks in order, and a new one's settings."""
-    is_as_good = all(each.is_as_good for each in _of_ranks(team, present))
-    return is_as_good and team.uids == [each.uid for each in present]
+    is_reusable = all(each.is_reusable for each in _of_ranks(team, present))
+    return is_reusable and team.uids == [each.uid for each in present]

@@ -171,13 +171,13 @@ class State:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
 
     def part(self, comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
-        """Meet before memory is released, then call `leave`. Collective.
+        """Wait for all ranks, then call `leave` to release shared memory. Collective.
 
         Returns
         -------
         bool
-            Whether all ranks have met. There is no rendezvous if `errors` shows that the communicator has failed, or if
-            this rank has left an earlier rendezvous, in which the other ranks may still be.
+            Whether all ranks have called this, and `leave` has been called. False at once if `errors` shows a failed
+            communicator, or if an earlier rendezvous has timed out here: other ranks may still wait in it.
         """
         if errors.has_failed or mpi_bootstrap.has_given_up(comm):
             return False

@@ -24,7 +24,10 @@ class Varying(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ShuffleStruct(CStruct):
-    """`Shuffle` of cuda/tokens/shuffle.cuh after its Team; constant over all calls."""
+    """Fields of the C++ struct `Shuffle` behind its first field, a Team.
+
+    They are constant over all calls. The struct is in cuda/tokens/shuffle.cuh.
+    """
 
     rows: EachRankU64
     scales: EachRankU64
@@ -55,9 +58,10 @@ class ShuffleStruct(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class DispatchArgs(CStruct):
-    """`DispatchArgs` of cuda/tokens/buckets.cuh after its Shuffle.
+    """Fields of the C++ struct `DispatchArgs` behind its first field, a Shuffle.
 
-    The address of an omitted array is 0.
+    They are addresses of device arrays, with 0 for an array that was not passed, and sizes. The struct is in
+    cuda/tokens/buckets.cuh.
     """
 
     tokens: U64
@@ -81,7 +85,10 @@ class DispatchArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class CombineArgs(CStruct):
-    """`CombineArgs` of cuda/tokens/combine_few.cuh after its Shuffle."""
+    """Fields of the C++ struct `CombineArgs` behind its first field, a Shuffle.
+
+    They are addresses of device arrays and sizes. The struct is in cuda/tokens/combine_few.cuh.
+    """
 
     results: U64
     ways: U64
@@ -97,7 +104,7 @@ class CombineArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class CollectArgs(CStruct):
-    """`CollectArgs` of cuda/tokens/collect.cu after its Shuffle."""
+    """Fields of `CollectArgs` (cuda/tokens/collect.cu) behind its first field."""
 
     row_values: U64
     ways: U64

@@ -157,9 +157,13 @@ class Attached(Reach):
 
 
 def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
-    """Return the place of this rank's device array; "elsewhere" if it is in no window.
+    """Return where in the communicator's windows an array for `Win.Create` is.
 
-    Return None for host memory, which MPI handles. Memory of 0 bytes may be anywhere, so it has a place.
+    Returns
+    -------
+    Place, "elsewhere" or None
+        "elsewhere" for a device array in no window, None for host memory, which MPI handles. Host memory of 0 bytes,
+        also None, has a place, and so has device memory of 0 bytes if the communicator has windows.
 
     Raises
     ------

@@ -22,12 +22,12 @@ _ANY = object()
 
 
 class Stream(Worker):
-    """Thread that runs work in order.
+    """Emulated CUDA stream: a thread that runs the enqueued work in order.
 
     Attributes
     ----------
     ptr : int
-        Number that differs from that of all other streams.
+        Handle of the stream. No other stream of this process has the same handle.
     """
 
     def __init__(self) -> None:

@@ -111,10 +111,11 @@ class BounceMemory:
 
 
 class ArrivedWords(dict[tuple[int, int, int], int]):
-    """Addresses of block counters, shared by the receiving kernels of one stream.
+    """Addresses of the 4-byte counters in which receiving kernels count their blocks.
 
-    The keys are a stream's handle, the thread, and the number of words. The thread is part of the key because a
-    per-thread stream has the same handle in all threads.
+    Kernels of one stream run one after the other, so they share the counters. A key is the stream's handle, the
+    thread's identifier, and the number of counters. The thread is part of it because a per-thread stream has the same
+    handle in all threads.
     """
 
     def __init__(self, device: Device, begin: int, end: int) -> None:

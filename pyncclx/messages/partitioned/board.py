@@ -54,12 +54,14 @@ class _Board:
 
 
 class OwnBoard(_Board):
-    """The receiver's view of a board, whose memory is zeroed at first.
+    """The receiver's side of a board, in which it offers receives to one sender.
+
+    Its memory must be zeroed before the first use.
 
     Attributes
     ----------
     piece : Piece or None
-        Its memory, until the sender has its location.
+        The board's memory; None after its location has been sent to the sender.
     """
 
     piece: Piece | None = None

@@ -27,9 +27,14 @@ def parse_nbytes(text: str) -> int:
 
 
 def steps(first_nbytes: int, last_nbytes: int, *, factor: int = 2, difference: int = 0) -> Iterator[int]:
-    """Yield the sizes from the first to the last, by factor or by difference.
+    """Yield increasing sizes in bytes, from `first_nbytes` to at most `last_nbytes`.
 
-    With a difference of 0, the factor is used.
+    Each size is the previous one plus `difference`, or times `factor` if `difference` is 0.
+
+    Examples
+    --------
+    >>> list(steps(8, 70)), list(steps(8, 70, difference=24))
+    ([8, 16, 32, 64], [8, 32, 56])
     """
     nbytes = first_nbytes
     while nbytes <= last_nbytes:

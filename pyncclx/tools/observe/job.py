@@ -47,20 +47,24 @@ class Rank:
     record : dict
         Record in the form of `layout.Reading.record` and `dump`.
     at_ns : int
-        Time of the record.
+        Time at which the record was read or dumped: nanoseconds since 1970.
     number : int
         Rank in MPI.COMM_WORLD.
     failures : list of dict
+        Failures that the rank has recorded, such as a timeout.
     live, stack : dict
-        What the rank waits for on the host, and the stack of its main thread; empty if there is none.
+        What the rank waits for on the host, and the stack of its main thread. Both are empty if the record has none.
     condition : str or None
-        State letter of the process in /proc; "" if it had ended. None for a dump, because the process was alive then.
+        State letter of the process in /proc; "" if it had ended. None for a dump, because the process was alive when
+        it wrote the dump.
     is_dead : bool
         Whether the process was killed, possibly by the launcher after another failure.
     has_forgotten : bool
         Whether later entries have overwritten the first ones.
-    comms, names : dict
-        Communicators by the references in entries; names that the program gave to communicators.
+    comms : dict of int to Comm
+        Communicators by the numbers that entries refer to them with.
+    names : dict of Comm to str
+        Names that the program gave to communicators.
     entries : list of dict
         All entries with their communicators, the oldest first.
     """
