@@ -107,17 +107,15 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests that `make test` runs, see support/sample.py."""
     tests = []
     for item in items:
-        if item.get_closest_marker("thorough") is None and (NODES or sample.has_file(item.path, SIZE, VENDOR)):
+        function = item.nodeid if "host" in item.path.parts else item.nodeid.split("[")[0]
+        mark = item.get_closest_marker("ranks")
+        here = item.path, SIZE, VENDOR, mark.args[0] if mark else 1
+        if item.get_closest_marker("thorough") is None and (NODES or sample.has_test(function, *here)):
             # A list of cases with several arguments has one identifier for each case.
             identifiers = item.callspec._idlist if hasattr(item, "callspec") else ()
-            function = item.nodeid if "host" in item.path.parts else item.nodeid.split("[")[0]
-            tests.append((function, dict(enumerate(identifiers)), item, _share(item)))
+            part = sample.ALL_VALUES if NODES else sample.share(*here)
+            tests.append((function, dict(enumerate(identifiers)), item, part))
     return sample.sampled(tests, VENDOR if SIZE in sample.SHARING else (SIZE, VENDOR))
-
-
-def _share(item: pytest.Item) -> sample.Share:
-    mark = item.get_closest_marker("ranks")
-    return sample.ALL_VALUES if NODES else sample.share(item.path, SIZE, VENDOR, mark.args[0] if mark else 1)
 
 
 def _skip_unless(minimum: int, maximum: int | None = None) -> pytest.MarkDecorator:

@@ -3,10 +3,10 @@
 A test on ranks with several parameters runs with each value of each of them, and not with every combination. Which
 values meet depends on the number of ranks and on the MPI library, so the steps of one run of the suite see different
 combinations. A list of cases is one parameter: all of them run. On 1 and 2 ranks that is so for each of these numbers.
-3, 4 and 8 ranks share the values, each test runs on each of them, and with another MPI library each test runs with a
-third of the values (`share`). What does not depend on the number of ranks runs on 1 and on 2 (`MOST_RANKS`), and what
-does not depend on the MPI library with one (`ONE_LIBRARY`). Tests marked `thorough` do not run. The sample is the same
-in every run.
+A test that runs there runs on one of 3, 4 and 8 ranks, too, and every second one with another MPI library (`has_test`);
+there it runs with a share of the values (`share`). What does not depend on the number of ranks runs on 1 and on 2
+(`MOST_RANKS`), and what does not depend on the MPI library with one (`ONE_LIBRARY`). Tests marked `thorough` do not
+run. The sample is the same in every run.
 """
 
 import os
@@ -54,6 +54,19 @@ def has_file(file: Path, ranks: int, library: str = OPEN_MPI) -> bool:
     """Whether the sample has tests of a file on a number of ranks with an MPI library."""
     most = {**MOST_RANKS, **(dict.fromkeys(ONE_LIBRARY, 0) if library != OPEN_MPI else {})}
     return all(f"/tests/ranks/{each}" not in str(file) or ranks <= number for each, number in most.items())
+
+
+def has_test(function: str, file: Path, ranks: int, library: str = OPEN_MPI, fewest: int = 1) -> bool:
+    """Whether the sample has a test on a number of ranks with an MPI library; it needs `fewest` ranks."""
+    if not has_file(file, ranks, library):
+        return False
+    drawn = zlib.crc32(function.encode())
+    if library != OPEN_MPI:
+        return drawn % 2 == 0
+    if ranks not in SHARING or fewest >= min(SHARING):
+        return True
+    places = [each for each, parts in SHARING.items() if has_file(file, each) for _ in range(parts)]
+    return places[drawn % len(places)] == ranks
 
 
 def share(file: Path, ranks: int, library: str = OPEN_MPI, fewest: int = 1) -> Share:

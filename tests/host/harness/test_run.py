@@ -241,6 +241,24 @@ def test_which_numbers_of_ranks_share_values() -> None:
     assert sample.share(anywhere, 2, "MPICH") == (range(1), 3)
 
 
+def test_on_which_ranks_a_test_is_in_the_sample() -> None:
+    """On 1 and 2, and on one of 3, 4 and 8; what needs 3 or more, on all that it can have; half with another MPI."""
+    anywhere, on_three = TESTS / "ranks/collectives/test_scan.py", TESTS / "ranks/bench/test_over_nodes.py"
+    names = [f"{anywhere}::test_{number}" for number in range(500)]
+
+    def chosen(name: str, file: Path, fewest: int = 1) -> list[int]:
+        return [ranks for ranks in (1, 2, 3, 4, 8) if sample.has_test(name, file, ranks, fewest=fewest)]
+
+    places = [chosen(name, anywhere) for name in names]
+    assert all(ranks[:2] == [1, 2] and len(ranks) == 3 for ranks in places)
+    counts = {ranks: sum(ranks in each for each in places) for ranks in (3, 4, 8)}
+    for ranks, about in {3: 200, 4: 200, 8: 100}.items():
+        assert abs(counts[ranks] - about) < 50, counts
+    assert all(chosen(name, on_three) == [1, 2, 3] for name in names)
+    assert all(chosen(name, anywhere, fewest=3)[2:] == [3, 4, 8] for name in names)
+    assert 200 < sum(sample.has_test(name, anywhere, 2, "MPICH") for name in names) < 300
+
+
 def test_planted_errors_have_their_places() -> None:
     for name, mutant in MUTANTS.items():
         assert (TESTS.parent / mutant.file).read_text().count(mutant.before) == 1, f"{name}: {mutant.file}"
