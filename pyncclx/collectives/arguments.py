@@ -171,9 +171,9 @@ def resolve_blocks(comm: MPI.Comm, spec: Any, operation: str, argument: str) -> 
 
 
 def check_room(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
-    """Raise MPI.Exception (ERR_TRUNCATE) unless root's own block fits.
+    """Raise MPI.Exception (ERR_TRUNCATE) if root's own block does not fit in recvbuf.
 
-    The kernel checks the other blocks.
+    This is for `Gatherv` and `Scatterv`. Kernels check the other ranks' blocks.
     """
     if send_nbytes > recv_nbytes:
         text = f"root's own block has {send_nbytes} bytes, the place for it {recv_nbytes} bytes; make them equal"

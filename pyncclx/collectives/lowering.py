@@ -75,12 +75,14 @@ def lowered_by(
 def over_nodes(
     make: Callable[..., Any], lower: Callable[[Intracomm, Any], SpanningCall]
 ) -> Callable[..., SpanningCall | None]:
-    """Return a function that makes an operation's calls for ranks on several nodes.
+    """Return a function that checks arguments and returns the `SpanningCall`.
+
+    It is the counterpart, for ranks on several nodes, of the function that `lowered_by` has decorated.
 
     Parameters
     ----------
     make : callable
-        The operation's function that `lowered_by` has decorated; its description is used again.
+        The function decorated by `lowered_by`. Its check and description of the arguments are used again.
     lower : callable
         ``lower(comm, description)`` returns the `SpanningCall`.
     """

@@ -51,10 +51,10 @@ class OverNodes(IntraBase):
         return span_next(self, self.node_topology) if self.node_topology.node_count > 1 else None
 
     def spanning_for(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Spanning | None:
-        """Return the state over nodes for a call; None on one node. Collective.
+        """Return the state with which a call runs over several nodes. Collective.
 
-        The result is also None if the arrays of the call are on the host. `make` is the function that makes the call
-        inside a node.
+        Return None if all ranks are on one node, or if the arrays of the call are on the host. `make`, `args` and
+        `options` are the function that makes the call inside a node, and its arguments.
         """
         if state_of(self).team is not None or self.is_inter:
             return None
@@ -122,9 +122,9 @@ class OverNodes(IntraBase):
     def by_nodes_again(
         self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> bool:
-        """Run the cached program of an equal call over nodes; False if there is none.
+        """Enqueue a call over nodes if an earlier call with equal arguments was cached.
 
-        `state` is the communicator's.
+        Return whether it was. `state` is the state of this communicator.
         """
         spanning: Any = state.attachments.get(NAME)
         if spanning is None or state.checking:

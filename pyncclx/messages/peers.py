@@ -24,13 +24,16 @@ _TOKEN_NBYTES = 16
 
 
 class Peers:
-    """The ranks of a communicator, from the view of this process.
+    """How this process can exchange messages with each rank of a communicator.
+
+    Either a rank has opened this process's bounce memory, or it is on another node, or this is not known yet.
 
     Parameters
     ----------
     serial : int
-        Serial number of the endpoint in this process.
+        Number of the communicator's endpoint in this process.
     processes : Readers
+        Records which ranks of all communicators have opened the memory.
     world_ranks : sequence of int
         Rank of each peer in MPI.COMM_WORLD; negative if it has none.
     topology : callable
@@ -39,11 +42,12 @@ class Peers:
     Attributes
     ----------
     numbers : list of int
-        Identifies each rank in this process: its rank in MPI.COMM_WORLD, else a number made from `serial` and rank.
+        Number of each peer in `processes`: its rank in MPI.COMM_WORLD. A peer without one has a number made from
+        `serial` and its rank.
     readers : set of int
-        Ranks that are known to have opened this process's bounce memory.
+        Peers that are known to have opened this process's bounce memory.
     far : set of int
-        Ranks that have sent a message from another node.
+        Peers that have sent a message from another node.
     """
 
     def __init__(
@@ -125,9 +129,10 @@ class Readers:
         return len(self._numbers) > before
 
     def answer(self, sender: Sender, number: int) -> None:
-        """Answer a sender whose bounce memory is open here.
+        """Tell a sender that this process has opened its bounce memory.
 
-        If the answer is lost, the sender's next message requests another one.
+        The sender then puts data there instead of sending it through MPI. If this datagram is lost, the sender's next
+        message requests another one.
         """
         with contextlib.suppress(OSError):
             self._socket.sendto(_ANSWER.pack(sender.token, number), sender.socket)

@@ -122,11 +122,11 @@ class MpiEngine(Engine):
             self._failed(step, reason)
 
     def close(self) -> None:
-        """Free the communicator, unless a step has failed on some rank.
+        """Free the engine's communicator if all ranks do so now.
 
-        Collective among the ranks without a failure. A rank with a failure does not call this, and may send messages
-        later. If the other ranks freed the communicator, MPI could deliver such a message on a new communicator with
-        the same number, and would then drop a message of the new communicator.
+        Every rank must call this, except ranks with a failure, which may still send messages. If the others freed the
+        communicator, MPI could give its number to a new one, and deliver such a message there. So the ranks that call
+        this wait up to a second for all others, and keep the communicator if one does not call.
         """
         if self._failure is None and self._have_all_come():
             with polls_stopped(WHILE_FREED_S):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class Places:
-    """The ranks of a communicator by nodes, for any assignment of ranks to nodes.
+    """Which ranks of a communicator are on which node.
 
     Nodes may have different numbers of ranks, and ranks may alternate between nodes.
 
@@ -28,11 +28,12 @@ class Places:
     local_rank, local_size : int
         This rank's index among those of its node, and their number.
     lanes : int
-        Ranks of the smallest node: ranks with local index 0 to ``lanes - 1`` are on rails, see `rails.py`.
+        Number of ranks on the smallest node. The ranks with the same local index, one of each node, exchange data with
+        each other, if the index is less than `lanes` (see `rails.py`).
     is_even : bool
         Whether all nodes have the same number of ranks.
     in_rank_order : bool
-        Whether each node's ranks follow those of the previous node. Folds by node are then folds in rank order.
+        Whether each node's ranks follow those of the previous node. A reduction by node is then in rank order.
 
     Examples
     --------

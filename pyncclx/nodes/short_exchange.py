@@ -125,12 +125,14 @@ class ShortExchange:
         return others * (HEADER_NBYTES + share.nbytes)
 
     def run(self, share: Share, stream: object) -> None:
-        """Exchange records after the work on `stream`, and wait on the host for it.
+        """Send this rank's bytes, and receive those of the ranks in `share`, on the host.
+
+        The exchange begins when the work on `stream` has ended; the host waits for both.
 
         Raises
         ------
         StepTimeout, CollectiveMismatch, MPI.Exception
-            The exchange has failed. Every later call raises, too.
+            The exchange has failed. Every later exchange raises again.
         """
         self._engine.do(share.name, lambda: self._run(share), stream)
 

@@ -112,19 +112,19 @@ class Base(Handled, Options):
     def by_nodes(
         self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
     ) -> bool | None:
-        """Do an operation over several nodes. Collective.
+        """Run a call over several nodes. Collective.
 
-        Return None if the ranks are on one node, or the arrays on the host. `begun` is the call's entry in the flight
-        recorder.
+        Return None if the ranks are on one node, False if the arrays are on the host, and True otherwise. `begun` is
+        the call's entry in the flight recorder. Here ranks are on one node; `OverNodes` overrides this.
         """
         return None
 
     def by_nodes_again(
         self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
     ) -> bool:
-        """Enqueue a cached operation over nodes; return False if there is none.
+        """Enqueue a call over nodes if an earlier call with equal arguments was cached.
 
-        A cached operation was made from equal arguments. `state` is the communicator's.
+        Return whether it was. `state` is the state of this communicator.
         """
         return False
 

@@ -157,7 +157,7 @@ class Handled:
         Parameters
         ----------
         errhandler : MPI.Errhandler
-            Called for an error that pyncclx finds before the call raises its exception.
+            MPI calls it for MPI's errors. pyncclx calls it for its own errors, before it raises the exception.
         """
         super().Set_errhandler(errhandler)  # type: ignore[misc]
         note_handler(errhandler)

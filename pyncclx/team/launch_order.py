@@ -113,10 +113,10 @@ class LaunchOrder:
         self._ready, self._captured = _NO_STREAM, stream
 
     def aside(self, stream: Any) -> Any:
-        """Return the stream for a launch aside, ordered after the work on `stream`.
+        """Make the communicator's own stream wait for `stream`, and return it.
 
-        If `stream` is being captured, the returned stream joins the capture. If the communicator's stream is already in
-        another capture, return `stream` itself.
+        Nonblocking and persistent calls launch their kernels there. If `stream` is being captured, the returned stream
+        joins the capture. If the own stream is already in another capture, return `stream` itself.
         """
         capturing = self._device.is_capturing(stream)
         aside = self._aside(capturing)
@@ -128,7 +128,10 @@ class LaunchOrder:
         return aside
 
     def aside_after(self, event: Event) -> Any:
-        """Return the stream for a launch aside, ordered after an event of any thread."""
+        """Return the communicator's own stream, after making it wait for an event.
+
+        Any thread may have recorded the event.
+        """
         aside = self._aside(False)
         event.order(aside)
         return aside

@@ -80,9 +80,9 @@ class Operations(Copies):
     def Fetch_and_op(
         self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Copy one element into `result`, then accumulate `origin` into it.
+        """Accumulate `origin` into a rank's element; copy its old value to `result`.
 
-        As mpi4py's Fetch_and_op.
+        Both are one atomic operation. As mpi4py's Fetch_and_op.
 
         Parameters
         ----------

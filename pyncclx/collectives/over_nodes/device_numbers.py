@@ -49,9 +49,10 @@ def exchange_numbers(
 
 
 def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return where each rank's rows begin in recvbuf, and how many fit there.
+    """Return where each sender's rows begin in recvbuf, and how many of them fit.
 
-    `came` are the pairs of numbers (rows, their begin at the sender) that the ranks have sent.
+    `came` has, for each rank, the number of rows that it sends, and their displacement as the sender has passed it.
+    Both results are in rows.
     """
     capacity, slot = arguments.capacity, arguments.slot_rows
     if arguments.placement == PLACED:

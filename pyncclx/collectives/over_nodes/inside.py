@@ -69,9 +69,9 @@ def reduce_scatter_call(send: int, spans: Sequence[Span], recv: int, nbytes: int
 
 
 def allgatherv_call(own: int, recv: int, spans: Sequence[Span], rank: int) -> Call:
-    """Return a call that copies each rank's bytes at `own` to its span of each `recv`.
+    """Return a call that copies each rank's data to its span of `recv` on all ranks.
 
-    It is in place if `own` is the address of this rank's span.
+    The data is at the address `own`. If `own` is the address of this rank's span, the rank copies nothing to itself.
     """
     blocks, nbytes = blocks_from(recv, spans), spans[rank].nbytes
     return Call(
@@ -91,9 +91,9 @@ def gatherv_call(own: int, nbytes: int, recv: Blocks | None, root: int) -> Call:
 
 
 def scatterv_call(send: Blocks | None, own: int, nbytes: int, root: int) -> Call:
-    """Return a call that copies block r of root's `send` to `own` of rank r.
+    """Return a call that copies block r of root's `send` to rank r's address `own`.
 
-    It is in place at root if `own` is the address of root's block.
+    If `own` is the address of root's own block, root copies nothing to itself.
     """
     source, recv = own if send is None else send.buffer.address, memory(own, nbytes)
     arguments = pack_blocks(send, send=source, recv=own, nbytes=nbytes, root=root)

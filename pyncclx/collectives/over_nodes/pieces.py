@@ -42,9 +42,9 @@ def aligned(nbytes: int) -> int:
 
 
 def unit_of(template: tuple[str, ...], itemsize: int) -> int:
-    """Return the bytes of the shortest part that kernels fold at full speed.
+    """Return the length in bytes to whose multiples a vector to reduce is cut.
 
-    It consists of whole elements.
+    Kernels reduce such parts at full speed. The length is a multiple of `itemsize`, so elements stay whole.
     """
     operator = bound_op.named(template)
     return operator.group_nbytes if operator is not None else math.lcm(itemsize, PACK_NBYTES)

@@ -33,9 +33,10 @@ class RailFold:
         self._ended: list[int] = []
 
     def begin(self, spans: list[Span], send: int, segment: int) -> None:
-        """Fold a segment inside the node, and begin to exchange it.
+        """Reduce a segment of the vectors inside the node, and start its exchange.
 
-        Local rank r folds ``spans[r]``.
+        The rank with local index r reduces ``spans[r]`` and exchanges it with its peers on the other nodes. `send` is
+        the address of this rank's vector, `segment` the segment's number.
         """
         places, slots = self._places, self._slots[segment % len(self._slots)]
         mine = spans[places.local_rank]

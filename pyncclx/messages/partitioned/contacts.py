@@ -54,14 +54,17 @@ def contact_tag() -> int:
 
 
 class Contacts:
-    """One communicator's first messages between ranks with partitioned requests.
+    """Messages by which partitioned requests of a communicator find each other.
+
+    MPI transfers them. Each of them has the location of the sender's board, or the reason why it cannot open a board.
 
     Attributes
     ----------
     guarded : set of int
-        Sources from which receives with MPI.ANY_TAG match the program's messages only.
+        Sources (MPI.ANY_SOURCE or ranks) for which this rank has posted receives of these messages. The program's
+        receives with MPI.ANY_TAG from a guarded source cannot match them.
     is_predefined : bool
-        Whether the communicator can be used after `free`.
+        Whether the communicator is COMM_WORLD or COMM_SELF, which a program may use after `free`.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:

@@ -161,9 +161,10 @@ def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
 
 
 def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | None:
-    """Return the inlet of an envelope's channel; create it and answer if it is new.
+    """Return the receiver's end of the channel in a persistent send's envelope.
 
-    Return None if the envelope has no channel, no place is free, or the sender's memory cannot be mapped.
+    If it is new, create it and answer the sender. Return None if the envelope names no channel, if no place in this
+    process's bounce memory is free, or if the sender's memory cannot be mapped.
     """
     postbox = endpoint.postbox
     bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None

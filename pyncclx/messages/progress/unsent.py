@@ -192,10 +192,10 @@ class Unsent:
                 self._watcher.wake()
 
     def has_room(self, nbytes: int, most: int) -> bool:
-        """Return whether one more message of `nbytes` may be kept.
+        """Return whether one more message of `nbytes` may be kept until it has ended.
 
-        All kept messages together may have `most` bytes; a single one may be longer. Messages that have ended are
-        dropped.
+        The kept messages together may have `most` bytes; a single one may have more. This call first releases the
+        memory of messages that have ended.
         """
         with LOCK:
             for number in (_FOR_ONE, len(self._kept)):

@@ -136,9 +136,9 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def shared(nodes: Sequence[Facts]) -> Iterator[str]:
-    """Yield a sentence for each interface that two rails of a node use.
+    """Yield a warning for each network interface that several rails of a node share.
 
-    On a single node it yields nothing.
+    A rail joins the ranks with the same local index, one of each node. On a single node, yield nothing.
     """
     for node in nodes if len(nodes) > 1 else ():
         for name in dict.fromkeys(node["rails"]):

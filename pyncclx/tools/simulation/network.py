@@ -72,9 +72,9 @@ def allreduce(size: int, nbytes: int) -> Pattern:
 
 
 def duplicate(size: int) -> tuple[Pattern, ...]:
-    """Return the patterns of MPI_Comm_dup or MPI_Comm_create of `size` ranks.
+    """Return the patterns of the messages of MPI_Comm_dup or MPI_Comm_create.
 
-    The ranks agree on a context.
+    The `size` ranks agree on the number of the new communicator, by several `Allreduce` calls of one number.
     """
     return (allreduce(size, _CONTEXT_NBYTES),) * _CONTEXT_ROUNDS
 
