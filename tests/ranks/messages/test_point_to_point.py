@@ -12,6 +12,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import PeerTimeout, Request
 from pyncclx.messages import postbox
+from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import inline_nbytes
 from pyncclx.messages.memory import bounce, headers
 from pyncclx.messages.receive import Incoming
@@ -260,7 +261,8 @@ def test_a_host_array_with_room_for_the_data_alone(comm, name, monkeypatch):
     """
     map_peers_if(comm, False, monkeypatch)
     right, left = ring(comm)
-    spoilt = []
+    spoilt, copied, copy = [], [], Endpoint.copy
+    monkeypatch.setattr(Endpoint, "copy", lambda *arguments: (copied.append(arguments[3]), copy(*arguments)))
     for dest, source in ((right, left), (comm.rank, comm.rank)):
         for nbytes in (8, 2000, 8000, 8 * LARGE):
             memory = bytearray(b"7" * (nbytes + 1000))
@@ -271,6 +273,7 @@ def test_a_host_array_with_room_for_the_data_alone(comm, name, monkeypatch):
                 with pytest.raises(MPI.Exception) as raised:
                     receive()
                 assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+                assert not copied, "MPI has received a part of the data"
             else:
                 receive()
                 assert not any(memory[:nbytes])
