@@ -56,14 +56,14 @@ def hops(comm: Any, x: Any, y: Any) -> dict[str, Callable[[], Any]]:
     assert team is not None
     arguments = x, y, MPI.SUM, None
     key = key_of_call(allreduce, arguments, {})
-    remembered = team.remembered[key]
-    plan, parameters, producers, of_current, _, record = remembered
+    cached = team.cached_launches[key]
+    plan, parameters, producers, of_current, _, record = cached
     stream = stream_for(team.device, producers, state, of_current)
     launch = plan.function, plan.grid, plan.threads, parameters, stream, plan.early
     return {
         "the communicator's state": lambda: (events.listeners, state_of(comm)),
         "the key of the call": lambda: key_of_call(allreduce, arguments, {}),
-        "the launch that was remembered": lambda: team.remembered.get(key),
+        "the launch that was cached": lambda: team.cached_launches.get(key),
         "errors that kernels recorded": team.errors.check,
         "the flight recorder's entry": record or _nothing,
         "the stream": lambda: stream_for(team.device, producers, state, of_current),

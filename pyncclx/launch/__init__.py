@@ -3,7 +3,7 @@
 ``comm.Allreduce(x, y)`` takes these steps:
 
 1. `communicator/reductions.py`, `Allreduce`: passes the arguments to `run.by_kernel`, with `collectives.allreduce`.
-2. `run.by_kernel`: makes the keys of the arguments (`keys.py`) and looks for a cached launch in `Team.remembered`.
+2. `run.by_kernel`: makes the keys of the arguments (`keys.py`) and looks for a cached launch in `Team.cached_launches`.
    From the second equal call on it finds a launch, with its kernel and parameters, and continues at step 6.
 3. `collectives/allreduce.py`, `allreduce`: checks the arguments and describes them (`collectives/reduction.py`), with
    the arrays as `Buffer` (`arrays/buffers.py`). Its lowering makes a `Call` (`call.py`) from the description, with the

@@ -143,11 +143,11 @@ def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
 
 def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[Any]) -> Launched | None:
     """Launch the cached call with this key; return None if there is none."""
-    remembered = team.remembered.get(key)
-    if remembered is None:
+    cached = team.cached_launches.get(key)
+    if cached is None:
         return None
     try:
-        return Launched(state, enqueue_again(state, team, remembered), remembered.producers, arrays_of(*arguments))
+        return Launched(state, enqueue_again(state, team, cached), cached.producers, arrays_of(*arguments))
     except BaseException:
         team.order.keep_left_aside(arrays_of(*arguments))
         raise

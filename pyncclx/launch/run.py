@@ -12,7 +12,7 @@ from ..errors import NotSupported
 from ..recording import layout
 from ..recording.calls import Begun
 from ..team.compare import compare
-from ..team.plans import Plan, RememberedLaunch, producers_of
+from ..team.plans import CachedLaunch, Plan, producers_of
 from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
@@ -39,13 +39,13 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
     key: Hashable = None
     if team is not None and not (state.checking or state.sm_free):
         key = key_of_call(make, args, options)
-        remembered = None if key is None else team.remembered.get(key)
-        if remembered is not None:
+        cached = None if key is None else team.cached_launches.get(key)
+        if cached is not None:
             if began is not None:
-                events.start(remembered.plan.operation, began, comm)
-            _launch_again(state, team, remembered, args)
+                events.start(cached.plan.operation, began, comm)
+            _launch_again(state, team, cached, args)
             if began is not None:
-                _emit(comm, remembered.plan.operation, began, args)
+                _emit(comm, cached.plan.operation, began, args)
             return True
     return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=True)
 
@@ -61,9 +61,9 @@ def by_new_kernel(
     return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
 
 
-def _launch_again(state: State, team: Team, remembered: RememberedLaunch, args: tuple[Any, ...]) -> None:
+def _launch_again(state: State, team: Team, cached: CachedLaunch, args: tuple[Any, ...]) -> None:
     team.errors.check()
-    (_, function, grid, threads, early, _), parameters, producers, of_current, around, record = remembered
+    (_, function, grid, threads, early, _), parameters, producers, of_current, around, record = cached
     if record is not None:
         record()
     stream = stream_for(team.device, producers, state, of_current)
@@ -71,7 +71,7 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch, args: 
         if around is None:
             team.order.enqueue(function, grid, threads, parameters, stream, early)
         else:
-            _launch_with(team, remembered.plan, parameters, *around, stream)
+            _launch_with(team, cached.plan, parameters, *around, stream)
         if state.blocking == "host":
             team.drain()
         elif state.stream is not None:
@@ -82,10 +82,10 @@ def _launch_again(state: State, team: Team, remembered: RememberedLaunch, args: 
         raise
 
 
-def enqueue_again(state: State, team: Team, remembered: RememberedLaunch) -> Enqueued:
+def enqueue_again(state: State, team: Team, cached: CachedLaunch) -> Enqueued:
     """Launch a cached nonblocking call on the communicator's own stream."""
     team.errors.check()
-    plan, parameters, producers, of_current, around, record = remembered
+    plan, parameters, producers, of_current, around, record = cached
     if record is not None:
         record()
     current = stream_for(team.device, producers, state, of_current)
@@ -261,8 +261,8 @@ def _enqueue(
     if key is not None and call.may_be_known:
         around = (call.before, call.after) if call.is_again else None
         of_current = is_of_current(call.buffers)
-        launch = RememberedLaunch(plan, parameters, producers_of(call.buffers), of_current, around, record)  # no arrays
-        team.remembered[key] = launch
+        launch = CachedLaunch(plan, parameters, producers_of(call.buffers), of_current, around, record)  # no arrays
+        team.cached_launches[key] = launch
     return Enqueued(team, current, stream)
 
 

@@ -18,7 +18,7 @@ from ..memory.quarantine import Abandoned, Lease
 from ..system.process import BoundedCache
 from .kept import Scratch
 from .launch_order import LaunchOrder
-from .plans import RememberedLaunch
+from .plans import CachedLaunch
 from .windows import TeamWindows
 
 
@@ -63,7 +63,7 @@ class Ending:
     windows: TeamWindows
     scratch: Scratch
     order: LaunchOrder
-    remembered: BoundedCache[Hashable, RememberedLaunch]
+    cached_launches: BoundedCache[Hashable, CachedLaunch]
 
     def __init__(self) -> None:
         self.dependents: list[Dependent] = []
@@ -115,7 +115,7 @@ class Ending:
 
     def _close_own(self) -> None:
         """Release what only this rank uses, after its kernels ended; unmap peers' memory."""
-        self.remembered.clear()
+        self.cached_launches.clear()
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()

@@ -33,7 +33,7 @@ def producers_of(buffers: Iterable[Buffer]) -> tuple[Producer, ...]:
     return tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
 
 
-class RememberedLaunch(NamedTuple):
+class CachedLaunch(NamedTuple):
     """A cached launch: all that is needed to launch an equal call again."""
 
     plan: Plan

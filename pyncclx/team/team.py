@@ -35,7 +35,7 @@ from . import members
 from .ending import Ending
 from .kept import Scratch
 from .launch_order import LaunchOrder
-from .plans import Plan, RememberedLaunch
+from .plans import CachedLaunch, Plan
 from .streams import ANY_CALLER, Caller
 from .windows import TeamWindows
 
@@ -65,7 +65,7 @@ class Team(Ending):
         self.errors.entered = lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # keys: all that they depend on
-        self.remembered: BoundedCache[Hashable, RememberedLaunch] = BoundedCache()  # keys of the arguments
+        self.cached_launches: BoundedCache[Hashable, CachedLaunch] = BoundedCache()  # keys of the arguments
         self._structs: dict[tuple[str, bool], bytes] = {}
         self.generation = 0  # changes when packed parameters become invalid
         self._packed_table = 0  # address of the windows' table in `_structs`
@@ -128,7 +128,7 @@ class Team(Ending):
 
         The previous one has made its last call.
         """
-        self.remembered.clear()  # cached launches record calls of the previous one
+        self.cached_launches.clear()  # cached launches record calls of the previous one
         self._belong(self.errors, comm, in_world)
 
     @property
@@ -184,7 +184,7 @@ class Team(Ending):
     def forget_structs(self) -> None:
         """Drop cached structs and launches: members, windows or the layout changed."""
         self._structs.clear()
-        self.remembered.clear()
+        self.cached_launches.clear()
         self.generation += 1
 
     @mpi_bootstrap.interrupts_deferred()
@@ -233,7 +233,7 @@ class Team(Ending):
         self._window_changed(window.number)
 
     def _window_changed(self, number: int) -> None:
-        self.remembered.clear()
+        self.cached_launches.clear()
         self.generation += 1
         if self._packed_table != self.windows.table:
             self._packed_table = self.windows.table

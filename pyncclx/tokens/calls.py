@@ -27,16 +27,16 @@ def dispatch(
     TypeError, ValueError
     """
     key = shuffle.key_of("Dispatch", handle is None, tokens, topk_ids, topk_weights, transform)
-    remembered = shuffle.remembered.get(key)
-    if remembered is None:
+    cached = shuffle.cached_moves.get(key)
+    if cached is None:
         move = dispatch_move(shuffle, tokens, topk_ids, topk_weights, handle, transform)
         move.key = key
         result: tuple[Rows, Handle] = shuffle.launch(move)
         return result
     if handle is not None:
-        _check_tokens(shuffle, remembered.tokens, handle)
-    written = handle or shuffle.memory().new_handle(remembered.tokens)
-    shuffle.launch_again(remembered, *written.outputs)
+        _check_tokens(shuffle, cached.tokens, handle)
+    written = handle or shuffle.memory().new_handle(cached.tokens)
+    shuffle.launch_again(cached, *written.outputs)
     return written.rows, written
 
 
@@ -49,17 +49,17 @@ def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weigh
     """
     _check_handle(shuffle, "combine", handle)
     key = shuffle.key_of("Combine", handle.tokens, expert_out, out, bool(weighted), transform)
-    remembered = shuffle.remembered.get(key)
-    if remembered is None:
+    cached = shuffle.cached_moves.get(key)
+    if cached is None:
         move = combine_move(shuffle, expert_out, handle, out, weighted, transform)
         move.key = key
         return shuffle.launch(move)
-    address = remembered.out
+    address = cached.out
     if out is None:
         out = _new_sums(shuffle, handle)
         address = address_of(out)
     to = handle.outputs
-    shuffle.launch_again(remembered, to.ways, to.token_counts, to.row_weights, to.routes, address)
+    shuffle.launch_again(cached, to.ways, to.token_counts, to.row_weights, to.routes, address)
     return out
 
 

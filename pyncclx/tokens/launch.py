@@ -39,7 +39,7 @@ OF_CURRENT = True
 _Self = TypeVar("_Self", bound="Launching")
 
 
-class RememberedMove(NamedTuple):
+class CachedMove(NamedTuple):
     """A cached whole move, to launch with other arrays for its results."""
 
     operation: str
@@ -82,7 +82,7 @@ class Launching(Settings):
         super().__init__(comm, *args, **options)
         # Cached writers of the flight recorder's entries.
         self._records: BoundedCache[Hashable, Callable[[], None]] = BoundedCache()
-        self.remembered: BoundedCache[Hashable, RememberedMove] = BoundedCache()
+        self.cached_moves: BoundedCache[Hashable, CachedMove] = BoundedCache()
 
     def memory(self) -> Any:
         """Return the shuffle's device memory; the first call allocates it (collective).
@@ -132,7 +132,7 @@ class Launching(Settings):
             return None
         return key_of_call(None, arguments, {})
 
-    def launch_again(self, move: RememberedMove, *addresses: int) -> None:
+    def launch_again(self, move: CachedMove, *addresses: int) -> None:
         """Launch a cached move with this call's addresses."""
         memory, state = self.memory(), state_of(self.comm)
         if state.background is not None:
@@ -159,8 +159,8 @@ class Launching(Settings):
             varying = VARYING[move.operation]
             ends = shuffle + arguments[: varying.begin], arguments[varying.end :]
             producers, numbers = producers_of(move.buffers), (move.handle.tokens, getattr(move.arguments, "out", 0))
-            remembered = RememberedMove(move.operation, function, *ends, producers, record, *numbers)
-            self.remembered[move.key] = remembered
+            cached = CachedMove(move.operation, function, *ends, producers, record, *numbers)
+            self.cached_moves[move.key] = cached
 
     def _drain(self) -> None:
         """Wait until the device has completed the launched work."""

@@ -20,7 +20,7 @@ from .reach import parse
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class RememberedCopy(NamedTuple):
+class CachedCopy(NamedTuple):
     """A cached copy. It keeps no array alive."""
 
     to: int
@@ -31,7 +31,7 @@ class RememberedCopy(NamedTuple):
     facts: bytes | None  # entry for the flight recorder; None if calls are not recorded
 
 
-def remembering(method: _Method) -> _Method:
+def with_cached_copies(method: _Method) -> _Method:
     """Decorate a method like `on_device`; the method enqueues cached copies unchecked."""
     name, general = method.__name__, on_device(method)
     has_request = name.startswith("R")
@@ -62,7 +62,7 @@ def _key_of(operation: str, origin: Any, rank: Any, target: Any) -> Hashable:
 class Copies(Accesses):
     """The methods of `pyncclx.Win` that copy data."""
 
-    @remembering
+    @with_cached_copies
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Copy an array into a rank's memory. As mpi4py's Put.
 
@@ -91,7 +91,7 @@ class Copies(Accesses):
         """
         self._copy("Put", origin, target_rank, target)
 
-    @remembering
+    @with_cached_copies
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Copy from a rank's memory into an array. As mpi4py's Get.
 
@@ -100,7 +100,7 @@ class Copies(Accesses):
         """
         self._copy("Get", origin, target_rank, target)
 
-    @remembering
+    @with_cached_copies
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """Start a `Put` whose request completes when `origin` may be reused.
 
@@ -108,7 +108,7 @@ class Copies(Accesses):
         """
         return self._copy("Rput", origin, target_rank, target).request()
 
-    @remembering
+    @with_cached_copies
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """Start a `Get` whose request completes when `origin` has the data.
 
@@ -136,7 +136,7 @@ class Copies(Accesses):
         if key is not None and reach.copies is not None:
             facts = self._facts(operation, origin, rank)
             origins = producers_of((here,)), is_of_current((here,))
-            reach.copies[key] = RememberedCopy(to.address, source.address, here.nbytes, *origins, facts)
+            reach.copies[key] = CachedCopy(to.address, source.address, here.nbytes, *origins, facts)
         return Enqueued(reach, stream, (to, source))
 
     def _facts(self, operation: str, origin: Any, rank: int) -> bytes | None:
@@ -144,7 +144,7 @@ class Copies(Accesses):
         calls, nbytes = self._calls(), getattr(origin, "nbytes", 0)
         return None if calls is None else calls.facts_of_one(operation, ACCESS, peer=rank, nbytes=nbytes)
 
-    def _copy_again(self, copy: RememberedCopy, origin: Any) -> Enqueued:
+    def _copy_again(self, copy: CachedCopy, origin: Any) -> Enqueued:
         """Enqueue a cached copy from or to this call's array."""
         if copy.facts is not None and self._recording is not None:
             self._recording.ring.add_packed(0, copy.facts)

@@ -24,7 +24,7 @@ ALL = os.environ.get("PYNCCLX_TEST_ALL") == "1"
 MOST_RANKS = {
     "communicator/test_persistent_orders": 4,  # the small heap has no room for the tracks of more
     **dict.fromkeys(("arrays/", "derived/", "observe/", "staging/", "bench/test_bench"), 2),
-    **dict.fromkeys(("communicator/test_bad_input", "communicator/test_dropin", "launch/test_remembered_calls"), 2),
+    **dict.fromkeys(("communicator/test_bad_input", "communicator/test_dropin", "launch/test_cached_calls"), 2),
     **dict.fromkeys(("messages/test_message_requests", "messages/test_probe"), 2),
     **dict.fromkeys(("simulation/", "windows/test_win_arguments"), 2),
     **dict.fromkeys(("objects/", "operators/", "team/test_mismatch"), 3),

@@ -112,7 +112,7 @@ def test_pack(datatype):
 @pytest.mark.parametrize("name", ["Gatherv", "Scatterv", "Allgatherv", "Alltoallv"])
 @pytest.mark.parametrize("form", FORMS)
 def test_blocks_without_gaps(comm, name, form, elements):
-    """Their displacements are negative. Of a second pair of arrays, too: calls are remembered."""
+    """Their displacements are negative. Of a second pair of arrays, too: calls are cached."""
     size, root = comm.size, comm.size - 1
     datatype = INT64 if elements == 1 else INT64.Create_contiguous(elements).Commit()
     places = [2, 0][: size - 1] + [-2 * rank - 2 for rank in range(max(size - 2, 1))]

@@ -118,7 +118,7 @@ def test_bcast_from_every_rank(comm):
 
 
 def test_in_place_again_and_later(comm):
-    """Equal calls are remembered; nonblocking and persistent ones run aside."""
+    """Equal calls are cached; nonblocking and persistent ones run aside."""
     with comparing() as compare:
         for count in SIZES:
             expected = sum(((np.arange(count) * 7 + rank * 31) % 101).astype("f4") for rank in range(SIZE))
