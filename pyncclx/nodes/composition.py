@@ -167,9 +167,9 @@ class Composition:
         """
         engine = self.spanning.rails.engine_for(on_rail)
         self._follows_streams &= engine.follows_streams
-        leaving, coming, verdicts = without_empty(sends), without_empty(receives), self.spanning.verdicts
-        leaving += verdicts.sends(leaving)
-        coming += verdicts.receives(coming)
+        leaving, coming, failure_words = without_empty(sends), without_empty(receives), self.spanning.failure_words
+        leaving += failure_words.sends(leaving)
+        coming += failure_words.receives(coming)
         name, peers = f"{self.operation}, {name}", tuple(each.peer for each in coming)
         nbytes, spanning = sum(each.nbytes for each in leaving), self.spanning
 

@@ -24,9 +24,9 @@ from ..errors import CollectiveMismatch
 from ..failures.error_record import ErrorRecord
 from ..recording.failures import noted
 from ..system.process import held
+from .failure_words import FailureWords
 from .mpi_engine import MpiEngine, Outbox
 from .places import Places
-from .verdicts import Verdicts
 
 _RECORD_NBYTES = 32 << 10  # bytes of one rank at most
 _ALL_NBYTES = 64 << 10  # bytes of all ranks together at most: each may send to all others
@@ -84,11 +84,13 @@ class ShortExchange:
     device : Device
     own : ErrorRecord
         The error record of the node's kernels.
-    verdicts : Verdicts
+    words : FailureWords
     """
 
-    def __init__(self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, verdicts: Verdicts) -> None:
-        self._engine, self._places, self._errors, self._verdicts = engine, places, own, verdicts
+    def __init__(
+        self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, words: FailureWords
+    ) -> None:
+        self._engine, self._places, self._errors, self._failure_words = engine, places, own, words
         self._outbox = Outbox(_TAG)
         self._memory = device.allocate_watch(places.size * STRIDE_NBYTES)
         memory = self._memory.array.data.cast("B")
@@ -172,7 +174,7 @@ class ShortExchange:
     def _check(self, share: Share, rank: int) -> None:
         record = self._records[rank]
         if record[:1] == _GAVE_UP:
-            self._verdicts.note(rank)
+            self._failure_words.note(rank)
         label = record[_WORD_NBYTES:HEADER_NBYTES]
         if label != share.label:
             calls = f"rank {self._places.rank} called {text_of(share.label)}; rank {rank} called {text_of(label)}"

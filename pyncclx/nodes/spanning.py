@@ -26,13 +26,13 @@ from ..team.team import Team
 from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
+from .failure_words import FailureWords
 from .mpi_engine import keep_left
 from .places import Places
 from .program import Program
 from .rails import Rails
 from .roll_call import RollCall
 from .short_exchange import MOST_RANKS, ShortExchange, host_waits, most_nbytes
-from .verdicts import Verdicts
 from .watchdog import WATCHDOG, Watch
 
 NAME = "nodes"  # name of the attachment
@@ -43,7 +43,7 @@ class Spanning(Endings, Attachment):
 
     Attributes
     ----------
-    places, rails, verdicts, elsewhere, comparison, thread
+    places, rails, failure_words, elsewhere, comparison, thread
         Parts, each with a class of its own.
     local : Intracomm
         Communicator of this node's ranks, with a Team of its own.
@@ -111,7 +111,7 @@ class Spanning(Endings, Attachment):
 
     def _make_own(self, comm: MPI.Intracomm) -> None:
         """Make the parts that this rank makes alone."""
-        self.verdicts = Verdicts(self.team.device, self.team.errors.address, self.places)
+        self.failure_words = FailureWords(self.team.device, self.team.errors.address, self.places)
         self.refusals = ErrorRecord(self.team.device, comm.rank)
         try:
             self.elsewhere = RanksElsewhere(comm, self._comm_failed, self.team.order.is_busy)
@@ -141,7 +141,7 @@ class Spanning(Endings, Attachment):
         """The host exchange. Collective at the first use."""
         if self._short is None:
             errors, device = self.team.errors, self.team.device
-            self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.verdicts)
+            self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.failure_words)
         return self._short
 
     def enter_graph(self, program: Program) -> None:
@@ -180,7 +180,7 @@ class Spanning(Endings, Attachment):
     def look(self) -> None:
         """Call `check` if a flag shows an error; `check` costs a tenth of a short call."""
         errors = self.team.errors.is_clear and self.refusals.is_clear
-        steps = self.elsewhere.comm_failure is None and self.verdicts.is_clear and not self.rails.has_failed
+        steps = self.elsewhere.comm_failure is None and self.failure_words.is_clear and not self.rails.has_failed
         if not (errors and steps and self.comparison.is_clear):
             self.check()
 
@@ -208,7 +208,7 @@ class Spanning(Endings, Attachment):
             raise self.elsewhere.comm_failure.exception(self.operation)
         self.comparison.check()
         self.rails.check()
-        self.verdicts.check()
+        self.failure_words.check()
         self.refusals.check()
         self._check_kernels()
 

@@ -54,7 +54,7 @@ def fail(*_, **__):
 STEPS = {
     "lease": lambda context: context.setattr(HEAP.get().device, "fill_zero", fail),
     "engine": lambda context: context.setattr(rails, "settings", SimpleNamespace(ENGINE=SimpleNamespace(get=fail))),
-    "Verdicts": lambda context: context.setattr(spanning, "Verdicts", fail),
+    "FailureWords": lambda context: context.setattr(spanning, "FailureWords", fail),
     "ErrorRecord": lambda context: context.setattr(spanning, "ErrorRecord", fail),
     "RanksElsewhere": lambda context: context.setattr(spanning, "RanksElsewhere", fail),
 }

@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from pyncclx.nodes.failure_words import WORD_NBYTES
 from pyncclx.nodes.program import Program
-from pyncclx.nodes.verdicts import WORD_NBYTES
 from pyncclx.tokens.over_nodes import programs
 from support.arrays import put
 from support.everywhere import assert_everywhere

@@ -19,7 +19,7 @@ WORD_NBYTES = 8
 _MOST_WORDS = 512  # with more ranks, several share a word
 
 
-class Verdicts:
+class FailureWords:
     """Failure words of this rank's peers, as received with the last exchange of each.
 
     Parameters
