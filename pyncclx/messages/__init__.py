@@ -27,8 +27,8 @@ launch serves all requests that start together (`persistent/starts.py`, `persist
 channels instead (`persistent/channels.py`), which both ends set up when their messages match outside graphs.
 
 Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by handshake
-messages (`partitioned/letters.py`). These are on boards in device memory (`partitioned/board.py`), whose locations MPI
-transfers on the program's communicator (`partitioned/contacts.py`). Then the kernels of `cuda/messages/partitioned.cu`,
-or the program's kernels, count partitions on the device. `arguments.py` packs kernels' arguments, and
-`memory/arena.py` holds the memory.
+messages (`partitioned/handshakes.py`). These are on boards in device memory (`partitioned/board.py`), whose locations
+MPI transfers on the program's communicator (`partitioned/contacts.py`). Then the kernels of
+`cuda/messages/partitioned.cu`, or the program's kernels, count partitions on the device. `arguments.py` packs kernels'
+arguments, and `memory/arena.py` holds the memory.
 """

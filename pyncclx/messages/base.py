@@ -19,7 +19,7 @@ from ..team.state import state_of
 from ..team.team import Team
 from .endpoint import Endpoint
 from .partitioned.contacts import Contacts
-from .partitioned.letters import Letters
+from .partitioned.handshakes import Handshakes
 from .probe import ProbedMessages
 from .progress.polling import PROGRESS
 
@@ -38,7 +38,7 @@ class _Attachment(Attachment):
     probed : ProbedMessages
     contacts : Contacts or None
         None before the first partitioned request or receive with MPI.ANY_TAG.
-    letters : Letters or None
+    handshakes : Handshakes or None
         None before the first endpoint.
     late : Endpoint or None
         The endpoint of receives that are in progress when the communicator is freed. None before the first such
@@ -52,7 +52,7 @@ class _Attachment(Attachment):
         self.prepared: Endpoint | None = None
         self.probed = ProbedMessages()
         self.contacts: Contacts | None = None
-        self.letters: Letters | None = None
+        self.handshakes: Handshakes | None = None
         self.late: Endpoint | None = None
 
     @property
@@ -89,7 +89,7 @@ class _Attachment(Attachment):
     def _end_handshakes(self, end: Callable[[Contacts], None]) -> None:
         contacts = self.contacts
         if contacts is not None and not contacts.is_predefined:
-            self.contacts = self.letters = None
+            self.contacts = self.handshakes = None
             end(contacts)
 
     def _release(self) -> None:
@@ -176,8 +176,8 @@ class MessageBase(Base):
         endpoint, own = Endpoint(self, backends.select(), state.calls(self), topology), self._messages
         endpoint.team, endpoint.caller = state.team, state
         with LOCK:
-            own.letters = own.letters or Letters(self.contacts, endpoint.postbox, endpoint.device, self.rank)
-            endpoint.partitioned.letters = own.letters
+            own.handshakes = own.handshakes or Handshakes(self.contacts, endpoint.postbox, endpoint.device, self.rank)
+            endpoint.partitioned.handshakes = own.handshakes
         return endpoint
 
     def prepare_messages(self) -> None:

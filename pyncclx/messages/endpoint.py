@@ -32,7 +32,7 @@ from .arguments import teams_of
 from .envelope import Sender
 from .memory.headers import Used
 from .partitioned.contacts import contact_tag, highest_tag
-from .partitioned.letters import PartitionedEnds
+from .partitioned.handshakes import PartitionedEnds
 from .peers import Peers
 from .postbox import POSTBOX
 

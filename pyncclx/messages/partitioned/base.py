@@ -1,7 +1,7 @@
 """The common part of both ends of partitioned messages (device/partitions.cuh).
 
-The two ends exchange addresses once (`letters.py`). After that, rounds are counted on the device: a start only launches
-a kernel and does not wait. So a graph can capture rounds.
+The two ends exchange addresses once (`handshakes.py`). After that, rounds are counted on the device: a start only
+launches a kernel and does not wait. So a graph can capture rounds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PartitionedMessage(Startable):
         ends = self.endpoint.partitioned
         ends.add(self)
         FUNCTIONS.get()
-        self._key = None if self.is_nobodys else ends.letters.key(self.peer, self.tag, sends=not receives)
+        self._key = None if self.is_nobodys else ends.handshakes.key(self.peer, self.tag, sends=not receives)
 
     def _check(self, rank: int, tag: int) -> tuple[int, int]:
         raise NotImplementedError

@@ -19,7 +19,7 @@ from ..base import MessageBase
 from ..envelope import EMPTY, OFFERED, WINDOW, Envelope
 from ..memory.arena import Piece
 from .base import FAR, WORD, PartitionedMessage
-from .letters import located, refusal
+from .handshakes import located, refusal
 
 
 class PartitionedReceive(PartitionedMessage):
@@ -60,7 +60,7 @@ class PartitionedReceive(PartitionedMessage):
             self._words = self.pieces.take(WORD.size * (1 + self.partitions), zeroed=True)
         assert self._key is not None
         words = located(self._envelope(OFFERED), self._words)
-        self.endpoint.partitioned.letters.offer(self._key, words, self._located_buffer().pack())
+        self.endpoint.partitioned.handshakes.offer(self._key, words, self._located_buffer().pack())
         self._is_offered = True
 
     def _envelope(self, transport: int) -> Envelope:
@@ -98,7 +98,7 @@ class PartitionedReceive(PartitionedMessage):
         if self._met:
             return True
         assert self._key is not None
-        answer = self.endpoint.partitioned.letters.answer(self._key)
+        answer = self.endpoint.partitioned.handshakes.answer(self._key)
         if answer is None:
             return False
         self._take(*answer)
@@ -108,7 +108,7 @@ class PartitionedReceive(PartitionedMessage):
     def _take(self, error_class: int, text: str) -> None:
         assert self._key is not None
         self._met, self._error = True, refusal(self.name, error_class, text)
-        self.endpoint.partitioned.letters.forget(self._key)
+        self.endpoint.partitioned.handshakes.forget(self._key)
 
     # Rounds
 

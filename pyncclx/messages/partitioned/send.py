@@ -25,7 +25,7 @@ from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.opened import address_of
 from ..persistent.batch import BLOCK_NBYTES
 from .base import FAR, WORD, PartitionedMessage
-from .letters import Key, Offer, refusal
+from .handshakes import Key, Offer, refusal
 
 
 class _Other(NamedTuple):
@@ -44,7 +44,7 @@ class Meeting(OpenReceive):
     """The wait for the receiver's offer; see `requests/open_receives.py`."""
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
-        self._end, self._letters, self._key = weakref.ref(end), end.endpoint.partitioned.letters, key
+        self._end, self._handshakes, self._key = weakref.ref(end), end.endpoint.partitioned.handshakes, key
         self._offer: Offer | None = None
         self._error: Exception | None = None
 
@@ -53,7 +53,7 @@ class Meeting(OpenReceive):
             return False
         is_dropped = self._end() is None
         try:
-            self._offer = None if is_dropped else self._letters.take(self._key)
+            self._offer = None if is_dropped else self._handshakes.take(self._key)
         except BaseException as error:
             self._error = own_error(error)
             if self._error is None:
@@ -143,7 +143,7 @@ class PartitionedSend(PartitionedMessage):
         assert self._key is not None
         if self._answer is None:
             self._answer = self._answer_to(offer)
-        self.endpoint.partitioned.letters.reply(self._key, offer, *self._answer)
+        self.endpoint.partitioned.handshakes.reply(self._key, offer, *self._answer)
         self.error = refusal(self.name, *self._answer)
         if self._waiting and self._other is not None:
             self._send(self._waiting, self._side)

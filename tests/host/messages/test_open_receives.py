@@ -19,7 +19,7 @@ from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
 from pyncclx.messages.memory import opened as opened_memory
 from pyncclx.messages.memory.bounce import CLOCK, words_of
-from pyncclx.messages.partitioned.letters import PartitionedEnds
+from pyncclx.messages.partitioned.handshakes import PartitionedEnds
 from pyncclx.messages.partitioned.send import Meeting
 from pyncclx.messages.plan import Plan
 from pyncclx.messages.progress import polling as progress
@@ -214,12 +214,12 @@ def test_a_launch_waits_for_no_stream_either(monkeypatch, endpoint, device):
     assert receive.launched
 
 
-@pytest.mark.parametrize("kind", ["of two endpoints", "of letters"])
+@pytest.mark.parametrize("kind", ["of two endpoints", "of handshakes"])
 def test_many_receives_that_no_launch_does_together(monkeypatch, endpoint, device, kind):
     """More than Python has frames."""
     number = 2 * sys.getrecursionlimit()
     end = LetterEnd()
-    if kind == "of letters":
+    if kind == "of handshakes":
         open_ones = [Meeting(end, None) for _ in range(number)]
     else:
         ends = endpoint, SimpleNamespace(**vars(endpoint))
@@ -231,13 +231,13 @@ def test_many_receives_that_no_launch_does_together(monkeypatch, endpoint, devic
     receives.launch_arrived()
     assert receives.idle
     assert all(each.launched and not getattr(each, "_error", None) for each in open_ones)
-    assert device.done == ([] if kind == "of letters" else [("pull", OWN)] * number)
+    assert device.done == ([] if kind == "of handshakes" else [("pull", OWN)] * number)
 
 
 class LetterEnd:
-    """The sender's end of a partitioned message, for which no letter has come."""
+    """The sender's end of a partitioned message, for which no handshake has arrived."""
 
-    endpoint = SimpleNamespace(partitioned=SimpleNamespace(letters=None))
+    endpoint = SimpleNamespace(partitioned=SimpleNamespace(handshakes=None))
 
 
 def test_a_receive_leaves_once(endpoint, device):

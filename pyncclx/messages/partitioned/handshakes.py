@@ -63,7 +63,7 @@ def refusal(operation: str, error_class: int, text: str) -> Exception | None:
     return MPIError(error_class, f"{operation}: {text}") if error_class else NotSupported(f"{operation}: {text}")
 
 
-class Letters:
+class Handshakes:
     """The handshakes of a communicator's partitioned messages.
 
     For a predefined communicator they outlive `free`, because another rank may not have called it yet.
@@ -251,11 +251,11 @@ class PartitionedEnds:
 
     Attributes
     ----------
-    letters : Letters
+    handshakes : Handshakes
         The handshakes in which two ends exchange addresses.
     """
 
-    letters: Letters
+    handshakes: Handshakes
 
     def __init__(self) -> None:
         self._ends: weakref.WeakSet[_End] = weakref.WeakSet()
