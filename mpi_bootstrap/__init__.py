@@ -4,6 +4,9 @@ Ranks use these before they share memory. Needs mpi4py and the standard library 
 it imports `mpi4py.MPI`, which initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
+import warnings
+from typing import TYPE_CHECKING
+
 from .agreement import agree, allgather_bytes, allgather_objects, exchange, first_bytes
 from .channel import Channel, has_channels
 from .descriptors import allgather_fds
@@ -15,14 +18,14 @@ from .launch import LaunchError, check_launch, is_job_on_one_node
 from .meeting import Meeting, sleeping_barrier
 from .plain import plain
 from .topology import Topology, topology
-from .waiting import Judge, judge_by
+from .waiting import WaitPolicy, set_wait_policy
 
 __all__ = [
     "Channel",
-    "Judge",
     "LaunchError",
     "Meeting",
     "Topology",
+    "WaitPolicy",
     "agree",
     "allgather_bytes",
     "allgather_fds",
@@ -35,11 +38,24 @@ __all__ = [
     "has_given_up",
     "interrupts_deferred",
     "is_job_on_one_node",
-    "judge_by",
     "node_identity",
     "part",
     "plain",
     "same_ranks",
+    "set_wait_policy",
     "sleeping_barrier",
     "topology",
 ]
+
+_NEW_NAMES = {"Judge": "WaitPolicy", "judge_by": "set_wait_policy"}  # old name: new name
+
+
+if not TYPE_CHECKING:  # type checkers find misspelt names
+
+    def __getattr__(name: str) -> object:
+        """Return a class or function by its old name, with a DeprecationWarning."""
+        if name not in _NEW_NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        new_name = _NEW_NAMES[name]
+        warnings.warn(f"mpi_bootstrap.{name} is now mpi_bootstrap.{new_name}", DeprecationWarning, stacklevel=2)
+        return globals()[new_name]

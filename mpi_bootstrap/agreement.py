@@ -174,7 +174,7 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
     Raises
     ------
     Exception
-        Exception of the failure policy (`waiting.Judge`) for a rank that has not called this function in time, or never
+        Exception of the policy (`waiting.WaitPolicy`) for a rank that has not called this function in time, or never
         will.
 
     Notes

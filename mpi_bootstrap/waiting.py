@@ -25,7 +25,7 @@ _left: list[Tested] = []  # requests of notes that have not completed
 _kept: list[object] = []  # memory of collectives that timed out, which MPI may still write to
 
 
-class Judge:
+class WaitPolicy:
     """Failure policy: how long a rank waits for other ranks, and what it raises then.
 
     This class is the default policy.
@@ -48,19 +48,19 @@ class Judge:
         return TimeoutError(f"rank {comm.rank} timed out waiting for ranks {ranks or 'unknown'}")
 
 
-AnyJudge = TypeVar("AnyJudge", bound=Judge)
-_judges: list[Judge] = [Judge()]
+AnyPolicy = TypeVar("AnyPolicy", bound=WaitPolicy)
+_policies: list[WaitPolicy] = [WaitPolicy()]
 
 
-def judge_by(judge: AnyJudge) -> AnyJudge:
+def set_wait_policy(policy: AnyPolicy) -> AnyPolicy:
     """Set the failure policy of all later waits in this process; return it."""
-    _judges[:] = [judge]
-    return judge
+    _policies[:] = [policy]
+    return policy
 
 
 def patience() -> float:
     """Return how many seconds a rank waits for others."""
-    return _judges[0].seconds()
+    return _policies[0].seconds()
 
 
 def let_go_on() -> None:
@@ -77,7 +77,7 @@ def let_go_on() -> None:
 
 def begin(comm: MPI.Comm) -> None:
     """Raise before a rendezvous if some rank will certainly never arrive."""
-    reason = _judges[0].hopeless(comm, 0.0)
+    reason = _policies[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason
 
@@ -105,9 +105,9 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
             if not _is_over_in_time(comm, request, seconds, lambda: False):
-                raise _judges[0].late(comm, [])
+                raise _policies[0].late(comm, [])
         elif (late := missing(comm, request, seconds)) or not request.Test():
-            raise _judges[0].late(comm, late)
+            raise _policies[0].late(comm, late)
     except BaseException:
         _kept.append(memory)
         raise
@@ -146,25 +146,25 @@ def missing(
     try:
         return _without_note(comm)
     except MPI.Exception as error:
-        raise _judges[0].explain(comm, error) from error
+        raise _policies[0].explain(comm, error) from error
 
 
 def _is_over_in_time(
     comm: MPI.Comm, request: Tested, seconds: float | None, given_up: Callable[[], bool]
 ) -> bool:
-    judge = _judges[0]
+    policy = _policies[0]
     try:
         if _comes_soon(request):
             return True
         began = time.monotonic()
-        patience = judge.seconds() if seconds is None else seconds
+        patience = policy.seconds() if seconds is None else seconds
         while not poll(request.Test):
             waited = time.monotonic() - began
             if waited > patience or given_up():
                 give_up(comm, request)
                 return False
             pause = pause_after(waited)
-            reason = judge.hopeless(comm, waited) if pause == LONGEST_S else None
+            reason = policy.hopeless(comm, waited) if pause == LONGEST_S else None
             if reason is not None:
                 # A rank may have arrived and then ended while this process did not run, so poll again.
                 if _comes_after_all(request):
@@ -173,7 +173,7 @@ def _is_over_in_time(
             raise_if_overdue()
             time.sleep(pause)
     except MPI.Exception as error:
-        raise judge.explain(comm, error) from error
+        raise policy.explain(comm, error) from error
     except BaseException:
         give_up(comm, request)
         raise

@@ -33,7 +33,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED, MPI.ERR_OTHER}
 
 
-class FailurePolicy(mpi_bootstrap.Judge):
+class FailurePolicy(mpi_bootstrap.WaitPolicy):
     """The failure policy of `mpi_bootstrap.waiting`, based on the failure detector."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = MEETING) -
 
 
 #: Made with the first communicator.
-POLICY = PerProcess(lambda: mpi_bootstrap.judge_by(FailurePolicy()), lasting=True)
+POLICY = PerProcess(lambda: mpi_bootstrap.set_wait_policy(FailurePolicy()), lasting=True)
 
 
 def _end() -> None:

@@ -374,7 +374,7 @@ def test_a_rank_that_does_not_deliver(plain: MPI.Intracomm, fd: int, monkeypatch
 
 @pytest.mark.ranks(2)
 def test_descriptors_take_no_longer_than_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_judges", [Impatient()])
+    monkeypatch.setattr(waiting, "_policies", [Impatient()])
     world = MPI.COMM_WORLD
     if world.rank == 1:
         monkeypatch.setattr(mailbox.Mailbox, "post", lambda *args: False)
@@ -382,7 +382,7 @@ def test_descriptors_take_no_longer_than_ranks_wait(monkeypatch: pytest.MonkeyPa
         mpi_bootstrap.allgather_fds(world, file.fileno(), range(world.size))
 
 
-class Impatient(waiting.Judge):
+class Impatient(waiting.WaitPolicy):
     """Waits for a second."""
 
     def seconds(self) -> float:
@@ -392,7 +392,7 @@ class Impatient(waiting.Judge):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("late", [0, -1], ids=["first", "last"])
 def test_a_meeting_names_the_ranks_that_are_late(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
-    monkeypatch.setattr(waiting, "_judges", [Impatient()])
+    monkeypatch.setattr(waiting, "_policies", [Impatient()])
     world = MPI.COMM_WORLD
     comm, missing, text = world.Dup(), late % world.size, ""
     if comm.rank != missing:
