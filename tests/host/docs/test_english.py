@@ -91,8 +91,8 @@ def test_guides_are_short(page):
 
 
 def faults_of_changes(text: str) -> list[str]:
-    """Entries of the next version that are too long, or do not say at once what kind of change they are."""
-    entries = re.findall(r"^\* (.*(?:\n  .*)*)", text.partition("## Unreleased")[2].partition("\n## ")[0], re.MULTILINE)
+    """Entries that are too long, or do not say at once what kind of change they are."""
+    entries = re.findall(r"^\* (.*(?:\n  .*)*)", text, re.MULTILINE)
     said = [" ".join(entry.split()) for entry in entries]
     return [entry for entry in said if len(entry) > CHANGE or not re.match(r"(Added|Changed|Fixed|Removed)\b", entry)]
 
