@@ -35,7 +35,7 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("collectives", "messages", "windows"),
     ("objects", "tokens"),
     ("communicator",),
-    ("MPI", "__init__", "autograd", "tools"),
+    ("MPI", "__init__", "autograd", "jax", "tools"),
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="programs that stage device arrays themselves give them to MPI: heat, and pylops-mpi",
     )
+    parser.add_argument("--jax", action="store_true", help="import mpi4jax imports pyncclx.jax")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("-m", dest="kind", action="store_const", const="-m", help="the program is a module")
     kinds.add_argument("-c", dest="kind", action="store_const", const="-c", help="the program is code")
@@ -52,7 +53,9 @@ def run(arguments: argparse.Namespace) -> None:
     settings.BLOCKING.set_default("host")
     if arguments.gpu_aware:
         _switch_on()
-    swap = Swap(report=arguments.report, words=["--gpu-aware"] if arguments.gpu_aware else [])
+    if arguments.jax:
+        sys.meta_path.insert(0, _Mpi4jax())
+    swap = Swap(report=arguments.report, words=_options(arguments))
     swap.begin()
     try:
         run_command_line(_words(arguments))
@@ -73,6 +76,11 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     if arguments.kind is not None:
         return [arguments.kind, program, *arguments.arguments]
     return [program if program == "-" else os.path.abspath(program), *arguments.arguments]
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    """Return the options that processes get which the program spawns."""
+    return [f"--{name}" for name in ("gpu-aware", "jax") if getattr(arguments, name.replace("-", "_"))]
 
 
 def _switch_on() -> None:
@@ -113,6 +121,17 @@ class _Switching(importlib.abc.Loader):
         self._loader.exec_module(module)
         for name, value in ATTRIBUTES[module.__name__].items():
             setattr(module, name, value)
+
+
+class _Mpi4jax(importlib.abc.MetaPathFinder):
+    """Finder that finds pyncclx.jax under the name mpi4jax."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "mpi4jax":
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loaded(importlib.import_module(f"{_PACKAGE}.jax")))
 
 
 # ---- the swap of mpi4py.MPI ------------------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""An exchange of rows between all ranks, with counts that are traced values."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from mpi4py import MPI
+
+from ..arrays.buffers import Buffer
+from ..arrays.datatypes import TABLE
+from ..errors import NotSupported
+from .handlers import Array
+from .primitives import Call, as_bytes, define, like
+from .statics import Static, comm_of
+
+__all__ = ["alltoallv"]
+
+_OVERFLOWS = ("raise", "drop")
+
+
+def _rows(array: Array) -> Buffer:
+    """Return an array as rows of bytes."""
+    shape = array.shape[0], math.prod(array.shape[1:]) * array.itemsize
+    return Buffer(array.address, array.nbytes, TABLE["uint8"], shape, False, None, as_bytes(array)[0])
+
+
+def _numbers(array: Array) -> Buffer:
+    """Return an array of pairs of words as numbers of 64 bits."""
+    return Buffer(array.address, array.shape[0], TABLE["int64"], array.shape[:1], False, None, as_bytes(array)[0])
+
+
+def _alltoallv(call: Call) -> None:
+    if not call.on_gpu and call.comm.device != "host":
+        raise NotSupported("alltoallv: JAX's arrays are on the CPU and pyncclx's on the GPU; set PYNCCLX_DEVICE=host")
+    x, counts, displs, _, *places = call.ins
+    result, stored = call.outs
+    received: Any = (_numbers(stored), _numbers(places[0])) if places else _numbers(stored)
+    call.comm.Alltoallv(
+        [_rows(x), (_numbers(counts), _numbers(displs))],
+        [_rows(result), received],
+        layout="placed" if places else "packed",
+        overflow=_OVERFLOWS[call.given["overflow"]],
+    )
+
+
+def _outputs(x: Any, counts: Any, displs: Any, into: Any, *places: Any, **given: Any) -> list[Any]:
+    return [into, like(counts.shape, counts)]
+
+
+alltoallv_p = define("alltoallv", _outputs, _alltoallv, aliases={3: 0})
+
+
+def _begins(counts: Any) -> Any:
+    """Return where the rows of each rank begin, if they follow each other."""
+    return jnp.cumsum(counts) - counts
+
+
+def _words(numbers: Any) -> Any:
+    """Return numbers as pairs of words."""
+    return jnp.stack([numbers, jnp.zeros_like(numbers)], 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _exchange(x: Any, counts: Any, capacity: int, overflow: int, static: Static) -> Any:
+    into = jnp.zeros((capacity, *x.shape[1:]), x.dtype)
+    words = map(_words, (counts, _begins(counts)))
+    rows, stored = alltoallv_p.bind(x, *words, into, comm=static, overflow=overflow)
+    return rows, stored[:, 0]
+
+
+def _forward(x: Any, counts: Any, *given: Any) -> Any:
+    rows, stored = _exchange(x, counts, *given)
+    return (rows, stored), (counts, stored, jnp.zeros_like(x))
+
+
+def _backward(capacity: int, overflow: int, static: Static, kept: Any, cotangents: Any) -> Any:
+    """Return the rows to where they came from; rows that were dropped have no gradient."""
+    counts, stored, into = kept
+    words = map(_words, (stored, _begins(stored)))
+    drop = _OVERFLOWS.index("drop")
+    back, _ = alltoallv_p.bind(cotangents[0], *words, into, _words(_begins(counts)), comm=static, overflow=drop)
+    return back, None
+
+
+_exchange.defvjp(_forward, _backward)
+
+
+def alltoallv(
+    x: Any, counts: Any, capacity: int, *, comm: MPI.Intracomm | None = None, overflow: str = "raise"
+) -> tuple[Any, Any]:
+    """Send each rank some rows, with counts that may be traced; return the received rows.
+
+    JAX differentiates it in reverse mode: the gradients of received rows return to the ranks that have sent them.
+
+    Parameters
+    ----------
+    x : array, shape (rows, ...)
+        The rows for rank 0, for rank 1 and so on follow each other. Rows behind the last one are not sent.
+    counts : array of integers, shape (size,)
+        How many rows are sent to each rank, on a GPU without a copy to the host.
+    capacity : int
+        How many rows the result has; equal or not on the ranks.
+    comm : MPI.Intracomm, default MPI.COMM_WORLD
+    overflow : {"raise", "drop"}
+        If more rows arrive than fit, those that do not fit are dropped. "raise": a later call on this rank raises
+        `pyncclx.CapacityExceeded`, as a `JaxRuntimeError`.
+
+    Returns
+    -------
+    rows : array, shape (capacity, \\*x.shape[1:])
+        The rows from rank 0, from rank 1 and so on follow each other; zeros follow the last one.
+    received : array of int32, shape (size,)
+        How many rows of each rank were stored.
+
+    Raises
+    ------
+    TypeError, ValueError
+        While JAX traces the call, for counts that are no integers or of another length, or for a wrong option.
+
+    Examples
+    --------
+    >>> rows, received = jax.jit(alltoallv, static_argnums=2)(tokens, counts, 1024)  # doctest: +SKIP
+    """
+    x, counts, static = jnp.asarray(x), jnp.asarray(counts), comm_of(comm)
+    size, capacity = static.value.size, operator.index(capacity)
+    if counts.shape != (size,) or x.ndim == 0 or capacity < 0:
+        raise ValueError(
+            f"alltoallv: x has the shape {x.shape}, counts {counts.shape}, and capacity is {capacity}; "
+            f"expecting (rows, ...), ({size},), and a number of rows"
+        )
+    if not jnp.issubdtype(counts.dtype, jnp.integer):
+        raise TypeError(f"alltoallv: counts are {counts.dtype}; expecting integers")
+    if overflow not in _OVERFLOWS:
+        raise ValueError(f"alltoallv: overflow is {overflow!r}; it can be 'raise' or 'drop'")
+    rows, received = _exchange(x, counts.astype(jnp.int32), capacity, _OVERFLOWS.index(overflow), static)
+    return rows, received

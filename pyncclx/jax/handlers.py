@@ -1,0 +1,134 @@
+"""Handlers: functions in Python that XLA calls while it runs a compiled program.
+
+XLA passes a call as structures of C (`xla/ffi/api/c_api.h`), which are read here as arrays of 64-bit words. JAX
+checks the version of the interface when it starts a platform.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+__all__ = ["PLATFORMS", "Array", "register"]
+
+#: XLA's names of the platforms that have handlers, by JAX's names.
+PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}
+#: Bytes of an element, and its name in `arrays.datatypes.TABLE`, by XLA's numbers.
+ELEMENTS = {1: (1, "bool"), 2: (1, "int8"), 3: (2, "int16"), 4: (4, "int32"), 5: (8, "int64"), 6: (1, "uint8")}
+ELEMENTS |= {7: (2, "uint16"), 8: (4, "uint32"), 9: (8, "uint64"), 10: (2, "float16"), 11: (4, "float32")}
+ELEMENTS |= {12: (8, "float64"), 15: (8, "complex64"), 16: (2, "bfloat16"), 18: (16, "complex128")}
+ELEMENTS |= dict.fromkeys((19, 20, 23, 24, 25, 28, 29, 33), (1, ""))  # 8-bit floats
+TOKEN = 17  # the number of tokens, which have no memory
+
+_INT = 0xFFFFFFFF  # mask of the 32 bits of a word that are a C int
+_MINOR_VERSION = 3  # of version 0: this file is written for it, and newer ones accept it
+_METADATA = 1  # type of the extension with which XLA asks for the version, and makes no call
+_INTERNAL = 13  # XLA's code of errors in handlers
+_ERROR_CREATE, _STREAM_GET = 6, 10  # places of functions in XLA's table
+_Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+class Array(NamedTuple):
+    """An argument or a result; `dtype` is empty for elements that can only be moved."""
+
+    address: int
+    shape: tuple[int, ...]
+    itemsize: int
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.size * self.itemsize
+
+
+# Takes arguments, results, attributes, and the CUDA stream, which is None on the CPU.
+Function = Callable[[list[Array], list[Array], dict[str, int], "int | None"], None]
+_kept: list[Any] = []  # XLA may call a handler until the process ends
+
+
+def register(name: str, function: Function) -> None:
+    """Register a function as the target of custom calls on all platforms.
+
+    An exception in the function ends the compiled program with `jax.errors.JaxRuntimeError`.
+    """
+    for platform in PLATFORMS.values():
+        handler = _Function(_handler(name, function, has_stream=platform == "CUDA"))
+        _kept.append(handler)
+        address = ctypes.cast(handler, ctypes.c_void_p).value
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform=platform)
+
+
+def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[int], int | None]:
+    """Return a function that takes a call's address, and returns None or the address of an error."""
+
+    def handle(address: int) -> int | None:
+        call = _words(address, 21)
+        if call[1] and _words(call[1], 2)[1] & _INT == _METADATA:
+            _describe(call)
+            return None
+        try:
+            stream = _stream_of(call) if has_stream else None
+            function(_arrays(call[7], call[9]), _arrays(call[12], call[14]), _attributes(*call[17:21]), stream)
+        # XLA takes a handler from which an exception escapes for one that has succeeded.
+        except BaseException as error:
+            text = ctypes.create_string_buffer(f"{name}: {type(error).__name__}: {error}".encode())
+            return _ask(call, _ERROR_CREATE, ctypes.addressof(text), _INTERNAL)[0]
+        return None
+
+    return handle
+
+
+def _words(address: int, count: int) -> Any:
+    return (ctypes.c_int64 * count).from_address(address)
+
+
+def _ask(call: Any, place: int, first: int, second: int = 0) -> tuple[int | None, int]:
+    """Call a function of XLA's; return its result, and the last word of its arguments."""
+    arguments = (ctypes.c_int64 * 4)(32, 0, first, second)
+    return _Function(_words(call[2], place + 1)[place])(ctypes.addressof(arguments)), arguments[3]
+
+
+def _stream_of(call: Any) -> int:
+    failed, stream = _ask(call, _STREAM_GET, call[3])
+    if failed:
+        raise RuntimeError("XLA has no stream for this call")
+    return stream
+
+
+def _describe(call: Any) -> None:
+    """Answer with the version; the traits are 0, so that no call is captured in a CUDA graph."""
+    spoken, metadata = _words(call[2], 5)[4] >> 32, _words(call[1], 4)[3]
+    _words(metadata, 4)[1:] = 24, 0, min(_MINOR_VERSION, spoken) << 32
+    ctypes.c_uint32.from_address(metadata + 32).value = 0
+
+
+def _arrays(count: int, items: int) -> list[Array]:
+    """Read arguments or results, without tokens."""
+    found = []
+    for item in _words(items, count):
+        kind, address, rank, dims = _words(item, 6)[2:]
+        kind &= _INT
+        if kind != TOKEN:
+            if kind not in ELEMENTS:
+                raise TypeError(f"XLA's element type {kind} cannot be moved; convert the array")
+            found.append(Array(address, tuple(_words(dims, rank)) if rank else (), *ELEMENTS[kind]))
+    return found
+
+
+def _attributes(count: int, _: int, names: int, items: int) -> dict[str, int]:
+    """Read attributes, all of which are scalars of int64."""
+    found = {}
+    for name, scalar in zip(_words(names, count), _words(items, count), strict=True):
+        text, length = _words(name, 2)
+        found[ctypes.string_at(text, length).decode()] = _words(_words(scalar, 2)[1], 1)[0]
+    return found

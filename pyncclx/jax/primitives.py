@@ -1,0 +1,178 @@
+"""Primitives of JAX that call pyncclx, in the order of the program.
+
+A token orders the calls: it is an argument and a result of each custom call, so XLA cannot exchange two of them, and
+JAX passes it on from one compiled program to the next.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import core, dispatch, effects  # JAX has no public ordered effects
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+from mpi4py import MPI
+
+from ..arrays.datatypes import TABLE
+from .handlers import PLATFORMS, Array, register
+from .statics import value_of
+
+__all__ = ["ORDERED", "Call", "as_bytes", "as_numbers", "at_axis_0", "batch_alike", "define", "like"]
+
+
+class Ordered(effects.Effect):  # type: ignore[misc]  # without JAX it is Any
+    """The effect of all primitives of this package."""
+
+    def __repr__(self) -> str:
+        return "pyncclx"
+
+    def __hash__(self) -> int:
+        return 0x6E63636C78  # equal in all processes, since persistent caches compare it
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Ordered
+
+
+ORDERED = Ordered()
+_PATIENCE_S = 5.0  # for the calls of a rank that an exception has ended
+for _kind in ("lowerable", "ordered", "control_flow_allowed", "custom_derivatives_allowed", "remat_allowed"):
+    getattr(effects, f"{_kind}_effects").add_type(Ordered)
+
+
+class Call(NamedTuple):
+    """One call of a compiled program: arguments, results, and the primitive's parameters."""
+
+    comm: Any
+    ins: list[Array]
+    outs: list[Array]
+    given: dict[str, Any]
+    on_gpu: bool
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank is the root of the call."""
+        return bool(self.comm.rank == self.given["root"])
+
+
+def define(
+    name: str,
+    outputs: Callable[..., Sequence[Any]],
+    run: Callable[[Call], object],
+    *,
+    aliases: Mapping[int, int] | None = None,
+    batch: Callable[..., Any] | None = None,
+) -> Any:
+    """Make a primitive, which returns a list of results.
+
+    Parameters
+    ----------
+    name : str
+    outputs : callable
+        Takes the arguments' types and the parameters by name; returns the results' types.
+    run : callable
+        Makes the call of pyncclx.
+    aliases : mapping, optional
+        Places of arguments whose values their results begin with, to places of results.
+    batch : callable, optional
+        The batching rule; it takes the primitive first.
+    """
+    primitive = Primitive(f"pyncclx_{name}")
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(dispatch.apply_primitive, primitive))
+    primitive.def_effectful_abstract_eval(lambda *avals, **given: (list(outputs(*avals, **given)), {ORDERED}))
+    register(primitive.name, functools.partial(_run, run))
+    lower = functools.partial(_lower, primitive.name, aliases or {})
+    for platform in PLATFORMS:
+        # Without the plugin for CUDA, JAX does not know the platform.
+        with suppress(NotImplementedError):
+            mlir.register_lowering(primitive, lower, platform=platform)
+    if batch is not None:
+        batching.primitive_batchers[primitive] = functools.partial(batch, primitive)
+    return primitive
+
+
+def _lower(name: str, aliases: Mapping[int, int], ctx: Any, *operands: Any, **given: Any) -> list[Any]:
+    """Lower a primitive to a custom call between two tokens."""
+    token = core.abstract_token
+    inner = ctx.replace(avals_in=(*ctx.avals_in, token), avals_out=(*ctx.avals_out, token))
+    call = jax.ffi.ffi_lowering(name, has_side_effect=True, operand_output_aliases=dict(aliases))
+    numbers = {key: np.int64(getattr(value, "number", value)) for key, value in given.items() if value is not None}
+    results: list[Any]
+    *results, after = call(inner, *operands, ctx.tokens_in.get(ORDERED), **numbers)
+    ctx.set_tokens_out(mlir.TokenSet({ORDERED: after}))
+    return results
+
+
+def _run(
+    run: Callable[[Call], object], ins: list[Array], outs: list[Array], numbers: dict[str, int], stream: int | None
+) -> None:
+    """Make the call of a compiled program, on XLA's stream."""
+    given = {key: value_of(key, number) for key, number in numbers.items()}
+    comm = given["comm"]
+    if stream is not None and (comm.stream is None or comm.stream.ptr != stream):
+        comm.stream = stream
+    run(Call(comm, ins, outs, given, stream is not None))
+
+
+def like(shape: Sequence[int], aval: Any) -> Any:
+    """Return the type of an array with another shape, and the elements of `aval`."""
+    return ShapedArray(tuple(shape), aval.dtype)
+
+
+def as_bytes(array: Array, blocks: int = 1) -> list[Any]:
+    """Return a buffer argument for an array that is moved, as one or more blocks."""
+    return [MPI.buffer.fromaddress(array.address, array.nbytes), array.nbytes // blocks, MPI.BYTE]
+
+
+def as_numbers(array: Array) -> list[Any]:
+    """Return a buffer argument for an array that is reduced."""
+    datatype = TABLE[array.dtype]
+    return [MPI.buffer.fromaddress(array.address, array.nbytes), array.size, datatype.mpi or datatype]
+
+
+def at_axis_0(args: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
+    """Return arguments of a batching rule with the batch at axis 0 in each of them."""
+    pairs = list(zip(args, axes, strict=True))
+    size = next(arg.shape[axis] for arg, axis in pairs if axis is not None)
+    return [
+        jnp.broadcast_to(arg, (size, *arg.shape)) if axis is None else jnp.moveaxis(arg, axis, 0) for arg, axis in pairs
+    ]
+
+
+def batch_alike(primitive: Any, args: Sequence[Any], axes: Sequence[Any], **given: Any) -> Any:
+    """Batch a primitive that treats each element alike."""
+    results = primitive.bind(*at_axis_0(args, axes), **given)
+    return results, [0] * len(results)
+
+
+def _finish() -> None:
+    """Wait for compiled programs at exit; abort the job if an exception has ended this rank."""
+    if hasattr(sys, "last_value") and not hasattr(sys, "ps1") and not _end_soon():
+        # Their calls may need later calls of this rank, and JAX would wait for them.
+        print("pyncclx.jax: an exception has ended this rank during a call; the job is aborted", file=sys.stderr)
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+    with suppress(jax.errors.JaxRuntimeError):  # the program has got it, or does not use the result
+        jax.effects_barrier()
+    dispatch.runtime_tokens.clear()  # JAX waits for them, too
+
+
+def _end_soon() -> bool:
+    """Return whether the compiled programs that run now end within `_PATIENCE_S`."""
+    tokens, end = dispatch.runtime_tokens.current_tokens.values(), time.monotonic() + _PATIENCE_S
+    while not (over := all(token._buf.is_ready() for token in tokens)) and time.monotonic() < end:
+        time.sleep(0.01)
+    return over
+
+
+atexit.register(_finish)

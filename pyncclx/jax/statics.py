@@ -1,0 +1,103 @@
+"""Communicators, operators and statuses in compiled programs, which have numbers.
+
+A compiled program has a number where MPI has a handle: handles are pointers that differ from run to run, and persistent
+caches of compiled programs compare the programs' text. MPI's operators have the same numbers in every run, and so has
+COMM_WORLD. Other objects are numbered in the order of their first use.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, cast
+
+from mpi4py import MPI
+
+from ..communicator.adopting import Communicator
+from ..errors import NotSupported
+from ..operators import ops
+from ..operators.user_op import Op
+from ..team.state import State
+
+__all__ = ["Static", "comm_of", "op_of", "status_of", "value_of"]
+
+
+class Static:
+    """An object that is a parameter of a primitive, compared by identity."""
+
+    def __init__(self, value: Any, number: int) -> None:
+        self.value, self.number = value, number
+
+    def __repr__(self) -> str:
+        return f"{type(self.value).__name__}#{self.number}"
+
+
+# Objects of each kind by number. They are never dropped: a compiled program may outlive its trace.
+_comms: list[Static | None] = [None]  # the first one is for COMM_WORLD
+_ops = [Static(op.mpi or op, number) for number, op in enumerate(ops.TABLE.values())]
+_statuses: list[Static] = []
+_KINDS: dict[str, list[Any]] = {"comm": _comms, "op": _ops, "status": _statuses}
+
+_by_state: weakref.WeakKeyDictionary[State, Static] = weakref.WeakKeyDictionary()
+_by_op = {id(op): each for op, each in zip(ops.TABLE.values(), _ops, strict=True)}
+_by_status: dict[int, Static] = {}
+
+
+def value_of(kind: str, number: int) -> Any:
+    """Return the object that a compiled program means; other parameters are numbers."""
+    if kind not in _KINDS:
+        return number
+    try:
+        return _KINDS[kind][number].value
+    except (IndexError, AttributeError):
+        raise LookupError(f"this process has no {kind} {number} yet; trace a call with it first") from None
+
+
+def comm_of(comm: MPI.Comm | None) -> Static:
+    """Return the duplicate of a communicator on which compiled programs call.
+
+    XLA calls from threads of its own, and a communicator is for one thread at a time. Collective over the communicator
+    at its first use.
+
+    Raises
+    ------
+    TypeError, NotSupported
+        It is no communicator, or an intercommunicator.
+    """
+    ours: Any = Communicator(comm)
+    if not isinstance(ours, MPI.Intracomm):
+        raise NotSupported("jax: intercommunicators have no collectives on device arrays; Merge it")
+    state: State = cast(Any, ours).state
+    if state not in _by_state:
+        private: Any = ours.Dup()
+        private.Set_name(f"jax: {ours.Get_name()}"[: MPI.MAX_OBJECT_NAME - 1])
+        private.staging, private.blocking, private.stream = True, "stream", None
+        is_world = ours == MPI.COMM_WORLD
+        _by_state[state] = static = Static(private, 0 if is_world else len(_comms))
+        _comms[static.number : static.number + 1] = [static]
+    return _by_state[state]
+
+
+def op_of(op: Any) -> Static:
+    """Return a reduction operator with its number.
+
+    Raises
+    ------
+    TypeError
+        It is neither an `MPI.Op` nor one of pyncclx's operators.
+    """
+    if not isinstance(op, (MPI.Op, Op, ops.BuiltinOp)):
+        raise TypeError(f"jax: op is {op!r}; expecting MPI.SUM, another MPI.Op, or a pyncclx.Op")
+    builtin = ops.predefined(op) if isinstance(op, MPI.Op) else None
+    return _numbered(_ops, _by_op, builtin or op)
+
+
+def status_of(status: MPI.Status | None) -> Static | None:
+    """Return a status with its number; None for None."""
+    return None if status is None else _numbered(_statuses, _by_status, status)
+
+
+def _numbered(kind: list[Static], by_identity: dict[int, Static], value: Any) -> Static:
+    if id(value) not in by_identity:
+        by_identity[id(value)] = Static(value, len(kind))
+        kind.append(by_identity[id(value)])
+    return by_identity[id(value)]
