@@ -1,4 +1,4 @@
-"""The primitives that JAX differentiates: sums over all ranks, and exchanges of two messages."""
+"""The primitives that JAX differentiates: sums and exchanges."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def check_blocks(x: Any, size: int, name: str) -> None:
 
 
 def check_operator(op: Static, x: Any, name: str) -> None:
-    """Raise what MPI raises for an operator that is not defined on an array's elements."""
+    """Raise as MPI does if an operator is not defined on an array's elements."""
     elements = Buffer(0, 0, of(x.dtype), (0,), False, None, None)
     try:
         ops.template(name, ops.of(op.value, name), elements)

@@ -83,7 +83,7 @@ def _scatter_outputs(x: Any, **given: Any) -> list[Any]:
 
 
 def _batch_behind(primitive: Any, args: Any, axes: Any, **given: Any) -> Any:
-    """Batch a call whose result, or whose argument, too, has a first axis for the ranks."""
+    """Batch a call whose result has a first axis for the ranks."""
     (x,) = at_axis_0(args, axes)
     if primitive is alltoall_p:
         x = jnp.moveaxis(x, 0, 1)

@@ -79,7 +79,7 @@ def _forward(x: Any, counts: Any, *given: Any) -> Any:
 
 
 def _backward(capacity: int, overflow: int, static: Static, kept: Any, cotangents: Any) -> Any:
-    """Return the rows to where they came from; rows that were dropped have no gradient."""
+    """Return gradients to the rows' senders; those of dropped rows are zero."""
     counts, stored, into = kept
     words = map(_words, (stored, _begins(stored)))
     drop = _OVERFLOWS.index("drop")
@@ -93,7 +93,7 @@ _exchange.defvjp(_forward, _backward)
 def alltoallv(
     x: Any, counts: Any, capacity: int, *, comm: MPI.Intracomm | None = None, overflow: str = "raise"
 ) -> tuple[Any, Any]:
-    """Send each rank some rows, with counts that may be traced; return the received rows.
+    """Send each rank some rows, with traced counts; return the received rows.
 
     JAX differentiates it in reverse mode: the gradients of received rows return to the ranks that have sent them.
 

@@ -25,7 +25,7 @@ ELEMENTS |= dict.fromkeys((19, 20, 23, 24, 25, 28, 29, 33), (1, ""))  # 8-bit fl
 TOKEN = 17  # the number of tokens, which have no memory
 
 _INT = 0xFFFFFFFF  # mask of the 32 bits of a word that are a C int
-_MINOR_VERSION = 3  # of version 0: this file is written for it, and newer ones accept it
+_MINOR_VERSION = 3  # version 0.3 of the interface; newer ones accept its handlers
 _METADATA = 1  # type of the extension with which XLA asks for the version, and makes no call
 _INTERNAL = 13  # XLA's code of errors in handlers
 _ERROR_CREATE, _STREAM_GET = 6, 10  # places of functions in XLA's table
@@ -69,7 +69,7 @@ def register(name: str, function: Function) -> None:
 
 
 def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[int], int | None]:
-    """Return a function that takes a call's address, and returns None or the address of an error."""
+    """Return a function from a call's address to an error's address or None."""
 
     def handle(address: int) -> int | None:
         call = _words(address, 21)
@@ -106,7 +106,7 @@ def _stream_of(call: Any) -> int:
 
 
 def _describe(call: Any) -> None:
-    """Answer with the version; the traits are 0, so that no call is captured in a CUDA graph."""
+    """Answer with the version, and that no call may be captured in a CUDA graph."""
     spoken, metadata = _words(call[2], 5)[4] >> 32, _words(call[1], 4)[3]
     _words(metadata, 4)[1:] = 24, 0, min(_MINOR_VERSION, spoken) << 32
     ctypes.c_uint32.from_address(metadata + 32).value = 0

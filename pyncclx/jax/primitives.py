@@ -50,7 +50,7 @@ for _kind in ("lowerable", "ordered", "control_flow_allowed", "custom_derivative
 
 
 class Call(NamedTuple):
-    """One call of a compiled program: arguments, results, and the primitive's parameters."""
+    """One call of a compiled program: arguments, results and parameters."""
 
     comm: Any
     ins: list[Array]
@@ -156,7 +156,7 @@ def batch_alike(primitive: Any, args: Sequence[Any], axes: Sequence[Any], **give
 
 
 def _finish() -> None:
-    """Wait for compiled programs at exit; abort the job if an exception has ended this rank."""
+    """Wait for compiled programs at exit; after an exception, for a limited time."""
     if hasattr(sys, "last_value") and not hasattr(sys, "ps1") and not _end_soon():
         # Their calls may need later calls of this rank, and JAX would wait for them.
         print("pyncclx.jax: an exception has ended this rank during a call; the job is aborted", file=sys.stderr)

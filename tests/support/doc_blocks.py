@@ -4,7 +4,7 @@
 
 The blocks of a page run one after the other, in one namespace with `comm`, `xp`, `np`, `MPI` and `pyncclx`. Readers do
 not see the comments of HTML: `<!-- setup … -->` has code that runs too. A block after `<!-- needs a GPU -->` is only
-compiled, and one after `<!-- needs PyTorch -->` too, where there is none.
+compiled, and one after `<!-- needs PyTorch -->` or `<!-- needs JAX -->` too, where there is none.
 The programs of examples/first_steps run as they are.
 """
 
@@ -25,7 +25,7 @@ PAGES += sorted(
 )
 FIRST_STEPS = sorted((ROOT / "examples" / "first_steps").glob("*.py"))
 PARTS = re.compile(
-    r"<!-- setup\n(?P<setup>.*?)^-->|(?:<!-- needs (?P<needs>a GPU|PyTorch) -->\n)?^```python\n(?P<code>.*?)^```",
+    r"<!-- setup\n(?P<setup>.*?)^-->|(?:<!-- needs (?P<needs>a GPU|PyTorch|JAX) -->\n)?^```python\n(?P<code>.*?)^```",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -42,7 +42,8 @@ class Block:
 
     def can_run(self) -> bool:
         """Whether what the block needs is there."""
-        return self.needs is None or (self.needs == "PyTorch" and importlib.util.find_spec("torch") is not None)
+        module = {"PyTorch": "torch", "JAX": "jax"}.get(self.needs or "")
+        return self.needs is None or (module is not None and importlib.util.find_spec(module) is not None)
 
 
 def blocks_of(page: Path) -> list[Block]:

@@ -17,7 +17,7 @@ def test_every_block_runs(capsys):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     with capsys.disabled():
         ran, programs = len(blocks) - not_here, len(doc_blocks.FIRST_STEPS)
-        print(f"\n{ran} blocks of the documentation and {programs} programs ran; {not_here} need a GPU or PyTorch")
+        print(f"\n{ran} blocks of the documentation and {programs} programs ran; {not_here} need a GPU, PyTorch or JAX")
     assert ran > 20
 
 
