@@ -27,7 +27,8 @@ sys.exit(sum(doctest.testmod(module, extraglobs=names).failed for module in modu
 
 
 def test_examples():
-    environment = os.environ | {"PYNCCLX_DEVICE": "host", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYNCCLX_DEVICE": "host", "PYTHONPATH": path}
     command = [sys.executable, "-c", PROGRAM, *MODULES]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
