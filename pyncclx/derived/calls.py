@@ -134,9 +134,10 @@ def reserve(comm: Any, typed: dict[str, Typed]) -> dict[str, Packed]:
 
 
 def with_copies(call: AnyCall, before: list[Packed], after: list[Packed]) -> AnyCall:
-    """Return a call that packs arguments before it runs, and unpacks some after it.
+    """Return `call` with copies: it packs `before` first, and unpacks `after` last.
 
-    The call may run inside a node or over several nodes.
+    Both are lists of the call's buffers with their packed copies. Buffers that the call only writes are not in
+    `before`; buffers that it only reads are not in `after`. The call may run inside a node or over several nodes.
     """
     call_after, pack, unpack = call.after, Moves(PACK, before), Moves(UNPACK, after)
 

@@ -60,7 +60,8 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
     Parameters
     ----------
     spec, name, writable, device, blocks
-        As for `buffers.resolve`. All blocks are one part. With 0 blocks no element is used.
+        As for `buffers.resolve`. The result has one part, which contains all blocks. If `blocks` is 0, the part is
+        empty.
     """
     array, o_count, o_displ, key = spec_parts(spec, name)
     buffer, typemap = _whole(array, key, name, writable, device)

@@ -151,9 +151,9 @@ class Heap:
             self.living.add(team_id)
 
     def release(self, lease: Lease, team_id: bytes = b"") -> None:
-        """Release a lease, and leave its communicator.
+        """Release a lease, and record that this rank has left the communicator `team_id`.
 
-        No kernel of this process or a peer may use the lease any more.
+        Call this when no kernel of this process or a peer uses the lease any more.
         """
         with self._lock:
             self.living.discard(team_id)

@@ -86,11 +86,11 @@ class Composition:
         alone: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a fold of `nbytes` of each vector, to `result`. Collective in the node.
+        """Add a step that reduces vectors in this rank's memory to one at `result`.
 
-        `template` names element type and operator, as for the kernels of a reduction. An average divides by
-        `finish_as`, by default by the number of all ranks. A rank may have nothing to fold. With `alone` the fold is
-        not collective: this rank prepares the kernel by itself.
+        Its length is `nbytes`, which may be 0. `template` names element type and operator, as for the kernels of a
+        reduction. pyncclx.AVG divides by `finish_as`; the default is the number of all ranks. All ranks of the node
+        must add this step, to load its kernel together. With `alone`, this rank loads it by itself.
         """
         spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
         if alone:

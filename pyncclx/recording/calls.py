@@ -213,9 +213,9 @@ class Begun:
         self._change(kind=kind)
 
     def prepared(self, kernel: str, *, beside: bool = False) -> Callable[[], None]:
-        """Make this the entry of a persistent call's preparation.
+        """Record that this call, whose name ends in `_init`, has prepared a request.
 
-        Return a function that writes the entries of its starts.
+        Return a function that writes a new entry each time the request is started.
         """
         started = self._facts._replace(algorithm=self._ring.text(kernel), flags=self._facts.flags | layout.PERSISTENT)
         self._change(operation=self._ring.text(f"{self.operation}_init"), kind=layout.MEETING)

@@ -206,9 +206,10 @@ class Ring:
         return offset if sequence > 0 and self.memory[place : place + 8] == sequence.to_bytes(8, "little") else 0
 
     def writer(self, facts: bytes, numbers: Iterator[int]) -> Callable[[], None]:
-        """Return a function that writes an entry with these facts and the next number.
+        """Return a function without parameters that records a start of a cached call.
 
-        The function is for cached calls. It runs no Python code, because `map` takes the arguments from iterators.
+        `facts` are the packed constant fields of the entry; `numbers` yields the number of each call. The function is
+        fast because it runs no Python code: `map` takes the arguments from iterators.
         """
         return self._written_by(ENTRY, _TIMES, numbers, _same(facts))
 

@@ -25,15 +25,16 @@ Integers = npt.NDArray[np.int64]
 def exchange_numbers(
     composition: Composition, name: str, nbytes: int, announce: Callable[..., None], move: Callable[..., None]
 ) -> None:
-    """Add the steps of a move that depends on numbers in device memory.
+    """Add the steps that exchange counts, and then the data that they describe.
 
     Parameters
     ----------
     composition : Composition
+        The call to which the steps are added.
     name : str
-        Name of the exchange.
+        Name of the first exchange, for error messages.
     nbytes : int
-        Length of the numbers for one rank.
+        Length of the counts and displacements for one rank.
     announce : callable
         ``announce(composition, stream, to=address)`` writes the numbers for each rank to `address`.
     move : callable
