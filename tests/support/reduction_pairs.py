@@ -38,7 +38,7 @@ NAMED = {
         *(("int8", "SUM"), ("int8", "PROD"), ("bfloat16", "AVG"), ("double_int", "MAXLOC"), ("int64", "SUM")),
     ],
     "collectives/reduce_scatter.cu": [*_OF_SCATTER, ("int64", "MAX"), ("float16", "SUM"), ("bfloat16", "SUM")],
-    "collectives/reduce_scatter_block.cu": [*_OF_SCATTER, ("bfloat16", "SUM")],
+    "collectives/reduce_scatter_block.cu": [*_OF_SCATTER, ("bfloat16", "SUM"), ("float32", "AVG")],
     "collectives/scan.cu": [("int8", "PROD"), ("int64", "PROD")],
 }
 

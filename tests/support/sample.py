@@ -26,11 +26,11 @@ MOST_RANKS = {
     **dict.fromkeys(("arrays/", "derived/", "observe/", "staging/", "bench/test_bench"), 2),
     **dict.fromkeys(("communicator/test_bad_input", "communicator/test_dropin", "launch/test_cached_calls"), 2),
     **dict.fromkeys(("messages/test_message_requests", "messages/test_probe"), 2),
-    **dict.fromkeys(("simulation/", "windows/test_win_arguments"), 2),
+    **dict.fromkeys(("simulation/", "torch/test_training", "windows/test_win_arguments"), 2),
     **dict.fromkeys(("objects/", "operators/", "team/test_mismatch"), 3),
     **dict.fromkeys(("nodes/test_token_shuffles", "bench/test_over_nodes", "launch/test_kernels"), 3),
     **dict.fromkeys(("memory/test_register", "nodes/test_late_steps", "team/test_disagreement"), 3),
-    **dict.fromkeys(("autograd/", "examples/test_decoding", "examples/test_training"), 4),
+    **dict.fromkeys(("autograd/", "examples/test_decoding", "examples/test_training", "torch/"), 4),
     **dict.fromkeys(("device/test_device_api_misuse", "memory/test_window_failures", "team/test_failures"), 4),
     **dict.fromkeys(("nodes/test_one_rank", "nodes/test_operators", "nodes/test_pinned", "nodes/test_short"), 4),
     **dict.fromkeys(("team/test_comparison", "tuning/"), 4),
@@ -39,7 +39,7 @@ MOST_RANKS = {
 # What does the same with every MPI library: kernels, what is compiled for them, and what they find out.
 ONE_LIBRARY = (
     *("autograd/", "bench/", "device/", "examples/", "launch/test_kernels", "numba_kernels/", "operators/", "tuning/"),
-    *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch"),
+    *("recording/", "simulation/", "team/test_comparison", "team/test_failures", "team/test_mismatch", "torch/"),
 )
 OPEN_MPI = "Open MPI"
 SHARING = {3: 2, 4: 2, 8: 1}  # numbers of ranks, and how many parts of the values each has: more where ranks take less

@@ -1,0 +1,15 @@
+"""A backend of torch.distributed, which `import` registers as "pyncclx".
+
+Start the processes by mpiexec. `init_process_group("pyncclx")` then takes ranks, size and store from MPI.
+
+* `backend`: the process group, whose methods PyTorch calls.
+* `moves`, `reductions`, `calls`: these methods, and how they call the communicator.
+* `processes`: how processes find each other, and the communicators of groups.
+* `work`: what asynchronous calls return. `tensors`: tensors as arguments and as places for results.
+"""
+
+from .backend import register
+
+__all__: list[str] = []
+
+register()
