@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import socket
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import mpi_bootstrap
 
 from ..communicator.adopting import Communicator
 from ..communicator.communicator import Intracomm
+from ..system import settings
 from ..system.process import PerProcess
 
 __all__ = ["communicator_of", "find_by_mpi"]
@@ -38,7 +38,7 @@ def find_by_mpi() -> None:
     of_environment = handlers["env"]
 
     def find(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
-        if "MASTER_ADDR" in os.environ or urlparse(url).query:
+        if "MASTER_ADDR" in settings.environment() or urlparse(url).query:
             yield from of_environment(url, **options)
         else:
             yield _store(**options), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
