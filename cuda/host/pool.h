@@ -23,25 +23,37 @@ class Storage {
     void release() {
         for (u32 i = 0; i < count_; ++i) tsan_destroy(threads_[i].fiber.tsan);
         if (count_ > 0) munmap(stacks_, count_ * kSpacing);
+        if (has_guards_) guarded().fetch_sub(count_, std::memory_order_relaxed);
         count_ = 0;
+        has_guards_ = false;
     }
 
   private:
     // Memory without access below each stack turns an overflow into a fault, instead of into another
     // thread's wrong result. 64 KiB is the largest page of any Linux.
     static constexpr size_t kGuard = 65536, kSpacing = kStackNbytes + kGuard;
+    // Stacks of a library that have guards. A stack and its guard are two mappings, and Linux allows a process 65,530:
+    // with many libraries, and many threads that launch, all stacks would have more.
+    static constexpr u32 kMostGuarded = 256;
+
+    static std::atomic<u32>& guarded() {
+        static std::atomic<u32> count{0};
+        return count;
+    }
 
     void grow(u32 count) {
         release();
-        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        void* memory = mmap(nullptr, count * kSpacing, PROT_NONE, flags, -1, 0);
+        has_guards_ = guarded().fetch_add(count, std::memory_order_relaxed) + count <= kMostGuarded;
+        if (!has_guards_) guarded().fetch_sub(count, std::memory_order_relaxed);
+        const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, access = PROT_READ | PROT_WRITE;
+        void* memory = mmap(nullptr, count * kSpacing, has_guards_ ? PROT_NONE : access, flags, -1, 0);
         if (memory == MAP_FAILED) throw std::bad_alloc();
         stacks_ = static_cast<char*>(memory);
         threads_.reset(new Thread[count]);
         count_ = count;
         for (u32 i = 0; i < count; ++i) {
             char* bottom = stacks_ + i * kSpacing + kGuard;
-            if (mprotect(bottom, kStackNbytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+            if (has_guards_ && mprotect(bottom, kStackNbytes, access) != 0) throw std::bad_alloc();
             threads_[i].fiber.bottom = bottom;
             // Stacks that all begin at a multiple of a large power of two would share few sets of the cache.
             threads_[i].fiber.nbytes = kStackNbytes - i % 16 * 192;
@@ -51,6 +63,7 @@ class Storage {
 
     char* stacks_ = nullptr;
     u32 count_ = 0;
+    bool has_guards_ = false;
     std::unique_ptr<Thread[]> threads_;
     std::vector<Pack> shared_;
 };

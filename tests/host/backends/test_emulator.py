@@ -205,3 +205,23 @@ def test_libraries_that_are_not_used_give_their_stacks_back(
     assert max(counts) - min(counts) < 2 * stacks
     device.launch(kernels[0], 4, 64, struct.pack("QQQ", out.ctypes.data, 0, 0), None)
     assert out.reshape(4, 64, 4)[3, 63].tolist() == [3, 63, 4, 64]
+
+
+def test_stacks_of_many_threads_take_few_mappings(kernels: dict[str, Kernel]) -> None:
+    """Each stream of the host device is a thread, and each thread that launches has stacks of its own."""
+    outs, before, most, all_there = [zeros(4 * 64 * 4) for _ in range(12)], mappings(), [], threading.Barrier(12)
+
+    def launch(out: Words) -> None:
+        host.Device().launch(kernels["indices"], 4, 64, struct.pack("QQQ", out.ctypes.data, 0, 0), None)
+        all_there.wait()
+        most.append(mappings())
+        all_there.wait()
+
+    threads = [threading.Thread(target=launch, args=(out,)) for out in outs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    guards = 256 * 2
+    assert max(most) - before < 2 * guards, "with a guard for each stack there are 6,144"
+    assert all(out.reshape(4, 64, 4)[3, 63].tolist() == [3, 63, 4, 64] for out in outs)
