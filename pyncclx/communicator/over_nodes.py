@@ -26,6 +26,7 @@ from ..team.background import NotYet, alone
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.kept import Scratch
+from ..team.refusals import unless_refused
 from ..team.state import State, state_of
 from ..team.windows import Registration
 
@@ -48,7 +49,10 @@ class OverNodes(IntraBase):
             return made
         if state.comm_failure is not None:
             raise state.comm_failure.exception()
-        return span_next(self, self.node_topology) if self.node_topology.node_count > 1 else None
+        topology = self.node_topology
+        if topology.node_count == 1:
+            return None
+        return unless_refused(state, lambda: span_next(self, topology), staging=self.staging)
 
     def spanning_for(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Spanning | None:
         """Return the state with which a call runs over several nodes. Collective.

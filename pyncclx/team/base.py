@@ -27,6 +27,7 @@ from .handlers import Handled
 from .kept import Scratch
 from .options import Options
 from .plans import Producer
+from .refusals import unless_refused
 from .state import State, state_of
 from .streams import current_stream, wait_for_program
 from .team import Team
@@ -75,21 +76,20 @@ class Base(Handled, Options):
             raise NotSupported("kernels do not work between the two groups of an intercommunicator; Merge it")
         if state.comm_failure is not None:
             raise state.comm_failure.exception()
-        if state.refusal is not None and self.staging:  # the reason for the refusal has not changed
-            raise NotSupported(str(state.refusal))
-        comm, have_met = cast(MPI.Intracomm, self), state.topology is None  # its first use is a rendezvous
+        have_met = state.topology is None  # its first use is a rendezvous
         if self.node_topology.node_count > 1:
             raise NotSupported(
                 f"ranks on several nodes ({self.node_topology.node_count}, of at most {MAX_RANKS} ranks each): this "
                 "works inside one node; Split it by node"
             )
-        if not have_met:
-            state.meet(comm)
-        try:
+
+        def make() -> Team:
+            comm = cast(MPI.Intracomm, self)
+            if not have_met:
+                state.meet(comm)
             return dropped.take_over(comm, self._device_of_team) or Team(comm, backends.select(), HEAP.get())
-        except NotSupported as refusal:
-            state.refusal = refusal
-            raise
+
+        return unless_refused(state, make, staging=self.staging)
 
     def _device_of_team(self) -> Device:
         """Return the device; subclasses may prepare the process here."""
