@@ -1,4 +1,4 @@
-"""Memory that a communicator cannot have: MPI does its calls, and no later call asks for it again."""
+"""Memory that a communicator cannot have. MPI does its calls then."""
 
 from __future__ import annotations
 

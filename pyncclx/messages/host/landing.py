@@ -78,18 +78,17 @@ class HostLanding(Follows):
             return True
         if status.Get_error() != MPI.SUCCESS:
             return True
-        if not self._find(status):
+        fetch = self._find(status)
+        if fetch is None:
             return True
-        assert self.fetch is not None
-        if not self.fetch.is_over():
+        if not fetch.is_over():
             return False
-        self.fetch.fill(status)
+        fetch.fill(status)
         return True
 
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received, and set its status."""
-        if status.Get_count(_BYTE) % STEP_NBYTES in _RESTS and self._find(status):
-            assert self.fetch is not None
+        if status.Get_count(_BYTE) % STEP_NBYTES in _RESTS and self._find(status) is not None:
             self._finish(status)
             return
         self._buf = None
@@ -115,38 +114,41 @@ class HostLanding(Follows):
         """Read data that no call will fetch, so that the sender can reuse its memory."""
         # No call is left that could raise an error.
         with own_errors_suppressed():
-            if self._examine():
-                assert self.fetch is not None
-                fetch, self.fetch = self.fetch, None
+            fetch = self._examine()
+            if fetch is not None:
+                self.fetch = None
                 fetch.abandon()
 
     def go_on(self) -> None:
         """Begin to fetch a long message before a call completes it: the sender may wait."""
         # Ignore errors here: the call that completes the request raises them.
         with own_errors_suppressed():
-            if self._examine(only_long=True):
-                assert self.fetch is not None
-                self.fetch.is_over()
+            fetch = self._examine(only_long=True)
+            if fetch is not None:
+                fetch.is_over()
 
-    def _find(self, status: MPI.Status) -> bool:
-        """Return whether MPI has received an envelope; prepare the fetch of its data."""
+    def _find(self, status: MPI.Status) -> HostFetch | None:
+        """Return the fetch of a message's data; None if MPI has received no envelope."""
         self.set_origin(status)
-        return may_be_envelope(status.Get_count(_BYTE)) and self._examine()
+        return self._examine() if may_be_envelope(status.Get_count(_BYTE)) else None
 
-    def _examine(self, *, only_long: bool = False) -> bool:
-        """Return whether the memory has an envelope; prepare the fetch of its data."""
+    def _examine(self, *, only_long: bool = False) -> HostFetch | None:
+        """Return the fetch of data whose envelope is in the memory; None without one.
+
+        Another thread may end the fetch, and set `fetch` to None, as soon as this returns.
+        """
         with LOCK:
             buf = self._buf
             # There is nothing to fetch: the receive is complete, or its communicator is mpi4py's.
             if buf is None or not isinstance(self._comm, Base):
-                return False
+                return None
             memory = self._memory = memory_of(buf) if self._memory is None else self._memory
             envelope = memory.envelope()
             if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
-                return False
+                return None
             if self.fetch is None or not self.fetch.is_of(envelope):
                 self.fetch = HostFetch(self._comm, memory, envelope)
-            return True
+            return self.fetch
 
     def _finish(self, status: MPI.Status | None) -> None:
         self._finish_fetch(status)

@@ -70,9 +70,10 @@ class ScatteredMemory(HostMemory):
         return super().envelope()
 
     def replace(self, nbytes: int, data: Bytes) -> None:
-        super().replace(nbytes, data)
-        itself, changed = ITSELF.get(), self._array[: max(nbytes, data.nbytes)]
-        with LOCK:
+        itself = ITSELF.get()
+        with LOCK:  # a thread that looks for an envelope meanwhile gathers the bytes again
+            super().replace(nbytes, data)
+            changed = self._array[: max(nbytes, data.nbytes)]
             sending = MPI.Comm.Isend(itself, [changed, MPI.PACKED], 0)
             MPI.Comm.Recv(itself, self._spec, 0, 0)
         sending.Wait()

@@ -1,6 +1,7 @@
 """Persistent receives of host arrays that mpi4py's own calls complete, which leave a device array's envelope there."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import Request
 from pyncclx.errors import NotSupported
+from pyncclx.messages.host.memory import HostMemory
 from support.arrays import put
 from support.labelled_messages import EAGER, LARGE, assert_all_read, data_of, map_peers
 from support.reversed_ranks import ring
@@ -96,6 +98,33 @@ def started(comm):
     request = comm.Recv_init([memory, MPI.BYTE], left, 3)
     request.Start()
     return request, memory, comm.Isend(put(data_of(comm.rank, 3, 0, 63)), right, 3)
+
+
+def test_memory_with_gaps_in_which_a_thread_looks_for_envelopes(comm, monkeypatch):
+    """The library's thread does so at any time, for example while a call replaces an envelope by the data."""
+    map_peers(comm)
+    right, left = ring(comm)
+    datatype = MPI.INT64_T.Create_vector(EAGER + ROOM // 8, 1, 2).Commit()
+    memory, replace, threads = bytearray(16 * EAGER + 2 * ROOM), HostMemory.replace, []
+
+    def replace_while_a_thread_looks(itself, nbytes, data):
+        replace(itself, nbytes, data)
+        threads.append(threading.Thread(target=request.landing.go_on))
+        threads[-1].start()
+        threads[-1].join(0.2)  # it may have to wait for this call
+
+    monkeypatch.setattr(HostMemory, "replace", replace_while_a_thread_looks)
+    request = comm.Recv_init([memory, 1, datatype], left, 3)
+    for number in range(2):
+        request.Start()
+        comm.Send(put(data_of(comm.rank, 3, number, EAGER)), right, 3)
+        request.Wait()
+        threads[-1].join()
+        found = np.frombuffer(memory, "i8")
+        np.testing.assert_array_equal(found[: 2 * EAGER : 2], data_of(left, 3, number, EAGER))
+        assert not found[1::2].any()
+    request.Free()
+    datatype.Free()
 
 
 def test_start_of_a_receive_whose_message_has_come(comm):
