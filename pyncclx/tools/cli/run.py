@@ -79,7 +79,7 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 
 def _options(arguments: argparse.Namespace) -> list[str]:
-    """Return the options that processes get which the program spawns."""
+    """Return the options for processes that the program spawns."""
     return [f"--{name}" for name in ("gpu-aware", "jax") if getattr(arguments, name.replace("-", "_"))]
 
 

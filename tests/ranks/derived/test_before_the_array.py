@@ -154,7 +154,7 @@ def test_blocks_without_gaps_of_several_datatypes(comm, name):
         values, received = labels(comm.rank, begin + 4), Output(begin + 4, "i8")
         expected = received.read()
         arguments = [values[begin:], side, types], [expected[begin:], side, types]
-        if name == "Alltoallw":  # of one rank Open MPI's blocking one writes elsewhere, outside of the array
+        if name == "Alltoallw":  # on one rank, the blocking one of Open MPI writes outside of the array
             MPI.Cartcomm.Ialltoallw(cart, *arguments).Wait()
         else:
             getattr(MPI.Cartcomm, name)(cart, *arguments)

@@ -15,7 +15,7 @@ RANK, SIZE = WORLD.rank, WORLD.size
 ROOT = SIZE - 1
 DEVICE = "cpu" if HOST else "cuda"
 POISON = -7
-ROWS = 3  # of a rank's tensor of ROWS x 5 elements
+ROWS = 3  # the number of rows of each rank's tensor; a row has 5 elements
 
 pytestmark = [
     pytest.mark.parametrize("dense", [True, False], ids=["dense", "strided"]),
