@@ -6,21 +6,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-__all__ = [
-    "Aborted",
-    "CapacityExceeded",
-    "CollectiveMismatch",
-    "DerivedDatatype",
-    "MPIError",
-    "NotSupported",
-    "PeerTimeout",
-    "RankFailed",
-    "RanksMissing",
-    "Revoked",
-    "SendTimeout",
-    "StepTimeout",
-]
-
 
 class NotSupported(RuntimeError):
     """A call is legal in MPI but not possible here; the text says why, and what to do."""

@@ -18,8 +18,6 @@ from .pointers import reaches
 from .readers import read_torch, reader_of
 from .specs import is_nothing, no_buffer, spec_parts
 
-__all__ = ["Buffer", "resolve", "whole_buffer"]
-
 
 @dataclass(slots=True)
 class Buffer:

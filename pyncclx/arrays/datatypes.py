@@ -11,8 +11,6 @@ from mpi4py import MPI
 
 from ..errors import DerivedDatatype, MPIError
 
-__all__ = ["MOVED_ONLY", "TABLE", "Datatype", "of", "void"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Datatype:

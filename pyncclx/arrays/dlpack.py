@@ -7,8 +7,6 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CPU", "CUDA", "CUDA_MANAGED", "Tensor", "device_of", "exported", "read"]
-
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 
 # DLTensor: data, device type, device ordinal, ndim, dtype (code, bits, lanes), shape, strides, byte offset.

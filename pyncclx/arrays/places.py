@@ -15,8 +15,6 @@ from .protocols import interface_address
 from .readers import Reader, device_classes, read_buffer, read_cupy, read_memory, read_numpy, read_torch, reader_of
 from .specs import is_nothing
 
-__all__ = ["host_arrays", "on_device", "on_host", "place", "where"]
-
 
 @cached
 def host_arrays() -> bool:

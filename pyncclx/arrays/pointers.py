@@ -21,8 +21,6 @@ from ..system.driver import gpu_of_memory
 from ..system.process import held
 from .checks import Device
 
-__all__ = ["address_of", "gpu_at", "has_memory", "is_of_host", "is_over_device", "precedes", "reaches"]
-
 # Python owns the memory of these objects.
 _HOST_OWNERS = (bytes, bytearray, stdlib_array.array, np.generic)
 # Cached results of `is_over_device`, by the identity of an object.

@@ -14,8 +14,6 @@ from . import dlpack
 from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, is_in_c_order, not_contiguous
 from .datatypes import MOVED_ONLY, TABLE, void
 
-__all__ = ["has_protocol", "interface_address", "protocol_in_c_order", "read_protocol"]
-
 
 def has_protocol(array: Any) -> bool:
     """Return whether an object or class has the CUDA array interface or `__dlpack__`."""

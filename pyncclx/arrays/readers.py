@@ -16,8 +16,6 @@ from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous
 from .datatypes import TABLE
 from .protocols import has_protocol, protocol_in_c_order, read_protocol
 
-__all__ = ["Reader", "address_reader_of", "check_c_order", "places_of", "read_memory", "read_numpy", "reader_of"]
-
 Reader = Callable[[Any, str, Device], Memory]
 # Classes of arrays that are always on the device, as far as such arrays have been read.
 device_classes: set[type] = set()

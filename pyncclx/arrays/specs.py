@@ -15,8 +15,6 @@ from . import datatypes
 from .checks import in_host_memory
 from .datatypes import Datatype
 
-__all__ = ["is_nothing", "no_buffer", "span_of", "spec_parts"]
-
 # Array, counts, displs and datatype; None for parts that the spec omits.
 _Parts = tuple[Any, Any, Any, Any]
 _NOTHING = (0, 0)  # begin and end of no bytes

@@ -20,8 +20,6 @@ from .pointers import precedes, reaches
 from .readers import check_c_order, reader_of
 from .specs import no_buffer, spec_parts
 
-__all__ = ["check", "divide", "integer", "integers", "packed", "resolve_dynamic", "resolve_vector"]
-
 
 def resolve_vector(
     spec: Any, name: str, size: int, *, writable: bool, device: Device

@@ -24,9 +24,11 @@ from ..launch.call import Call
 from ..system.process import PerProcess
 from ..team.attachment import Attachment
 from ..team.base import IntraBase as Intracomm
-from .alltoallw import Sides, arrange, choose, exchange
+from . import alltoallw
+from .alltoallw import Sides, arrange, exchange
 from .lowering import lowered_by
 
+choose = alltoallw.choose
 _NAME = "edges"  # name of the attachment
 # Attribute of a graph: whether some rank has no neighbours. MPI copies it to duplicates.
 _ANY_ALONE = PerProcess(lambda: MPI.Comm.Create_keyval(lambda comm, keyval, value: value), lasting=True)
@@ -102,15 +104,6 @@ def _graph(comm: MPI.Graphcomm | MPI.Distgraphcomm) -> Edges:
         sources, destinations, _ = MPI.Distgraphcomm.Get_dist_neighbors(comm)
     return Edges(sources, destinations, list(range(len(destinations))))
 
-
-__all__ = [
-    "choose",
-    "neighbor_allgather",
-    "neighbor_allgatherv",
-    "neighbor_alltoall",
-    "neighbor_alltoallv",
-    "neighbor_alltoallw",
-]
 
 _Resolve = Callable[..., Typed]
 

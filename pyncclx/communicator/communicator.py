@@ -39,20 +39,6 @@ from .reductions import Reductions
 from .spawned import arguments_under_runner, each_under_runner
 from .staged import StagedCollectives, StagedMessages, StagedNeighbors
 
-__all__ = [
-    "COMM_NULL",
-    "COMM_SELF",
-    "COMM_WORLD",
-    "Cartcomm",
-    "Comm",
-    "Distgraphcomm",
-    "Graphcomm",
-    "Intercomm",
-    "Intracomm",
-    "Topocomm",
-    "adopt",
-]
-
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
