@@ -103,21 +103,26 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _flag(text: str) -> bool:
-    return {"1": True, "0": False}[_one_of("0", "1")(text)]
-
-
 def _folders(text: str) -> tuple[Path, ...]:
     return tuple(Path(each) for each in text.split(os.pathsep) if each)
 
 
-def _level(text: str) -> int:
-    return int(_one_of("0", "1", "2")(text))
-
-
 def _switch(name: str, *, default: bool, text: str) -> Setting[bool]:
     """Return a setting that is on or off."""
-    return Setting(name, default, _flag, "1 or 0", text, "on" if default else "off")
+    parse = _one_of("0", "1")
+    return Setting(name, default, lambda value: parse(value) == "1", "1 or 0", text, "on" if default else "off")
+
+
+def _level(name: str, *, text: str) -> Setting[int]:
+    """Return a setting that is 0, 1 or 2; the default is 1."""
+    parse = _one_of("0", "1", "2")
+    return Setting(name, 1, lambda value: int(parse(value)), "0, 1 or 2", text, "`1`")
+
+
+def _either(name: str, default: str, other: str, *, text: str) -> Setting[str]:
+    """Return a setting with two possible values."""
+    accepts = f"'{default}' (the default) or '{other}'"
+    return Setting(name, default, _one_of(default, other), accepts, text, f"`{default}`")
 
 
 DEVICE = Setting(
@@ -173,13 +178,8 @@ ENGINE = Setting[str | None](
     text="what moves data between nodes: `nccl`, in the order of streams, or `mpi`, while the host waits",
     default_text="`nccl` on GPUs where all ranks have nccl4py and NCCL 2.28 or newer",
 )
-BLOCKING = Setting(
-    "PYNCCLX_BLOCKING",
-    default="stream",
-    parse=_one_of("stream", "host"),
-    accepts="'stream' (the default) or 'host'",
-    text="the initial value of `comm.blocking`: `stream` or `host`",
-    default_text="`stream`",
+BLOCKING = _either(
+    "PYNCCLX_BLOCKING", "stream", "host", text="the initial value of `comm.blocking`: `stream` or `host`"
 )
 CHECK = _switch(
     "PYNCCLX_CHECK",
@@ -208,30 +208,20 @@ AHEAD = _switch(
     text="on GPUs, whether kernels that later calls may need are compiled in the background; `0`: each is compiled at "
     "its first use",
 )
-VERBOSE = Setting(
+VERBOSE = _level(
     "PYNCCLX_VERBOSE",
-    default=1,
-    parse=_level,
-    accepts="0, 1 or 2",
     text="what is logged to stderr, if the program has no log handlers: `0` warnings, `1` also kernels that take a "
     "second or more to compile, `2` also every other kernel",
-    default_text="`1`",
 )
-IPC = Setting(
+IPC = _either(
     "PYNCCLX_IPC",
-    default="descriptors",
-    parse=_one_of("descriptors", "legacy"),
-    accepts="'descriptors' (the default) or 'legacy'",
+    "descriptors",
+    "legacy",
     text="`legacy`: share memory by CUDA IPC handles; for machines where file descriptors of GPU memory do not work",
-    default_text="`descriptors`",
 )
-RECORD = Setting(
+RECORD = _level(
     "PYNCCLX_RECORD",
-    default=1,
-    parse=_level,
-    accepts="0, 1 or 2",
     text="what the flight recorder keeps: `0` nothing, `1` calls on device arrays, `2` calls on host arrays, too",
-    default_text="`1`",
 )
 DUMP = Setting[Path | None](
     "PYNCCLX_DUMP",
@@ -270,10 +260,8 @@ FAULT = Setting[tuple[faults.Fault, ...]](
     default_text="none",
 )
 
-SETTINGS: tuple[Setting[Any], ...] = (
-    *(DEVICE, HEAP, CHANNELS, LINES, TIMEOUT, NODE, ENGINE, BLOCKING, CHECK, CACHE, READY),
-    *(AHEAD, VERBOSE, IPC, RECORD, DUMP, SEED, HOSTILE, SANITIZE, FAULT),
-)
+#: All settings, in the order of their definition.
+SETTINGS: tuple[Setting[Any], ...] = tuple(each for each in list(globals().values()) if isinstance(each, Setting))
 
 
 def unknown() -> Iterator[str]:
