@@ -15,9 +15,8 @@ from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .allgather import gather_all
-from .folding import Folding, fold_from_all, fold_shared, reduction_call, whole_of_node
+from .folding import Folding, fold_in_rank_order, fold_shared, reduction_call, whole_of_node
 from .inside import allgatherv_call, bcast_call
-from .movement import exchange
 from .pieces import Span, aligned
 from .rail_fold import RailFold
 
@@ -43,10 +42,10 @@ def allreduce(comm: Intracomm, given: Reduction) -> SpanningCall:
 
 def compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int) -> None:
     """Add the steps of an Allreduce."""
+    everyone = range(composition.places.size)
     if not folding.goes_by_node(composition.places):
-        _in_rank_order(composition, folding, send, recv, nbytes)
+        fold_in_rank_order(composition, folding, send, recv, nbytes, to=everyone, name="exchange of results")
     elif composition.spanning.is_short(nbytes):
-        everyone = range(composition.places.size)
         composition.share("exchange of vectors on the host", send, nbytes, to=everyone, sources=everyone)
         fold_shared(composition, folding, nbytes, recv)
     else:
@@ -131,15 +130,3 @@ def _end(composition: Composition, fold: RailFold, spans: list[Span], recv: int,
     if places.local_size > 1:
         call = allgatherv_call(recv + mine.begin, recv, spans, places.local_rank)
         composition.kernel(call, after=(folded,))
-
-
-def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
-    """Fold a part of all ranks' vectors on each rank, and send it to all ranks."""
-    places = composition.places
-    spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
-    mine = spans[places.rank]
-    slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
-    folded = fold_from_all(composition, folding, send, spans, result, slots)
-    sends = [Transfer(rank, result, mine.nbytes) for rank in range(places.size)]
-    receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans)]
-    exchange(composition, "exchange of results", sends, receives, after=(folded,))

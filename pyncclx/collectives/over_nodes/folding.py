@@ -9,7 +9,7 @@ each rank folds a part of all ranks' vectors in rank order instead.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -131,6 +131,23 @@ def fold_shared(composition: Composition, folding: Folding, nbytes: int, result:
             composition.fold(folding.inside, of_node, nbytes, results + node * stride_of_results, alone=True)
         vectors, stride = results, stride_of_results
     composition.fold(folding.template, Vectors(vectors, places.count, stride), nbytes, result, alone=True)
+
+
+def fold_in_rank_order(
+    composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, *, to: Sequence[int], name: str
+) -> None:
+    """Add a fold of all ranks' vectors in rank order, a part on each rank.
+
+    The results go to the ranks `to`, in an exchange called `name`.
+    """
+    places = composition.places
+    spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
+    mine = spans[places.rank]
+    slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
+    folded = fold_from_all(composition, folding, send, spans, result, slots)
+    sends = [Transfer(rank, result, mine.nbytes) for rank in to]
+    receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans) if places.rank in to]
+    exchange(composition, name, sends, receives, after=(folded,))
 
 
 def fold_from_all(

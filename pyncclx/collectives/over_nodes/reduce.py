@@ -13,7 +13,7 @@ from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .bcast import broadcast_all
-from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call, whole_of_node
+from .folding import Folding, fold_in_rank_order, fold_shared, part_of_node, reduction_call, whole_of_node
 from .inside import blocks_from, gatherv_call
 from .movement import exchange
 from .pieces import Span, aligned
@@ -33,7 +33,7 @@ def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
 def _compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
     places = composition.places
     if not folding.goes_by_node(places):
-        _in_rank_order(composition, folding, send, recv, nbytes, root)
+        fold_in_rank_order(composition, folding, send, recv, nbytes, to=(root,), name="results go to root")
     elif composition.spanning.is_short(nbytes):
         sources = range(places.size) if places.rank == root else ()
         composition.share("exchange of vectors on the host", send, nbytes, to=(root,), sources=sources)
@@ -100,17 +100,6 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     if places.local_size > 1:
         blocks = blocks_from(recv, spans) if is_root else None
         composition.kernel(gatherv_call(result, mine.nbytes, blocks, places.local_of(root)))
-
-
-def _in_rank_order(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
-    """Fold a part of all ranks' vectors on each rank, and send it to root."""
-    places = composition.places
-    spans = Span(0, nbytes).cut(places.size, folding.unit_nbytes)
-    mine, is_root = spans[places.rank], places.rank == root
-    slots, result = composition.memory(places.size * aligned(mine.nbytes), mine.nbytes)
-    folded = fold_from_all(composition, folding, send, spans, result, slots)
-    receives = [Transfer(rank, recv + span.begin, span.nbytes) for rank, span in enumerate(spans) if is_root]
-    exchange(composition, "results go to root", [Transfer(root, result, mine.nbytes)], receives, after=(folded,))
 
 
 def scan(comm: Intracomm, given: Reduction) -> SpanningCall:

@@ -433,9 +433,9 @@ PYTHON = {
         ranks=4,  # a rank alone on its node, as one of three is, waits for its own copy before it takes another's data
     ),
     "over nodes: results go before they are folded": Mutant(
-        "pyncclx/collectives/over_nodes/allreduce.py",
-        'exchange(composition, "exchange of results", sends, receives, after=(folded,))',
-        'exchange(composition, "exchange of results", sends, receives)',
+        "pyncclx/collectives/over_nodes/folding.py",
+        "exchange(composition, name, sends, receives, after=(folded,))",
+        "exchange(composition, name, sends, receives)",
         "ranks/nodes/test_late_steps.py",
         ranks=3,
     ),
