@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -39,15 +39,6 @@ class Packed:
     address: int  # address of the copy
 
 
-@dataclass(frozen=True, slots=True)
-class _Roles:
-    """The buffers of an operation on this rank: kinds, and those read and written."""
-
-    kinds: dict[str, str]  # ONE, BLOCKS or VECTOR, by name of each buffer in use
-    read: set[str]
-    written: set[str]
-
-
 def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Callable[[_Make], _Make]:
     """Decorate a function that makes calls, so that it accepts derived datatypes.
 
@@ -76,36 +67,36 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
                 for name, kind in kind_of.items()
                 if (name != at_root or is_root) and not is_in_place(given.get(name))
             }
-            roles = _bcast_roles(used, is_root) if "buf" in kind_of else _roles(used, at_root, is_root)
-            return _in_bytes(comm, operation, make, given, roles)
+            return _in_bytes(comm, operation, make, given, used, *_directions(used, at_root, is_root=is_root))
 
         return native  # type: ignore[return-value]
 
     return decorate
 
 
-def _bcast_roles(used: dict[str, str], is_root: bool) -> _Roles:
-    return _Roles(used, {"buf"}, set()) if is_root else _Roles(used, set(), {"buf"})
-
-
-def _roles(used: dict[str, str], at_root: str | None, is_root: bool) -> _Roles:
+def _directions(used: Collection[str], at_root: str | None, *, is_root: bool) -> tuple[str, str]:
+    """Return the names of the buffers that this rank reads and writes, or ""."""
+    if "buf" in used:
+        return ("buf", "") if is_root else ("", "buf")
     in_place = "sendbuf" not in used and (at_root != "sendbuf" or is_root)
-    return _Roles(used, {"recvbuf" if in_place else "sendbuf"}, {"recvbuf"})
+    return "recvbuf" if in_place else "sendbuf", "recvbuf"
 
 
 def _in_bytes(
-    comm: Any, operation: str, make: Callable[..., Any], given: dict[str, Any], roles: _Roles
+    comm: Any, operation: str, make: Any, given: dict[str, Any], used: dict[str, str], read: str, written: str
 ) -> Any:
-    """Return the call with buffers as bytes, packed if they are not contiguous."""
+    """Return the call with buffers as bytes, packed if they are not contiguous.
+
+    `used` has the kind of each buffer that this rank uses, `read` and `written` are names of buffers.
+    """
     typed = {
-        name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name in roles.written)
-        for name, kind in roles.kinds.items()
+        name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name == written)
+        for name, kind in used.items()
     }
     packed = reserve(comm, {name: each for name, each in typed.items() if not each.is_contiguous})
-    bytes_of = {name: _spec(each, packed.get(name), roles.kinds[name]) for name, each in typed.items()}
+    bytes_of = {name: _spec(each, packed.get(name), used[name]) for name, each in typed.items()}
     call = make(comm, **{**given, **bytes_of})
-    before = [each for name, each in packed.items() if name in roles.read]
-    after = [each for name, each in packed.items() if name in roles.written]
+    before, after = ([packed[name]] if name in packed else [] for name in (read, written))
     return None if call is None else with_copies(call, before, after)
 
 
