@@ -61,7 +61,8 @@ class Comparison:
     ) -> None:
         self._make, self._failed, self._rank, self._look_soon = make, failed, rank, look_soon
         self._before, self._behind = (rank - 1) % size, (rank + 1) % size
-        self._comm: MPI.Intracomm | None = None
+        # The communicator of the labels; None before the first call, and after the end.
+        self.comm: MPI.Intracomm | None = None
         self._own: deque[bytes] = deque()
         self._theirs: deque[bytes] = deque()
         self._outbox = Outbox(_TAG)
@@ -106,10 +107,10 @@ class Comparison:
             self._fail(left_by(self._rank, operation, error).exception())
 
     def _begin(self) -> None:
-        if self._comm is None:
+        if self.comm is None:
             # If this rank left the call before this collective, the other ranks would wait in MPI forever.
             with mpi_bootstrap.interrupts_deferred():
-                self._comm = self._make()
+                self.comm = self._make()
 
     def stop(self) -> None:
         """Stop comparing, because the host does not see the replays of a graph.
@@ -135,9 +136,9 @@ class Comparison:
             The previous or the next rank has failed, or the communicator was revoked.
         """
         with self._lock:
-            if self._comm is not None:
+            if self.comm is not None:
                 try:
-                    self._look(self._comm)
+                    self._look(self.comm)
                 except BaseException as error:
                     self._leave_by(error)
                     raise
@@ -153,11 +154,6 @@ class Comparison:
             # A poll that finds no message takes longest if MPI then yields the processor.
             if not self._own:
                 break
-
-    @property
-    def comm(self) -> MPI.Intracomm | None:
-        """The communicator of the texts; None before the first call, and after the end."""
-        return self._comm
 
     @property
     def has_failed(self) -> bool:
@@ -218,7 +214,7 @@ class Comparison:
     def end(self) -> None:
         """Stop polling: the communicator is being freed or abandoned."""
         with self._lock:
-            self._comm = None
+            self.comm = None
 
     def _send_calls(self) -> None:
         labels, self._unsent = self._unsent, b""
@@ -226,13 +222,13 @@ class Comparison:
             self._send(_CALLS + labels)
 
     def _send(self, message: bytes) -> None:
-        assert self._comm is not None
+        assert self.comm is not None
         try:
             # Drop the messages that have been sent.
             self._outbox.is_empty()
-            self._outbox.send(self._comm, message, self._behind)
+            self._outbox.send(self.comm, message, self._behind)
         except MPI.Exception as error:
-            raise explained(self._comm, error, text_of(self._last).partition("(")[0]) from error
+            raise explained(self.comm, error, text_of(self._last).partition("(")[0]) from error
 
     def _next(self, comm: MPI.Intracomm) -> bytes | None:
         status = MPI.Status()
@@ -287,6 +283,6 @@ class Comparison:
 
     def _pass_on(self, reason: Exception) -> None:
         kind = next(kind for kind, cls in _NEWS.items() if isinstance(reason, cls))
-        if self._comm is not None:
+        if self.comm is not None:
             with suppress(MPI.Exception):  # the next rank has failed
                 self._send(kind + str(reason).encode())

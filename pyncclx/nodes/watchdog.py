@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -52,11 +52,6 @@ class Awaited:
     deadline: float
     end: Event | None = None  # recorded after the program was enqueued
 
-    @property
-    def engines(self) -> Sequence[Engine]:
-        """The engines whose steps the host does not wait for."""
-        return self.program.watched
-
     def is_over(self) -> bool:
         """Return whether the program has ended; abort its engines after its deadline."""
         if self.end is not None and self.end.is_over():
@@ -64,7 +59,7 @@ class Awaited:
             return True
         reason = self._reason()
         over = reason is not None
-        for engine in self.engines:
+        for engine in self.program.watched:
             try:
                 engine.check(self.program.waits)
                 if reason is not None:
@@ -168,12 +163,12 @@ class Watchdog:
         ended, left = set(), []
         for _ in range(len(self._awaited)):
             awaited = self._awaited.popleft()
-            if going_on.isdisjoint(awaited.engines):
+            if going_on.isdisjoint(awaited.program.watched):
                 with awaited.watch.device.attached():
                     if awaited.is_over():
                         ended.add(awaited.watch)
                         continue
-                going_on.update(awaited.engines)
+                going_on.update(awaited.program.watched)
             left.append(awaited)
         self._awaited.extendleft(reversed(left))
         for watch in ended:  # other ranks may wait for the labels of calls that have ended
