@@ -18,7 +18,7 @@ from ..errors import NotSupported
 from ..launch.call import Call, is_in_place
 from ..team.base import IntraBase as Intracomm
 from .alltoallv_dynamic import DynamicCall, DynamicOptions, dynamic_call, resolve_call
-from .calls import FixedCounts, choose_exchange, exchange_call
+from .calls import FixedCounts, announced_call, choose_exchange
 from .lowering import lowered_by
 
 choose = choose_exchange
@@ -27,7 +27,8 @@ choose = choose_exchange
 def _lower(comm: Intracomm, given: FixedCounts | DynamicCall) -> Call:
     if isinstance(given, DynamicCall):
         return dynamic_call(comm, given)
-    return exchange_call(given.pack(), (given.send, given.recv), ("counts on the host",))
+    buffers = given.send, given.recv
+    return announced_call("Alltoallv", choose_exchange, given.pack(), buffers, ("counts on the host",))
 
 
 @lowered_by(_lower, VECTOR, VECTOR)

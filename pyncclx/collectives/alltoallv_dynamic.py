@@ -18,7 +18,7 @@ from ..numba_kernels import calls as numba
 from ..team.base import IntraBase as Intracomm
 from .alltoallv_segments import Segments, read_segments, segments_call
 from .arguments import check_algorithm
-from .calls import exchange_call
+from .calls import announced_call, choose_exchange
 
 PLACEMENTS = {"packed": PACKED, "slots": SLOTS, "sender": SENDER, "placed": PLACED}
 IN_SLOTS = ("slots", "sender")
@@ -96,7 +96,6 @@ class DynamicCall(NamedTuple):
     """The checked arguments of a dynamic Alltoallv: counts in device memory."""
 
     arguments: AlltoallvArgs
-    arrays: Arrays
     segments: Segments | None
     buffers: tuple[Buffer, ...]
     signature: tuple[Any, ...]
@@ -105,7 +104,7 @@ class DynamicCall(NamedTuple):
 
 def dynamic_call(comm: Intracomm, given: DynamicCall) -> Call:
     """Return the call of a dynamic Alltoallv inside a node."""
-    arguments, _, segments, buffers, signature, algorithm = given
+    arguments, segments, buffers, signature, algorithm = given
     if segments is not None:
         if algorithm is not None:
             raise NotSupported("Alltoallv: segments have one algorithm; leave out algorithm")
@@ -113,7 +112,7 @@ def dynamic_call(comm: Intracomm, given: DynamicCall) -> Call:
     elif numba.wanted(algorithm):
         call = numba.alltoallv(comm, arguments, buffers, signature)
     else:
-        call = exchange_call(arguments.pack(), buffers, signature)
+        call = announced_call("Alltoallv", choose_exchange, arguments.pack(), buffers, signature)
     call.of_mpi = False
     return call
 
@@ -143,7 +142,7 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
     buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
     # Each rank may choose its own layout, but "sender" must be the same on all.
     signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
-    return DynamicCall(arguments, arrays, segments, buffers, signature, options.algorithm)
+    return DynamicCall(arguments, segments, buffers, signature, options.algorithm)
 
 
 def _resolve(

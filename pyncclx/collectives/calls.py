@@ -84,8 +84,3 @@ class FixedCounts(NamedTuple):
             fixed_recv_counts=self.recv_counts,
             fixed_recv_displs=self.recv_displs,
         ).pack()
-
-
-def exchange_call(arguments: bytes, buffers: tuple[Buffer, ...], signature: tuple[Any, ...]) -> Call:
-    """Return the call of an exchange; `arguments` is a packed `AlltoallvArgs`."""
-    return announced_call("Alltoallv", choose_exchange, arguments, buffers, signature)

@@ -40,7 +40,7 @@ def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall
     """Return the call over nodes of Alltoallv."""
     if isinstance(given, FixedCounts):
         return to_each("Alltoallv", given)
-    arguments, _, segments, buffers, signature, _ = given
+    arguments, segments, buffers, signature, _ = given
     compose = partial(_compose, arguments=arguments)
     if segments is not None:
         arrays = segments.lengths, segments.ids, segments.all_lengths
