@@ -8,7 +8,6 @@ from typing import Any
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..arrays.datatypes import Datatype
 from ..backends import Device
 from ..derived.buffers import TypedBuffer, without_gaps
 from ..derived.packing import packing_of
@@ -189,14 +188,11 @@ def _launch(device: Device, template: tuple[str, ...], arguments: RmaArgs, strea
 
 
 def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, ...]:
-    """Return the template arguments of the kernel: the elements' type and the functor."""
-    _check_atomic(operation, origin.datatype)
-    if isinstance(functor, str):
-        return sources.WORDS[origin.datatype.itemsize], functor
-    return ops.template(operation, functor, origin)
+    """Return the template arguments of the kernel: the elements' type and the functor.
 
-
-def _check_atomic(operation: str, datatype: Datatype) -> None:
+    Raises MPI.Exception or NotSupported for elements that GPUs do not change atomically.
+    """
+    datatype = origin.datatype
     if datatype.kind == "void":
         raise no_arithmetic(operation)
     if datatype.itemsize > sources.MOST_ATOMIC_NBYTES:
@@ -204,3 +200,6 @@ def _check_atomic(operation: str, datatype: Datatype) -> None:
             f"{operation}: {datatype.name} has {datatype.itemsize} bytes, and GPUs change at most 8 atomically; Get, "
             "and Put under an exclusive lock"
         )
+    if isinstance(functor, str):
+        return sources.WORDS[datatype.itemsize], functor
+    return ops.template(operation, functor, origin)
