@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -89,7 +90,7 @@ class SpanningMemory:
 
     def _tables_of_ranks(self) -> dict[str, list[int]]:
         """Return the tables of `CrossingArgs` with a number for each rank, by their names."""
-        places, proxies = self.spanning.places, self.proxies
+        places, proxies, firsts = self.spanning.places, self.proxies, self.settings.first_buckets
         on_node = list(places.ranks_of(places.node))
         local = {rank: index for index, rank in enumerate(on_node)}
         return {
@@ -97,7 +98,7 @@ class SpanningMemory:
             "node_of": [places.node_of(rank) for rank in range(places.size)],
             "proxy_of": proxies.of,
             "slot_of": proxies.slot_of,
-            "first": self._first_buckets(on_node),
+            "first": [0, *itertools.accumulate(firsts[rank + 1] - firsts[rank] for rank in on_node)],
         }
 
     def _constants(self, *, buckets: int) -> CrossingArgs:
@@ -129,12 +130,6 @@ class SpanningMemory:
             by_source=settings.layout == "source",
             drops=settings.overflow == "drop",
         )
-
-    def _first_buckets(self, ranks: list[int]) -> list[int]:
-        """Return the first bucket of each rank of this node, then the number of buckets."""
-        firsts = self.settings.first_buckets
-        counts = [firsts[rank + 1] - firsts[rank] for rank in ranks]
-        return [sum(counts[:index]) for index in range(len(counts) + 1)]
 
     def _handle_parts(self) -> dict[str, Part]:
         """Return the arrays that a dispatch writes.
