@@ -32,7 +32,7 @@ def describe(comm: Any, *, graph: bool, buffers: str = "ordinary", peers: Mappin
     """Return where and how operations were measured."""
     return {
         **of(comm),
-        "mode": mode(graph=graph),
+        "mode": "graph" if graph else "eager",
         "buffers": buffers,
         "peers": {name: peer.about for name, peer in (peers or {}).items()},
         "NCCL_NVLS_ENABLE": settings.foreign("NCCL_NVLS_ENABLE") or "not set",
@@ -57,11 +57,6 @@ def of(comm: Any) -> Row:
         "python": platform.python_version(),
         "versions": {name: version for name in _PACKAGES if (version := common.installed_version(name))},
     }
-
-
-def mode(*, graph: bool) -> str:
-    """Return how calls are timed."""
-    return "graph" if graph else "eager"
 
 
 def ranks(about: Row) -> str:

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
         # The import registers the type with NumPy.
         importlib.import_module("ml_dtypes")
     peers = shuffle_peers.Peers(comm) if arguments.against else None
-    about = environment.of(comm) | {"mode": environment.mode(graph=arguments.graph)}
+    about = environment.of(comm) | {"mode": "graph" if arguments.graph else "eager"}
     environment.say(comm, f"# {environment.ranks(about)}")
     first, *others = settings_of(arguments)
     bench = _Bench(comm, arguments, peers)
@@ -111,9 +111,9 @@ class Setting(NamedTuple):
 
 def settings_of(arguments: argparse.Namespace) -> list[Setting]:
     """Return all settings of the command line, beginning with the first values."""
-    modes = (
-        ["graph", "eager"] if arguments.graph and arguments.one_at_a_time else [environment.mode(graph=arguments.graph)]
-    )
+    modes = ["graph" if arguments.graph else "eager"]
+    if arguments.graph and arguments.one_at_a_time:
+        modes.append("eager")
     constant = arguments.dtype, arguments.rows_dtype, arguments.layout
     values = itertools.product(arguments.hidden, arguments.k, arguments.routing, arguments.experts, modes)
     settings = [Setting(hidden, k, routing, experts, *constant, mode) for hidden, k, routing, experts, mode in values]

@@ -13,6 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .... import backends
+from ....tokens.memory import address_of as address
 from ..cases import Case
 from ..memory import array_module
 from ..timing import queue_of
@@ -117,11 +118,6 @@ def find() -> str:
 
 
 # ---- the peers -------------------------------------------------------------------------------------------------------
-
-
-def address(array: Any) -> int:
-    """Return the address of an array."""
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 
 class Nccl(Peer):
