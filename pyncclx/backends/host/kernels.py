@@ -55,12 +55,7 @@ class Kernel:
         self.error = library.emulator_error
         self.error.restype = ctypes.c_char_p
         self.library = library
-        self._called: Any = None
-
-    def set_called(self, symbol: str, called: Any) -> None:
-        """Set the Numba function that this library's kernels call; keep it alive."""
-        ctypes.c_void_p.in_dll(self.library, symbol).value = called.address
-        self._called = called
+        self.called: Any = None  # the Numba function that the kernel calls, kept alive
 
 
 class Repeated:
@@ -149,7 +144,8 @@ class HostKernels:
             kernels = _kernels_of(ctypes.CDLL(copy.name))
         function = numba_functions.for_host(called.fn, called.types)
         for kernel in kernels.values():
-            kernel.set_called(numba_functions.symbol_of(called.types), function)
+            kernel.called = function
+            ctypes.c_void_p.in_dll(kernel.library, numba_functions.symbol_of(called.types)).value = function.address
         return kernels
 
     def launch(
