@@ -12,6 +12,7 @@ from ..collectives.barrier import barrier
 from ..collectives.bcast import bcast
 from ..collectives.rooted import gather, gatherv, scatter, scatterv
 from ..launch.run import by_kernel
+from ..messages.host.dropped import DROPPED, serve_dropped
 from ..team.base import IntraBase
 from .methods import nonblocking, or_staged, persistent
 
@@ -32,6 +33,8 @@ class Collectives(IntraBase):
         """
         if not by_kernel(self, barrier, device=device, algorithm=algorithm):
             super().Barrier()
+            if DROPPED:
+                serve_dropped()
 
     Ibarrier = nonblocking(barrier)
     Barrier_init = persistent(barrier)

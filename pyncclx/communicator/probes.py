@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ..failures.policy import explained
 from ..messages.base import MessageBase
+from ..messages.host.dropped import DROPPED, serve_dropped
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
 from ..messages.progress.unsent import going_on
@@ -125,6 +126,8 @@ class Probes(MessageBase):
 
     def _look(self, probe: Callable[..., bool], source: int, tag: int, status: MPI.Status | None) -> bool:
         """Probe the messages held by earlier probes, then by mpi4py's method."""
+        if DROPPED:
+            serve_dropped()
         found = self.probed.find_and_read(source, tag)
         if found is None:
             status = MPI.Status() if status is None else status

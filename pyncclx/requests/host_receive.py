@@ -130,12 +130,19 @@ class HostReceive(Undivided):
 class HostReceiveRequest(HostReceive):
     """The request of one receive."""
 
+    landing: Any = None  # until the receive has begun
+
+    def __del__(self) -> None:
+        # The program has dropped the request of a receive that is not complete.
+        if self and self.landing is not None:
+            self.landing.drop(handle_of(self))
+
     def Free(self) -> None:
         """Free the request; its message still completes. As mpi4py's `Free`."""
         if not (self and self.landing.may_have_envelope):
             super().Free()
             return
-        left = HostReceiveRequest(self)
+        left = HostReceive(self)
         left.landing = self.landing
         left.landing.keep(left)
         set_handle(self, handle_of(MPI.REQUEST_NULL))

@@ -5,6 +5,7 @@ Every call that completes the request of the receive looks for an envelope in th
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -18,13 +19,27 @@ from ...system import driver
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
 from ..base import MessageBase
-from ..envelope import ENVELOPE_NBYTES, OFFERED, SHORT_NBYTES, STEP_NBYTES, WINDOW, may_be_envelope
+from ..envelope import (
+    EAGER,
+    EMPTY,
+    ENVELOPE_NBYTES,
+    INLINE,
+    OFFERED,
+    SHORT_NBYTES,
+    STEP_NBYTES,
+    WINDOW,
+    may_be_envelope,
+)
 from ..probe import ProbedMessage
 from ..progress.unsent import Follows
+from .dropped import LASTING, DroppedReceive, follow_dropped
 from .fetch import HostFetch, complete
 from .memory import HostMemory, memory_of
 
 _BYTE = MPI.BYTE
+# Transports of messages that are whole as soon as their envelope is.
+_LONG, _WHOLE = (OFFERED, WINDOW), (EMPTY, EAGER, OFFERED, WINDOW)
+_ALL = *_WHOLE, INLINE
 _RESTS = ENVELOPE_NBYTES % STEP_NBYTES, SHORT_NBYTES % STEP_NBYTES
 
 
@@ -67,6 +82,7 @@ class HostLanding(Follows):
     fetch: HostFetch | None = None
     _memory: HostMemory | None = None
     _probed: ProbedMessage | None = None
+    _dropped: DroppedReceive | None = None
 
     def is_complete(self, status: MPI.Status) -> bool:
         """Return whether the data of a message that MPI has received is complete.
@@ -110,6 +126,33 @@ class HostLanding(Follows):
         self.is_claimed = True
         self._comm.lasting_endpoint.postbox.receives.unsent.keep_message(_Left(request))
 
+    def drop(self, handle: int) -> None:
+        """Continue the receive of a dropped request; see `DroppedReceive`.
+
+        `handle` is MPI's handle of the request. Destructors call this.
+        """
+        if mpi_is_gone() or not self.may_have_envelope:
+            return
+        self._dropped = DroppedReceive(self, handle)
+        # Otherwise `end` follows it, when no copy of the request holds the view any more.
+        if self.is_claimed or self() is LASTING:
+            follow_dropped(self._dropped)
+
+    def has_envelope(self) -> bool:
+        """Return whether the memory begins with an envelope."""
+        return self._examine() is not None
+
+    def fetch_if_ready(self, *, is_received: bool) -> bool:
+        """Fetch the data of a message; return False if it is not ready.
+
+        `is_received` is False if MPI may not have received the data behind the envelope.
+        """
+        fetch = self._examine(_ALL if is_received else _WHOLE)
+        if (fetch is None and not is_received) or (fetch is not None and not fetch.is_over()):
+            return False
+        self._finish(None)
+        return True
+
     def abandon(self) -> None:
         """Read data that no call will fetch, so that the sender can reuse its memory."""
         # No call is left that could raise an error.
@@ -123,7 +166,7 @@ class HostLanding(Follows):
         """Begin to fetch a long message before a call completes it: the sender may wait."""
         # Ignore errors here: the call that completes the request raises them.
         with own_errors_suppressed():
-            fetch = self._examine(only_long=True)
+            fetch = self._examine(_LONG)
             if fetch is not None:
                 fetch.is_over()
 
@@ -132,8 +175,10 @@ class HostLanding(Follows):
         self.set_origin(status)
         return self._examine() if may_be_envelope(status.Get_count(_BYTE)) else None
 
-    def _examine(self, *, only_long: bool = False) -> HostFetch | None:
-        """Return the fetch of data whose envelope is in the memory; None without one.
+    def _examine(self, transports: Collection[int] = _ALL) -> HostFetch | None:
+        """Return the fetch of the data whose envelope is in the memory.
+
+        Return None without an envelope of one of these transports.
 
         Another thread may end the fetch, and set `fetch` to None, as soon as this returns.
         """
@@ -144,7 +189,7 @@ class HostLanding(Follows):
                 return None
             memory = self._memory = memory_of(buf) if self._memory is None else self._memory
             envelope = memory.envelope()
-            if envelope is None or (only_long and envelope.transport not in (OFFERED, WINDOW)):
+            if envelope is None or envelope.transport not in transports:
                 return None
             if self.fetch is None or not self.fetch.is_of(envelope):
                 self.fetch = HostFetch(self._comm, memory, envelope)
@@ -171,6 +216,10 @@ class HostLanding(Follows):
 
         At that time MPI has completed the request, or the program has dropped it.
         """
-        if not (landing.is_claimed or mpi_is_gone()):
-            landing._examine()
-            landing._finish(None)
+        if landing.is_claimed or mpi_is_gone():
+            return
+        if landing._dropped is not None:
+            follow_dropped(landing._dropped)
+            return
+        landing._examine()
+        landing._finish(None)

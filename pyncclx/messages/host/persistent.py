@@ -15,11 +15,10 @@ from ...staging.requests import Prequest
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
 from ..base import MessageBase
-from ..progress.polling import PROGRESS
 from ..progress.unsent import follow
+from .dropped import LASTING, DroppedReceive, follow_dropped
 from .landing import HostLanding
 from .memory import ScatteredMemory, has_own_datatype, memory_of
-from .receive import LASTING
 
 _test = MPI.Request.Test
 
@@ -153,10 +152,13 @@ class HostReceivePrequest(HostReceive, Prequest):
         # Only a request made by `receive_init` has a landing.
         if landing is None:
             return
-        landing.is_active = False
-        if self and not mpi_is_gone() and landing.is_plain and landing.has_envelope():
-            if PROGRESS.made is not None:
-                PROGRESS.made.unsent.dropped.append(landing)
+        was_active, landing.is_active = landing.is_active, False
+        if not self or mpi_is_gone():
+            return
+        has_envelope = landing.is_plain and landing.has_envelope()
+        if was_active or has_envelope:
+            follow_dropped(DroppedReceive(landing, handle_of(self)))
+        if has_envelope and self._look(MPI.Status()) is None:
             # In a destructor, Python prints the exception.
             raise NotSupported(_LATE)
 

@@ -21,6 +21,7 @@ from ..base import MessageBase
 from ..envelope import inline_nbytes, may_be_envelope
 from ..probe import ProbedMessage
 from ..progress.unsent import follow, going_on
+from .dropped import DROPPED, LASTING, serve_dropped
 from .fetch import HostFetch, complete
 from .landing import HostLanding
 from .memory import has_own_datatype, memory_of
@@ -36,6 +37,8 @@ def receive(
 
     Fetch the data if a device array was sent. `recvbuf` is the array that the call receives into.
     """
+    if DROPPED:
+        serve_dropped()
     status = MPI.Status() if status is None else status
     try:
         call(*arguments, status)
@@ -92,8 +95,6 @@ def abandon(comm: MessageBase, recvbuf: Any) -> None:
 
 
 _end = HostLanding.end
-#: Replaces the view of an array that exports no memory.
-LASTING = memoryview(b"")
 
 
 def ireceive(
@@ -106,6 +107,7 @@ def ireceive(
     spec, view = _viewed(buf)
     # With `map`, Python runs no signal handler between MPI's return and the assignment.
     (begun,) = map(start, (spec,))
+    request = None
     try:
         request = HostReceiveRequest(begun)
         request.landing = landing = HostLanding(view, HostLanding.end)
@@ -114,18 +116,20 @@ def ireceive(
             landing._memory = memory_of(buf, is_kept=True)
         if view is LASTING:
             return going_on(request)
-        follow(landing)
+        _follow(landing)
     except BaseException:
-        take_back(comm, begun, buf)
+        take_back(comm, begun, buf, request)
         raise
     return request
 
 
-def take_back(comm: MessageBase, request: MPI.Request, buf: Any) -> None:
-    """Cancel the receive of an interrupted call.
+def take_back(comm: MessageBase, request: MPI.Request, buf: Any, copy: HostReceiveRequest | None) -> None:
+    """Cancel the receive of an interrupted call, of whose request there may be a copy.
 
     If MPI has matched it, its message is received.
     """
+    if copy is not None:
+        copy.landing = None
     # Only the exception of the call is raised.
     with own_errors_suppressed():
         status = MPI.Status()
@@ -146,15 +150,22 @@ def ireceive_plain(
     except (TypeError, ValueError, BufferError):
         # Let mpi4py raise its own exception.
         return start(comm, array, source, tag)
+    request = None
     try:
         request = HostReceiveRequest(begun)
         request.landing = landing = HostLanding(view, _end)
         landing._comm, landing._buf, landing.is_claimed = comm, array, False
-        follow(landing)
+        _follow(landing)
     except BaseException:
-        take_back(comm, begun, array)
+        take_back(comm, begun, array, request)
         raise
     return request
+
+
+def _follow(landing: HostLanding) -> None:
+    if DROPPED:
+        serve_dropped()
+    follow(landing)
 
 
 def _viewed(buf: Any) -> tuple[Any, memoryview]:

@@ -287,5 +287,14 @@ def follow(reference: ref[Any]) -> None:
             OF_PROCESS[0].note_new()
 
 
+def follow_later(reference: Follows) -> None:
+    """Have MPI make progress for the rest of a receive that was followed until now.
+
+    Destructors may call this.
+    """
+    # The monitor thread does not sleep, because it has followed the receive.
+    (OF_PROCESS[0].new if OF_PROCESS else UNFOLLOWED).append(reference)
+
+
 def is_under_way(reference: ref[Any]) -> bool:
     return reference.is_under_way if isinstance(reference, Follows) else bool(reference())

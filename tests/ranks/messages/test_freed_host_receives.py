@@ -1,11 +1,13 @@
-"""Requests of host receives that the program frees before a device array's message comes: it arrives, as in MPI."""
+"""Host receives whose requests the program frees or drops before a device array's message comes: it arrives."""
 
+import gc
 import time
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from pyncclx.messages.envelope import ENVELOPE_NBYTES, SHORT_NBYTES
 from support.arrays import put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, assert_all_read, data_of, map_peers_if
@@ -26,6 +28,20 @@ def started(request):
     return request
 
 
+def free(requests):
+    """Free the request in a list."""
+    request = requests.pop()
+    request.Free()
+    assert request == MPI.REQUEST_NULL
+    assert request.Test()
+
+
+def drop(requests):
+    """Keep no reference."""
+    requests.pop()
+    gc.collect()
+
+
 def is_released(comm, memory):
     """Whether nothing refers to a bytearray's memory any more, some time later."""
     end = time.monotonic() + SECONDS
@@ -39,16 +55,14 @@ def is_released(comm, memory):
     return False
 
 
+@pytest.mark.parametrize("let_go", [free, drop])
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("count", [9, EAGER, LARGE])
 @pytest.mark.parametrize("begin", BEGIN)
-def test_the_data_arrives(comm, monkeypatch, begin, count, mapped):
+def test_the_data_arrives(comm, monkeypatch, begin, count, mapped, let_go):
     map_peers_if(comm, mapped, monkeypatch)
     (right, left), found = ring(comm), bytearray(8 * count + ROOM)
-    receiving = BEGIN[begin](comm, [found, MPI.BYTE], left)
-    receiving.Free()
-    is_null = receiving == MPI.REQUEST_NULL and receiving.Test()
-    del receiving  # it refers to the memory, as mpi4py's would
+    let_go([BEGIN[begin](comm, [found, MPI.BYTE], left)])  # a request refers to the memory, as mpi4py's would
     MPI.Comm.Barrier(comm)
     sending = comm.Issend(put(data_of(comm.rank, TAG, 0, count)), right, TAG)
     end, expected = time.monotonic() + SECONDS, data_of(left, TAG, 0, count)
@@ -57,6 +71,58 @@ def test_the_data_arrives(comm, monkeypatch, begin, count, mapped):
     is_right = np.array_equal(np.frombuffer(bytes(found), "i8", count), expected)
     if is_right:
         sending.Wait()
-    assert_everywhere(comm, is_null and is_right)
+    assert_everywhere(comm, is_right)
     assert_all_read(comm)
     assert_everywhere(comm, is_released(comm, found))
+
+
+COPY = {
+    "by object": MPI.Request,
+    "by handle": lambda request: MPI.Request.fromhandle(request.handle),
+}
+
+
+@pytest.mark.parametrize(("copy", "of_device"), [("by object", True), ("by object", False), ("by handle", False)])
+def test_a_copy_waits_for_a_dropped_request(comm, monkeypatch, copy, of_device):
+    """The library does not complete the request in MPI: later requests with the same handle get their own messages."""
+    map_peers_if(comm, True, monkeypatch)
+    (right, left), count, status = ring(comm), EAGER, MPI.Status()
+    for call in range(5):
+        found = bytearray(8 * count + ROOM)
+        requests = [comm.Irecv([found, MPI.BYTE], left, TAG)]
+        copied = COPY[copy](requests[0])
+        drop(requests)
+        data = data_of(comm.rank, TAG, call, count)
+        sending = comm.Isend(put(data) if of_device else [bytes(data), MPI.BYTE], right, TAG)
+        copied.Wait(status)
+        sending.Wait()
+        others = [bytearray(8) for _ in range(3)]
+        waits = [comm.Irecv([other, MPI.BYTE], left, TAG + 1) for other in others]
+        for index in range(3):
+            comm.Send([bytes([call, index] * 4), MPI.BYTE], right, TAG + 1)
+        MPI.Request.Waitall(waits)
+        expected, end = data_of(left, TAG, call, count), time.monotonic() + SECONDS
+        while not np.array_equal(np.frombuffer(bytes(found), "i8", count), expected) and time.monotonic() < end:
+            comm.Iprobe(left, TAG + 2)
+        is_right = np.array_equal(np.frombuffer(bytes(found), "i8", count), expected)
+        is_right = is_right and [bytes(other) for other in others] == [bytes([call, index] * 4) for index in range(3)]
+        assert_everywhere(comm, is_right and (status.source, status.tag) == (left, TAG), f"call {call}")
+    assert_all_read(comm)
+
+
+@pytest.mark.parametrize("let_go", [free, drop])
+def test_messages_of_host_arrays(comm, let_go):
+    """Short, or as long as an envelope: what is there is what MPI has received."""
+    (right, left), expected = ring(comm), {}
+    for nbytes in (0, 1, ENVELOPE_NBYTES, SHORT_NBYTES, 1000):
+        found = bytearray(1000)
+        let_go([comm.Irecv([found, MPI.BYTE], left, TAG)])
+        comm.Send([bytes([comm.rank + 1]) * nbytes, MPI.BYTE], right, TAG)
+        expected[nbytes] = found
+    comm.Barrier()
+    for nbytes, found in expected.items():
+        end, data = time.monotonic() + SECONDS, bytes([left + 1]) * nbytes + bytes(1000 - nbytes)
+        while found != data and time.monotonic() < end:
+            comm.Iprobe(left, TAG + 1)
+        is_right = found == data
+        assert_everywhere(comm, is_right and is_released(comm, found), f"{nbytes} bytes")
