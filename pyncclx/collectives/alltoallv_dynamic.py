@@ -72,6 +72,8 @@ class DynamicOptions(NamedTuple):
 
 # Most rows of a sendbuf with layout="sender": half of a 64-bit word holds the place of a row, the other half the count.
 MAX_ANNOUNCED_ROWS = 1 << 32
+# The device arrays of a call except the two buffers, by their names in `AlltoallvArgs`.
+_Arrays = dict[str, Buffer]
 
 
 class Rows(NamedTuple):
@@ -79,17 +81,6 @@ class Rows(NamedTuple):
 
     number: int
     nbytes: int  # bytes of a row
-
-
-class Arrays(NamedTuple):
-    """The device arrays of a dynamic Alltoallv, except the two buffers."""
-
-    send_counts: Buffer
-    send_displs: Buffer | None
-    recv_counts: Buffer | None
-    recv_displs: Buffer | None
-    total: Buffer | None
-    status: Buffer | None
 
 
 class DynamicCall(NamedTuple):
@@ -127,7 +118,7 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
     sent = _rows(send, "sendbuf", size, "")
     received = _rows(recv, "recvbuf", size, layout, sent.nbytes)
     _check_rows(sent, received, layout)
-    addresses = {name: buffer.address for name, buffer in arrays._asdict().items() if buffer is not None}
+    addresses: dict[str, Any] = {name: buffer.address for name, buffer in arrays.items()}
     arguments = AlltoallvArgs(
         send=send.address,
         recv=recv.address,
@@ -139,15 +130,18 @@ def resolve_call(comm: Intracomm, sendbuf: Any, recvbuf: Any, options: DynamicOp
         placement=PLACEMENTS[layout],
         drop=options.drops,
     )
-    buffers = (send, *[buffer for buffer in arrays if buffer is not None], recv)
+    others = list(arrays.values())
     # Each rank may choose its own layout, but "sender" must be the same on all.
-    signature = "counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None
-    return DynamicCall(arguments, segments, buffers, signature, options.algorithm)
+    signature = ["counts on the device", f"rows of {sent.nbytes} bytes", "sender" if layout == "sender" else None]
+    if segments is not None:
+        others += filter(None, segments)
+        signature.append(f"{segments.number} segments")
+    return DynamicCall(arguments, segments, (send, *others, recv), tuple(signature), options.algorithm)
 
 
 def _resolve(
     sendbuf: Any, recvbuf: Any, options: DynamicOptions, size: int, device: Any
-) -> tuple[Buffer, Buffer, Arrays]:
+) -> tuple[Buffer, Buffer, _Arrays]:
     """Return both buffers, and the other arrays of the call."""
     try:
         send, counts, displs = resolve_dynamic(sendbuf, "Alltoallv: sendbuf", size, writable=False, device=device)
@@ -170,7 +164,9 @@ def _resolve(
         raise ValueError("Alltoallv: sendbuf has displs, but segments follow each other; leave displs out")
     total = None if options.total is None else _integers(options.total, "Alltoallv: total", 1, device)
     status = None if options.status is None else _integers(options.status, "Alltoallv: status", size, device)
-    return send, recv, Arrays(counts, displs, recv_counts, recv_displs, total, status)
+    arrays = {"send_counts": counts, "send_displs": displs, "recv_counts": recv_counts, "recv_displs": recv_displs}
+    arrays |= {"total": total, "status": status}
+    return send, recv, {name: buffer for name, buffer in arrays.items() if buffer is not None}
 
 
 def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
@@ -213,27 +209,21 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
     return buffer
 
 
-def _check_apart(arrays: Arrays, segments: Segments | None, layout: str) -> None:
+def _check_apart(arrays: _Arrays, segments: Segments | None, layout: str) -> None:
     """Raise ValueError if an output overlaps another output, or an input.
 
     Inputs matter too, because one block of the kernel may write an output while another still reads the input.
     """
-    placed = layout == "placed"
-    inputs = [arrays.send_counts, arrays.send_displs, arrays.recv_displs if placed else None]
-    outputs = {
-        "recvbuf counts": arrays.recv_counts,
-        "recvbuf displs": None if placed else arrays.recv_displs,
-        "total": arrays.total,
-        "status": arrays.status,
-    }
+    inputs = ("send_counts", "send_displs", *(["recv_displs"] if layout == "placed" else []))
+    read = [buffer for name, buffer in arrays.items() if name in inputs]
+    outputs = {name: buffer for name, buffer in arrays.items() if name not in inputs}
     if segments is not None:
-        inputs += [segments.lengths, segments.ids]
-        outputs["all_lengths of segments"] = segments.all_lengths
-    read = [buffer for buffer in inputs if buffer is not None]
+        read += [segments.lengths, segments.ids]
+        if segments.all_lengths is not None:
+            outputs["all_lengths of segments"] = segments.all_lengths
     written: list[Buffer] = []
-    for name, buffer in outputs.items():
-        if buffer is None:
-            continue
+    for key, buffer in outputs.items():
+        name = key.replace("recv_", "recvbuf ")
         if any(_overlap(buffer, each) for each in read):
             raise ValueError(f"Alltoallv: {name} is an array that gives counts or displs; pass another one")
         if any(_overlap(buffer, each) for each in written):

@@ -97,16 +97,13 @@ def segments_call(
     """
     if rows.send_rows >= 1 << 32:
         raise NotSupported(f"Alltoallv: sendbuf has {rows.send_rows} rows; segments support fewer than 2**32 rows")
-    arrays = (segments.lengths, segments.ids, segments.all_lengths)
     arguments = rows.pack() + _segments_args(comm, segments).pack()
-    signature = *signature, f"{segments.number} segments"
     called = pack_call(describe("Alltoallv", signature))
 
     def list_segments(team: Team, stream: Any) -> None:
         function = team.functions[("list_segments",)]
         team.launch(Plan("Alltoallv", function, 1, team.threads), (), called, arguments, stream)
 
-    buffers = (*buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1])
     return Call(
         operation="Alltoallv",
         choose=choose,

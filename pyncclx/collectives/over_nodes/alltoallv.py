@@ -43,9 +43,6 @@ def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall
     arguments, segments, buffers, signature, _ = given
     compose = partial(_compose, arguments=arguments)
     if segments is not None:
-        arrays = segments.lengths, segments.ids, segments.all_lengths
-        buffers = *buffers[:-1], *(buffer for buffer in arrays if buffer is not None), buffers[-1]
-        signature = *signature, f"{segments.number} segments"
         compose = partial(compose_segments, arguments=arguments, segments=segments)
     return SpanningCall(operation="Alltoallv", compose=compose, buffers=buffers, signature=signature)
 
