@@ -6,7 +6,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -17,11 +17,9 @@ from ..backends.compilers import cache
 from ..requests.open_receives import let_receives_leave
 from ..system.cache_folders import cache_directory
 from ..system.notes import reported_if_long
+from ..team.base import IntraBase
 from ..team.streams import stream_for
 from .team import DeviceTeam
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase
 
 
 class Kernel:

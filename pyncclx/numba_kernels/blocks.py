@@ -8,6 +8,7 @@ place, `send` is this rank's block of `recv`, or all of `recv`; a block is sent 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import device as d
@@ -23,17 +24,7 @@ def barrier(size: int) -> Callable[..., None]:
     return kernel
 
 
-def allgather(size: int) -> Callable[..., None]:
-    """Return a kernel in which every rank sends one block to all ranks."""
-    return _kernel(size, 0)
-
-
-def alltoall(size: int) -> Callable[..., None]:
-    """Return a kernel in which every rank sends a different block to each."""
-    return _kernel(size, 1)
-
-
-def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
+def _exchange(size: int, *, own_blocks: int) -> Callable[..., None]:
     """Return a kernel; `own_blocks` is 1 if each rank gets a different block, else 0."""
 
     def kernel(team: int, work: int, args: Any, call: int) -> None:
@@ -62,3 +53,7 @@ def _kernel(size: int, own_blocks: int) -> Callable[..., None]:
         ex.leave(work, turn)
 
     return kernel
+
+
+# In the first, every rank sends one block to all ranks; in the second, a different block to each.
+allgather, alltoall = partial(_exchange, own_blocks=0), partial(_exchange, own_blocks=1)

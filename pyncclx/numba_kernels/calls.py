@@ -9,18 +9,16 @@ h200-x2-numba.json and h200-x4-numba.json in examples/benchmarks/results (2 and 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..arrays.buffers import Buffer
 from ..errors import NotSupported
 from ..launch.call import Call, Choice
 from ..memory.layout import Layout
 from ..memory.parameters import AlltoallvArgs
+from ..team.base import IntraBase as Intracomm
 from .compiled import COMBINE, ELEMENTS, function_of
 from .workspace import BLOCKS, packet_nbytes, workspace_of
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 NAME = "numba"  # name of the algorithm
 PACKETS_BLOCK_NBYTES = 1024  # least bytes for each block of a message sent as packets; not measured

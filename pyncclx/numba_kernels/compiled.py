@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,8 @@ from ..backends.compilers.numba_packages import chosen
 from ..launch import kernels
 from ..launch.sources import instantiation
 from ..system.paths import sources_digest
+from ..team.base import IntraBase as Intracomm
 from ..team.team import Team
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 FILE, KERNEL, SYMBOL = "numba_kernels/numba_collective.cu", "numba_collective", "pyncclx_numba_collective"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 from mpi4py import MPI
 
@@ -12,10 +12,8 @@ from ..device.team import DeviceTeam
 from ..errors import NotSupported
 from ..memory.cstruct import U64, CStruct
 from ..memory.mapped import allocate_window
+from ..team.base import IntraBase as Intracomm
 from ..team.team import Team
-
-if TYPE_CHECKING:
-    from ..team.base import IntraBase as Intracomm
 
 # The sizes of slots are not measured. They make a workspace of 24 MiB.
 BLOCKS = 128  # most blocks of a grid
