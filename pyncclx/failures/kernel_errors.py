@@ -112,7 +112,8 @@ def overflow(record: ErrorWords, rank: int) -> Exception:
     """Return the exception for numbers on the device that a kernel refused."""
     operation = NAMES[record.operation]
     if operation == DEVICE_TEAM:
-        return _misuse(record)
+        text = MISUSES[record.overflow].format(given=record.wanted, most=record.capacity)
+        return ValueError(f"pyncclx_{FUNCTIONS[record.source]}, called by a kernel: {text}")
     if record.overflow not in _REFUSED:
         return CapacityExceeded(rank, record.source, record.wanted, record.capacity)
     text = _REFUSED[record.overflow].format(rank=rank, **record._asdict())
@@ -129,12 +130,6 @@ class GridTimeout(PeerTimeout):
             f"{self.operation}: rank {self.rank} timed out waiting for blocks of its own grid, {self.seen} of "
             f"{self.expected} had come; launch no more than the GPU can run at once, and let all of them call it"
         )
-
-
-def _misuse(record: ErrorWords) -> ValueError:
-    """Return the exception for arguments that device function `record.source` refused."""
-    text = MISUSES[record.overflow].format(given=record.wanted, most=record.capacity)
-    return ValueError(f"pyncclx_{FUNCTIONS[record.source]}, called by a kernel: {text}")
 
 
 def _device_failure(record: ErrorWords, rank: int) -> Exception:

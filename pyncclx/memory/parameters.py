@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from ..backends.compilers.numba_functions import MOST_ARRAYS
 from . import called
@@ -34,49 +34,29 @@ class TeamStruct(CStruct):
     slot_packets: U32
     chunk_nbytes: U32
     slot_rows: U32
-    early: U32
+    early: U32 = 0
     lines_offset: U64
     packets_offset: U64
     rings_offset: U64
     timeout_ns: U64
     watch: U64
-    windows: U64  # table with rows of `pack_window`; 0 without windows
+    windows: U64 = 0  # table with rows of `pack_window`; 0 without windows
     base: EachRankU64
 
     @classmethod
-    def of(
-        cls,
-        layout: Layout,
-        *,
-        rank: int,
-        operation: int,
-        timeout_ns: int,
-        watch: int,
-        base: Sequence[int],
-        windows: int = 0,
-        early: bool = False,
-    ) -> TeamStruct:
+    def of(cls, layout: Layout, **others: Any) -> TeamStruct:
         """Return the struct of a communicator with this layout.
 
-        `operation` is a number for the error record.
+        `others` are the fields that a `Layout` does not have. Their `operation` is a number for the error record.
         """
-        return cls(
-            rank=rank,
-            size=layout.size,
-            operation=operation,
-            channels=layout.channels,
-            slot_packets=layout.slot_packets,
-            chunk_nbytes=layout.chunk_nbytes,
-            slot_rows=layout.slot_rows,
-            early=early,
-            lines_offset=layout.lines_offset,
-            packets_offset=layout.packets_offset,
-            rings_offset=layout.rings_offset,
-            timeout_ns=timeout_ns,
-            watch=watch,
-            windows=windows,
-            base=base,
-        )
+        return cls(**{name: getattr(layout, name) for name in _OF_LAYOUT}, **others)
+
+
+# The fields of a `TeamStruct` that a `Layout` has, too.
+_OF_LAYOUT = (
+    *("size", "channels", "slot_packets", "chunk_nbytes", "slot_rows"),
+    *("lines_offset", "packets_offset", "rings_offset"),
+)
 
 
 @dataclass(slots=True, kw_only=True)
