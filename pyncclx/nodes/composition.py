@@ -171,10 +171,8 @@ class Composition:
         leaving += failure_words.sends(leaving)
         coming += failure_words.receives(coming)
         name, peers = f"{self.operation}, {name}", tuple(each.peer for each in coming)
-        nbytes, spanning = sum(each.nbytes for each in leaving), self.spanning
 
         def run(team: Team, stream: Any, call: int) -> None:
-            spanning.sent_nbytes += nbytes
             engine.exchange(name, leaving, coming, stream, call)
 
         return self._add(Step(run, name, engine, peers, aside=aside, after=after))
@@ -184,18 +182,17 @@ class Composition:
         """Whether NCCL can do the collectives: each rank is alone on its node."""
         return self.spanning.rails.has_collectives
 
-    def collective(self, method: str, *arguments: Any, sent_nbytes: int, peers: Iterable[int] | None = None) -> int:
+    def collective(self, method: str, *arguments: Any, peers: Iterable[int] | None = None) -> int:
         """Add a collective of NCCL's. All ranks add it, if `has_collectives`.
 
         `method` is the name of one of `NcclEngine`, called with the arguments and the stream. `peers` are the ranks
         that this one waits for, by default all others.
         """
-        spanning, engine = self.spanning, self.spanning.rails.rail()
+        engine = self.spanning.rails.rail()
         enqueue = getattr(engine, method)
         name = f"{self.operation}, NCCL's {method.replace('_', '-')}"
 
         def run(team: Team, stream: Any, call: int) -> None:
-            spanning.sent_nbytes += sent_nbytes
             enqueue(*arguments, stream)
 
         return self._add(Step(run, name, engine, tuple(self.places.away if peers is None else peers)))
@@ -222,10 +219,8 @@ class Composition:
             self.copy(short.address_of(me), source, nbytes)
         receivers, senders = ([rank for rank in ranks if rank != me] for ranks in (to, sources))
         share = Share(f"{self.operation}, {name}", self.label, nbytes, receivers, senders, blocks)
-        leaving_nbytes, spanning = short.leaving_nbytes(share), self.spanning
 
         def run(team: Team, stream: Any, call: int) -> None:
-            spanning.sent_nbytes += leaving_nbytes
             short.run(share, stream)
 
         self._follows_streams = False

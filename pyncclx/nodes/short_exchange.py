@@ -120,12 +120,6 @@ class ShortExchange:
         """Address of a share's packed blocks."""
         return self._gathered.address
 
-    def leaving_nbytes(self, share: Share) -> int:
-        """Return the number of bytes that this rank sends to other nodes."""
-        places = self._places
-        others = sum(places.node_of(rank) != places.node for rank in share.to)
-        return others * (HEADER_NBYTES + share.nbytes)
-
     def run(self, share: Share, stream: object) -> None:
         """Send this rank's bytes, and receive those of the ranks in `share`, on the host.
 

@@ -55,8 +55,6 @@ class Spanning(Endings, Attachment):
         Whether calls over nodes block the host; the same on all ranks.
     closed : bool
         Whether the communicator has been freed.
-    sent_nbytes : int
-        Bytes that this rank has sent to other nodes; replays of graphs are not counted.
     programs : dict
         Cached programs, by the keys of the calls' arguments.
     composed : dict
@@ -79,7 +77,6 @@ class Spanning(Endings, Attachment):
         except BaseException:
             self.local.Free()
             raise
-        self.sent_nbytes = 0
         self.number = 0
         self.has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self._short: ShortExchange | None = None

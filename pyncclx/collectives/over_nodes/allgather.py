@@ -68,15 +68,9 @@ def compose(composition: Composition, *, own: int, recv: int, spans: list[Span],
     if composition.spanning.is_short(max(span.nbytes for span in spans)):
         _on_host(composition, own, recv, spans)
     elif composition.has_collectives and _are_blocks(spans):
-        gather_all(composition, own, recv + spans[0].begin, spans[0].nbytes)
+        composition.collective("allgather", own, recv + spans[0].begin, spans[0].nbytes)
     else:
         _by_node(composition, own, recv, spans, after)
-
-
-def gather_all(composition: Composition, own: int, everything: int, nbytes: int) -> None:
-    """Add NCCL's allgather of `nbytes` of each rank, contiguous in `everything`."""
-    sent_nbytes = nbytes * (composition.places.size - 1)
-    composition.collective("allgather", own, everything, nbytes, sent_nbytes=sent_nbytes)
 
 
 def _are_blocks(spans: list[Span]) -> bool:

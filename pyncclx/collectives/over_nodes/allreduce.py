@@ -14,7 +14,6 @@ from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
-from .allgather import gather_all
 from .folding import Folding, fold_in_rank_order, fold_shared, reduction_call, whole_of_node
 from .inside import allgatherv_call, bcast_call
 from .pieces import Span, aligned
@@ -52,7 +51,7 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
         is_short = nbytes <= SHORT_NBYTES or folding.of_records
         alone = composition.has_collectives
         if alone and folding.nccl is not None and is_of_nccl(composition.places, nbytes):
-            _by_nccl(composition, folding, send, recv, nbytes)
+            composition.collective("allreduce", send, recv, nbytes, folding.nccl)
         elif alone and (is_short or is_gathered(composition.places, nbytes)):
             _gathered(composition, folding, send, recv, nbytes)
         elif is_short:
@@ -69,12 +68,6 @@ def is_gathered(places: Places, nbytes: int) -> bool:
 def is_of_nccl(places: Places, nbytes: int) -> bool:
     """Return whether NCCL's allreduce, if it supports the call, runs all of it."""
     return nbytes >= WHOLE_NBYTES or not is_gathered(places, nbytes)
-
-
-def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
-    size = composition.places.size
-    sent_nbytes = 2 * nbytes * (size - 1) // size  # bytes around a ring
-    composition.collective("allreduce", send, recv, nbytes, folding.nccl, sent_nbytes=sent_nbytes)
 
 
 def _short(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int) -> None:
@@ -102,7 +95,7 @@ def _gathered(composition: Composition, folding: Folding, send: int, recv: int, 
     (vectors,) = composition.memory(size * spans[0].nbytes)
     for begin, length in spans:
         if length:
-            gather_all(composition, send + begin, vectors, length)
+            composition.collective("allgather", send + begin, vectors, length)
             composition.fold(folding.template, Vectors(vectors, size, length), length, recv + begin)
 
 

@@ -52,9 +52,8 @@ def _compose(composition: Composition, *, address: int, nbytes: int, root: int) 
 
 def broadcast_all(composition: Composition, address: int, nbytes: int, root: int) -> None:
     """Add NCCL's broadcast of root's bytes to each rank's `address`."""
-    is_root, others = composition.places.rank == root, composition.places.size - 1
-    peers, sent_nbytes = ((), nbytes * others) if is_root else ((root,), 0)
-    composition.collective("broadcast", address, nbytes, root, sent_nbytes=sent_nbytes, peers=peers)
+    peers = () if composition.places.rank == root else (root,)
+    composition.collective("broadcast", address, nbytes, root, peers=peers)
 
 
 def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> None:

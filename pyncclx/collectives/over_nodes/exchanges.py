@@ -98,7 +98,7 @@ def _compose_alltoall(composition: Composition, *, send: int, recv: int, nbytes:
         sends, receives = (blocks_at(address, nbytes, size) for address in (send, recv))
         exchange(composition, "exchange between nodes", sends, receives, after)
     elif nbytes:
-        composition.collective("alltoall", send, recv, nbytes, sent_nbytes=nbytes * (size - 1))
+        composition.collective("alltoall", send, recv, nbytes)
 
 
 def _alltoall_on_host(composition: Composition, send: int, recv: int, nbytes: int) -> None:

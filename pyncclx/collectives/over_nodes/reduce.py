@@ -39,17 +39,12 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         composition.share("exchange of vectors on the host", send, nbytes, to=(root,), sources=sources)
         fold_shared(composition, folding, nbytes if places.rank == root else 0, recv)
     elif composition.has_collectives and folding.nccl is not None:
-        _by_nccl(composition, folding, send, recv, nbytes, root)
+        peers = None if places.rank == root else ()
+        composition.collective("reduce", send, recv, nbytes, folding.nccl, root, peers=peers)
     elif composition.has_collectives and is_broadcast(places):
         _from_other(composition, folding, send, recv, nbytes, root)
     else:
         _by_node(composition, folding, send, recv, nbytes, root)
-
-
-def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, nbytes: int, root: int) -> None:
-    is_root = composition.places.rank == root
-    peers, sent_nbytes = (None, 0) if is_root else ((), nbytes)
-    composition.collective("reduce", send, recv, nbytes, folding.nccl, root, sent_nbytes=sent_nbytes, peers=peers)
 
 
 def is_broadcast(places: Places) -> bool:

@@ -14,7 +14,6 @@ from ...nodes.places import Places
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
-from .allgather import gather_all
 from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call
 from .pieces import Span, aligned, blocks, spans_of
 
@@ -62,7 +61,7 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         return
     if composition.has_collectives and is_gathered(places, max(span.nbytes for span in spans)):
         (vectors,) = composition.memory(places.size * nbytes)
-        gather_all(composition, send, vectors, nbytes)
+        composition.collective("allgather", send, vectors, nbytes)
         block = vectors + mine.begin
         composition.fold(folding.template, Vectors(block, places.size, nbytes), mine.nbytes, recv)
         return
@@ -80,7 +79,7 @@ def _by_nccl(composition: Composition, folding: Folding, send: int, recv: int, n
     if send < recv + nbytes and recv < send + size * nbytes:
         composition.copy(apart, send, size * nbytes)
         send = apart
-    composition.collective("reduce_scatter", send, recv, nbytes, folding.nccl, sent_nbytes=nbytes * (size - 1))
+    composition.collective("reduce_scatter", send, recv, nbytes, folding.nccl)
 
 
 def _by_node(composition: Composition, folding: Folding, send: int, spans: list[Span], recv: int) -> None:
