@@ -101,15 +101,12 @@ class Calls:
 
     # Methods for calls that are not collective.
 
-    def one(
-        self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0, datatype: str = ""
-    ) -> int:
+    def one(self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0) -> int:
         """Write the entry of a message or one-sided operation; return its sequence number.
 
         The arguments are not checked yet, so they may be invalid.
         """
-        facts = self.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes, datatype=datatype)
-        return self.ring.add_packed(0, facts)
+        return self.ring.add_packed(0, self.facts_of_one(operation, kind, peer=peer, tag=tag, nbytes=nbytes))
 
     def facts_of_one(
         self, operation: str, kind: int, *, peer: Any, tag: Any = layout.ANY, nbytes: int = 0, datatype: str = ""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 C = TypeVar("C", bound="list[Any] | dict[Any, Any] | set[Any] | WeakValueDictionary[Any, Any]")
-MOST_ITEMS = 1024  # default size of a cache; a program with more different calls prepares some of them again
+MOST_ITEMS = 1024  # items of a cache; a program with more different calls prepares some of them again
 _resets: list[Callable[[], object]] = []
 _values: WeakSet[PerProcess[Any]] = WeakSet()
 _locks: WeakSet[Any] = WeakSet()
@@ -127,14 +127,10 @@ def in_children(function: Callable[[], object]) -> None:
 
 
 class BoundedCache(dict[_Key, _Value]):
-    """A dict that drops all of its items when a new item is set and it is full."""
-
-    def __init__(self, most: int = MOST_ITEMS) -> None:
-        super().__init__()
-        self._most = most
+    """A dict that drops all of its items when an item is set and it has MOST_ITEMS."""
 
     def __setitem__(self, key: _Key, value: _Value) -> None:
-        if len(self) >= self._most:
+        if len(self) >= MOST_ITEMS:
             self.clear()
         super().__setitem__(key, value)
 
