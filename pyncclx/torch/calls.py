@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from mpi4py import MPI
 from torch import distributed
 
@@ -38,14 +36,12 @@ class Calls:
         arguments
             Those of the method. A `Result` is stored when the call has ended.
         """
-        results = [each for each in arguments if isinstance(each, Result)]
-        arguments = tuple(each.argument if isinstance(each, Result) else each for each in arguments)
-        parts = chain(*(each if isinstance(each, list) else [each] for each in arguments))
-        used = [each for each in chain(parts, *(each.tensors for each in results)) if isinstance(each, torch.Tensor)]
+        results = [each for each in arguments if type(each) is Result]
+        buffers = [each.argument if type(each) is Result else each for each in arguments]
         if getattr(options, "asyncOp", True):
-            return self._noted(Work([getattr(self.comm, "I" + name.lower())(*arguments)], results, used))
-        getattr(self.comm, name)(*arguments)
-        return self._noted(Work([], results, used))
+            return self._noted(Work([getattr(self.comm, "I" + name.lower())(*buffers)], results, buffers))
+        getattr(self.comm, name)(*buffers)
+        return self._noted(Work((), results, buffers))
 
     def _noted(self, work: Work) -> Work:
         if self._coalesced is not None:
@@ -55,13 +51,13 @@ class Calls:
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
         """Begin to send a tensor to a rank of the group."""
         sent = flat(tensors[0])
-        return self._noted(Work([self.comm.Isend(sent, dst, tag)], [], [sent]))
+        return self._noted(Work([self.comm.Isend(sent, dst, tag)], (), [sent]))
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
         """Begin to receive a tensor from a rank of the group."""
         result = Result(*tensors)
         request = self.comm.Irecv(result.argument, src, tag)
-        return self._noted(Work([request], [result], [result.memory, *tensors]))
+        return self._noted(Work([request], [result], [result.memory]))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Begin to receive a tensor from any rank of the group."""
@@ -74,7 +70,7 @@ class Calls:
     def end_coalescing(self, device: Any = None) -> Work:
         """Return one work for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
-        return joined(works) if works else Work([], [], [])
+        return joined(works) if works else Work((), (), ())
 
     # The names of a group's methods, where those above are a backend's.
     _start_coalescing = start_coalescing

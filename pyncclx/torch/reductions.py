@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from mpi4py import MPI
+from torch import distributed
 
 from ..operators.ops import AVG, AnyOp
 from .calls import DEFAULTS, Calls
@@ -15,11 +16,14 @@ from .work import Work, joined
 
 __all__ = ["Reductions"]
 
-# By the names of PyTorch's operators. Of truth values NCCL's backend, too, takes the sum for "any".
-OF_NUMBERS: dict[str, AnyOp] = {"SUM": MPI.SUM, "PREMUL_SUM": MPI.SUM, "AVG": AVG, "PRODUCT": MPI.PROD}
-OF_NUMBERS |= {"MIN": MPI.MIN, "MAX": MPI.MAX, "BAND": MPI.BAND, "BOR": MPI.BOR, "BXOR": MPI.BXOR}
-OF_TRUTH: dict[str, AnyOp] = dict.fromkeys(("SUM", "MAX", "BOR"), MPI.LOR)
-OF_TRUTH |= dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.LAND) | {"BXOR": MPI.LXOR}
+_Kind = distributed.ReduceOp.RedOpType
+# By the numbers of PyTorch's operators, which cost less than their names. Of truth values NCCL's backend, too, takes
+# the sum for "any".
+OF_NUMBERS: dict[int, AnyOp] = {_Kind.SUM.value: MPI.SUM, _Kind.PREMUL_SUM.value: MPI.SUM, _Kind.AVG.value: AVG}
+OF_NUMBERS |= {_Kind.PRODUCT.value: MPI.PROD, _Kind.MIN.value: MPI.MIN, _Kind.MAX.value: MPI.MAX}
+OF_NUMBERS |= {_Kind.BAND.value: MPI.BAND, _Kind.BOR.value: MPI.BOR, _Kind.BXOR.value: MPI.BXOR}
+OF_TRUTH: dict[int, AnyOp] = {kind.value: MPI.LOR for kind in (_Kind.SUM, _Kind.MAX, _Kind.BOR)}
+OF_TRUTH |= {kind.value: MPI.LAND for kind in (_Kind.PRODUCT, _Kind.MIN, _Kind.BAND)} | {_Kind.BXOR.value: MPI.LXOR}
 
 
 class Reductions(Calls):
@@ -27,21 +31,26 @@ class Reductions(Calls):
 
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce each tensor over all ranks, in place."""
-        results = [Result(tensor, is_filled=True) for tensor in tensors]
-        return joined([self._begin(opts, "Allreduce", *_in_place(each, opts), _op(opts, each)) for each in results])
+        return joined([self._allreduce(Result(tensor, is_filled=True), opts) for tensor in tensors])
+
+    def _allreduce(self, result: Result, opts: Any) -> Work:
+        op, send = _operation(opts, result.memory)
+        return self._begin(opts, "Allreduce", MPI.IN_PLACE if send is result.memory else send, result, op)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce a tensor over all ranks, in place at the root."""
         result, root = Result(*tensors, is_filled=True), opts.rootRank
-        buffers = _in_place(result, opts) if self.comm.rank == root else (_scaled(result.memory, opts), None)
-        return self._begin(opts, "Reduce", *buffers, _op(opts, result), root)
+        op, send = _operation(opts, result.memory)
+        if self.comm.rank != root:
+            return self._begin(opts, "Reduce", send, None, op, root)
+        return self._begin(opts, "Reduce", MPI.IN_PLACE if send is result.memory else send, result, op, root)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         """Reduce a tensor over all ranks; each rank receives its block."""
-        result = Result(output)
-        return self._begin(opts, "Reduce_scatter_block", _scaled(flat(input), opts), result, _op(opts, result))
+        op, send = _operation(opts, flat(input))
+        return self._begin(opts, "Reduce_scatter_block", send, Result(output), op)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce and scatter several tensors."""
@@ -55,34 +64,23 @@ class Reductions(Calls):
         counts = counts_of(parts)
         if len(set(counts)) == 1:
             return self.reduce_scatter_single(output, packed(parts), opts)
-        result, send = Result(output), _scaled(packed(parts), opts)
-        return self._begin(opts, "Reduce_scatter", send, result, counts, _op(opts, result))
+        op, send = _operation(opts, packed(parts))
+        return self._begin(opts, "Reduce_scatter", send, Result(output), counts, op)
 
     # The names of PyTorch before 2.14.
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
 
-def _name(opts: Any) -> str:
-    """Return the name of the operator in PyTorch's options."""
-    return str(getattr(opts.reduceOp, "op", opts.reduceOp).name)
+def _operation(opts: Any, send: Tensor) -> tuple[AnyOp, Tensor]:
+    """Return the operator, and what this rank contributes: for PREMUL_SUM, its elements by a factor.
 
-
-def _op(opts: Any, result: Result) -> AnyOp:
-    """Return the operator for the elements of a result, or raise ValueError."""
-    dtype = result.memory.dtype
-    found = (OF_TRUTH if dtype == torch.bool else OF_NUMBERS).get(_name(opts))
+    Raises ValueError if the operator is not defined on the elements.
+    """
+    op = opts.reduceOp
+    kind = getattr(op, "op", op)
+    number = kind.value
+    found = (OF_TRUTH if send.dtype == torch.bool else OF_NUMBERS).get(number)
     if found is None:
-        raise ValueError(f"tensors of {dtype} cannot be reduced by {_name(opts)}")
-    return found
-
-
-def _scaled(send: Tensor, opts: Any) -> Tensor:
-    """Return what a rank contributes: for PREMUL_SUM, its elements by a factor."""
-    return send * opts.reduceOp.__getstate__()[1] if _name(opts) == "PREMUL_SUM" else send
-
-
-def _in_place(result: Result, opts: Any) -> tuple[Any, Result]:
-    """Return send and receive buffer of a reduction in place."""
-    send = _scaled(result.memory, opts)
-    return MPI.IN_PLACE if send is result.memory else send, result
+        raise ValueError(f"tensors of {send.dtype} cannot be reduced by {kind.name}")
+    return found, send * op.__getstate__()[1] if number == _Kind.PREMUL_SUM.value else send

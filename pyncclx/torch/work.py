@@ -24,16 +24,23 @@ class Work(c10d.Work):
         Empty if the call is over or enqueued.
     results : sequence of Result
         Stored when the call has ended.
-    used : sequence of torch.Tensor
-        All tensors of the call.
+    buffers : sequence
+        Arguments of the call: tensors, lists that begin with a tensor, and others.
     """
 
-    def __init__(self, requests: Sequence[MPI.Request], results: Sequence[Result], used: Tensors) -> None:
+    _future: Any = None
+
+    def __init__(self, requests: Sequence[MPI.Request], results: Sequence[Result], buffers: Sequence[Any]) -> None:
         super().__init__()
-        self.requests, self.results, self.used = requests, results, used
-        self._value = [tensor for result in results for tensor in result.tensors] or list(used)
-        self._status = MPI.Status()
-        self._future: Any = None
+        self.requests, self.results, self.buffers = requests, results, buffers
+        # `results` is empty once they are stored.
+        self._stored, self._status = results, MPI.Status()
+
+    @property
+    def _used(self) -> Tensors:
+        """The tensors of the call, those of the results first."""
+        parts = [each[0] if isinstance(each, list) and each else each for each in self.buffers]
+        return [*chain(*(each.tensors for each in self._stored)), *filter(torch.is_tensor, parts)]
 
     def wait(self, timeout: Any = None) -> bool:
         """Make the current stream wait for the results, and return True.
@@ -64,13 +71,13 @@ class Work(c10d.Work):
         follow the call.
         """
         if self._future is None:
-            devices = sorted({each.device for each in self.used if each.is_cuda}, key=str)
+            devices = sorted({each.device for each in self._used if each.is_cuda}, key=str)
             future = torch.futures.Future(devices=devices)
             if devices:
                 self._finish_beside(devices[0], future)
             else:
                 self._finish()
-                future.set_result(self._value)
+                future.set_result(self.result())
             self._future = future
         return self._future
 
@@ -80,13 +87,13 @@ class Work(c10d.Work):
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             self._finish()
-            future.set_result(self._value)
-        for tensor in self.used:
+            future.set_result(self.result())
+        for tensor in self._used:
             tensor.record_stream(side)
 
     def result(self) -> list[Any]:
         """Return the tensors of the result, which are complete after `wait`."""
-        return self._value
+        return list(chain(*(each.tensors for each in self._stored))) or list(self._used)
 
     def _source_rank(self) -> int:
         return int(self._status.source)
@@ -97,5 +104,5 @@ def joined(works: Iterable[Work]) -> Work:
     first, *others = works
     if not others:
         return first
-    parts = [(work.requests, work.results, work.used) for work in (first, *others)]
+    parts = [(work.requests, work.results, work.buffers) for work in (first, *others)]
     return Work(*(list(chain(*each)) for each in zip(*parts, strict=True)))

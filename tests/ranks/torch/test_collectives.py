@@ -81,7 +81,7 @@ def test_all_reduce(dense, later, name):
     dtype, expected = REDUCTIONS[name]
     own = np.full((ROWS, 5), 1.0 + RANK) if name == "AVG" else EVERY[RANK]
     x = tensor(own, dense, dtype)
-    op = dist.ReduceOp.PREMUL_SUM(0.5) if name == "PREMUL_SUM" else getattr(dist.ReduceOp, name)
+    op = dist._make_nccl_premul_sum(0.5) if name == "PREMUL_SUM" else getattr(dist.ReduceOp, name)
     do(dist.all_reduce, x, op=op, later=later)
     check(x, expected)
 
