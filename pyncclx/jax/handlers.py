@@ -1,14 +1,16 @@
 """Handlers: functions in Python that XLA calls while it runs a compiled program.
 
-XLA passes a call as structures of C (`xla/ffi/api/c_api.h`), which are read here as arrays of 64-bit words. JAX
-checks the version of the interface when it starts a platform.
+XLA passes a call as structures of C (`xla/ffi/api/c_api.h`), which are read here as 64-bit words. JAX checks the
+version of the interface when it starts a platform.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -30,6 +32,7 @@ _METADATA = 1  # type of the extension with which XLA asks for the version, and 
 _INTERNAL = 13  # XLA's code of errors in handlers
 _ERROR_CREATE, _STREAM_GET = 6, 10  # places of functions in XLA's table
 _Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_BUFFER = struct.Struct("=16xi4x3q")  # type of the elements, address, rank, address of the dimensions
 
 
 class Array(NamedTuple):
@@ -51,8 +54,8 @@ class Array(NamedTuple):
         return self.size * self.itemsize
 
 
-# Takes arguments, results, attributes, and the CUDA stream, which is None on the CPU.
-Function = Callable[[list[Array], list[Array], dict[str, int], "int | None"], None]
+# Takes arguments, results, the call's description, and the CUDA stream, which is None on the CPU.
+Function = Callable[[list[Array], list[Array], bytes, "int | None"], None]
 _kept: list[Any] = []  # XLA may call a handler until the process ends
 
 
@@ -78,7 +81,7 @@ def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[in
             return None
         try:
             stream = _stream_of(call) if has_stream else None
-            function(_arrays(call[7], call[9]), _arrays(call[12], call[14]), _attributes(*call[17:21]), stream)
+            function(_arrays(call[7], call[9]), _arrays(call[12], call[14]), _description(call[20]), stream)
         # XLA takes a handler from which an exception escapes for one that has succeeded.
         except BaseException as error:
             text = ctypes.create_string_buffer(f"{name}: {type(error).__name__}: {error}".encode())
@@ -88,27 +91,34 @@ def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[in
     return handle
 
 
-def _words(address: int, count: int) -> Any:
-    return (ctypes.c_int64 * count).from_address(address)
+def _words(address: int, count: int) -> tuple[int, ...]:
+    return struct.unpack(f"={count}q", ctypes.string_at(address, 8 * count))
 
 
-def _ask(call: Any, place: int, first: int, second: int = 0) -> tuple[int | None, int]:
+@functools.cache
+def _function(address: int) -> Callable[[int], int | None]:
+    """Return a function of XLA's; these stay where they are."""
+    return _Function(address)
+
+
+def _ask(call: Sequence[int], place: int, first: int, second: int = 0) -> tuple[int | None, int]:
     """Call a function of XLA's; return its result, and the last word of its arguments."""
     arguments = (ctypes.c_int64 * 4)(32, 0, first, second)
-    return _Function(_words(call[2], place + 1)[place])(ctypes.addressof(arguments)), arguments[3]
+    return _function(_words(call[2] + 8 * place, 1)[0])(ctypes.addressof(arguments)), arguments[3]
 
 
-def _stream_of(call: Any) -> int:
+def _stream_of(call: Sequence[int]) -> int:
     failed, stream = _ask(call, _STREAM_GET, call[3])
     if failed:
         raise RuntimeError("XLA has no stream for this call")
     return stream
 
 
-def _describe(call: Any) -> None:
+def _describe(call: Sequence[int]) -> None:
     """Answer with the version, and that no call may be captured in a CUDA graph."""
     spoken, metadata = _words(call[2], 5)[4] >> 32, _words(call[1], 4)[3]
-    _words(metadata, 4)[1:] = 24, 0, min(_MINOR_VERSION, spoken) << 32
+    answer = (ctypes.c_int64 * 4).from_address(metadata)
+    answer[1:] = [24, 0, min(_MINOR_VERSION, spoken) << 32]
     ctypes.c_uint32.from_address(metadata + 32).value = 0
 
 
@@ -116,19 +126,14 @@ def _arrays(count: int, items: int) -> list[Array]:
     """Read arguments or results, without tokens."""
     found = []
     for item in _words(items, count):
-        kind, address, rank, dims = _words(item, 6)[2:]
-        kind &= _INT
+        kind, address, rank, dims = _BUFFER.unpack(ctypes.string_at(item, _BUFFER.size))
         if kind != TOKEN:
             if kind not in ELEMENTS:
                 raise TypeError(f"XLA's element type {kind} cannot be moved; convert the array")
-            found.append(Array(address, tuple(_words(dims, rank)) if rank else (), *ELEMENTS[kind]))
+            found.append(Array(address, _words(dims, rank) if rank else (), *ELEMENTS[kind]))
     return found
 
 
-def _attributes(count: int, _: int, names: int, items: int) -> dict[str, int]:
-    """Read attributes, all of which are scalars of int64."""
-    found = {}
-    for name, scalar in zip(_words(names, count), _words(items, count), strict=True):
-        text, length = _words(name, 2)
-        found[ctypes.string_at(text, length).decode()] = _words(_words(scalar, 2)[1], 1)[0]
-    return found
+def _description(items: int) -> bytes:
+    """Read the only attribute, a string."""
+    return ctypes.string_at(*_words(_words(items, 1)[0], 2))

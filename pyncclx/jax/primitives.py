@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax._src import core, dispatch, effects  # JAX has no public ordered effects
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
@@ -44,6 +43,7 @@ class Ordered(effects.Effect):  # type: ignore[misc]  # without JAX it is Any
 
 
 ORDERED = Ordered()
+_failed_without_results: list[bool] = []  # whether the last call that failed has no results
 _PATIENCE_S = 5.0  # for the calls of a rank that an exception has ended
 for _kind in ("lowerable", "ordered", "control_flow_allowed", "custom_derivatives_allowed", "remat_allowed"):
     getattr(effects, f"{_kind}_effects").add_type(Ordered)
@@ -106,22 +106,63 @@ def _lower(name: str, aliases: Mapping[int, int], ctx: Any, *operands: Any, **gi
     token = core.abstract_token
     inner = ctx.replace(avals_in=(*ctx.avals_in, token), avals_out=(*ctx.avals_out, token))
     call = jax.ffi.ffi_lowering(name, has_side_effect=True, operand_output_aliases=dict(aliases))
-    numbers = {key: np.int64(getattr(value, "number", value)) for key, value in given.items() if value is not None}
+    numbers = {key: getattr(value, "number", value) for key, value in given.items() if value is not None}
+    # One attribute, because the handler reads it in every call.
+    description = " ".join(f"{key}={numbers[key]}" for key in sorted(numbers))
     results: list[Any]
-    *results, after = call(inner, *operands, ctx.tokens_in.get(ORDERED), **numbers)
+    *results, after = call(inner, *operands, ctx.tokens_in.get(ORDERED), call=description)
     ctx.set_tokens_out(mlir.TokenSet({ORDERED: after}))
     return results
 
 
+@functools.cache
+def _parameters_of(description: bytes) -> dict[str, Any]:
+    """Return the parameters of a call by name."""
+    parts = (part.split("=") for part in description.decode().split())
+    return {key: value_of(key, int(number)) for key, number in parts}
+
+
 def _run(
-    run: Callable[[Call], object], ins: list[Array], outs: list[Array], numbers: dict[str, int], stream: int | None
+    run: Callable[[Call], object], ins: list[Array], outs: list[Array], description: bytes, stream: int | None
 ) -> None:
     """Make the call of a compiled program, on XLA's stream."""
-    given = {key: value_of(key, number) for key, number in numbers.items()}
+    given = _parameters_of(description)
     comm = given["comm"]
     if stream is not None and (comm.stream is None or comm.stream.ptr != stream):
         comm.stream = stream
-    run(Call(comm, ins, outs, given, stream is not None))
+    try:
+        run(Call(comm, ins, outs, given, stream is not None))
+    except BaseException:
+        _failed_without_results[:] = [not outs]
+        raise
+
+
+def _pass_on(tokens: Any, effect: Any, devices: Sequence[Any]) -> Any:
+    """Return the token of the last compiled program for the next one.
+
+    JAX's own function waits on the host for the last program, and moves its token to the devices. On one device, XLA
+    keeps the order if it gets the token as it is. The token of a program that an exception has ended is dropped,
+    because each later program would raise the exception again. It is raised here if the call has no result, whose use
+    would raise it.
+    """
+    token = tokens.current_tokens.get(effect)
+    if effect == ORDERED and type(token) is core.Token and len(devices) == 1:
+        array = token._buf
+        try:
+            if array.is_ready():
+                array.block_until_ready()
+            if array.devices() == set(devices):
+                return token
+        except jax.errors.JaxRuntimeError:
+            del tokens.current_tokens[effect]
+            if any(_failed_without_results):
+                _failed_without_results.clear()
+                raise
+    return _TOKEN_INPUT(tokens, effect, devices)
+
+
+_TOKEN_INPUT = dispatch.RuntimeTokenSet.get_token_input
+dispatch.RuntimeTokenSet.get_token_input = _pass_on
 
 
 def like(shape: Sequence[int], aval: Any) -> Any:

@@ -149,10 +149,28 @@ class Departure:
         # The export copies the buffer now, so earlier work on the stream must have ended.
         if device.exports_are_copies:
             device.synchronize(self.stream)
-        exported = device.export(address, self.plan.nbytes)
+        exported = device.export(address, self.plan.nbytes) or self._export_copy()
         if exported is None:
             return None
         return self._envelope(OFFERED).located(exported), exported
+
+    def _export_copy(self) -> Exported | None:
+        """Copy the data to memory that other processes can open, and export that; None without such memory.
+
+        A buffer cannot be exported if, for example, a stream-ordered pool (cudaMallocAsync) has allocated it.
+        """
+        device, nbytes = self.endpoint.device, self.plan.nbytes
+        if device.exports_are_copies:
+            return None
+        try:
+            copy = device.allocate_temporary(nbytes, self.stream)
+        except MemoryError:
+            return None
+        exported = device.export(copy.address, nbytes)
+        if exported is not None:
+            self.endpoint.copy(copy.address, self.buffer.address, nbytes, self.stream)
+            self.owner = self.owner, copy
+        return exported
 
     def _inline(self, answer: int = 0) -> Any:
         """Return a message for MPI that holds envelope and data.

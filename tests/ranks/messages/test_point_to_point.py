@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx import PeerTimeout, Request
+from pyncclx import PeerTimeout, Request, events
 from pyncclx.messages import postbox
 from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import inline_nbytes
@@ -47,6 +47,29 @@ def test_bytes_of_any_alignment(comm, offset):
             recv = Output(count, "u1", (offset * 3) % 16)
             comm.Sendrecv(put((np.arange(count) % 251 + comm.rank).astype("u1"), offset), right, 0, recv.array, left, 0)
             compare(recv, (np.arange(count) % 251 + left).astype("u1"), f"{count} bytes")
+
+
+@gpu_only
+@pytest.mark.parametrize("count", [EAGER + 1, 5 * EAGER + 3])
+def test_memory_that_no_other_process_can_open(comm, count, monkeypatch):
+    """A kernel fetches the data from a copy, which the sender keeps until then, although the array is used again."""
+    map_peers(comm)
+    right, left = ring(comm)
+    with xp.cuda.using_allocator(xp.cuda.MemoryAsyncPool().malloc):
+        sent = [put(data_of(comm.rank, 3, index, count)) for index in range(3)]
+    received = [Output(count, "i8") for _ in sent]
+    requests = [comm.Irecv(each.array, left, 3) for each in received]
+    ways = []
+    with monkeypatch.context() as patched:
+        patched.setattr(events, "listeners", [lambda event: ways.append(event.how)])
+        requests += [comm.Isend(each, right, 3) for each in sent]
+    Request.Waitall(requests)
+    for each in sent:
+        each[:] = -1
+    with comparing() as compare:
+        for index, each in enumerate(received):
+            compare(each, data_of(left, 3, index, count), f"message {index}")
+    assert set(ways) == {events.NATIVE}
 
 
 @pytest.mark.ranks(2)
