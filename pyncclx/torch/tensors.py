@@ -75,8 +75,10 @@ def counts_of_rows(tensor: Tensor, splits: Sequence[int], size: int) -> list[int
     says that they do not fit the tensor.
     """
     rows = tensor.shape[0]
-    wanted = splits or [rows // size] * size
-    if len(wanted) != size or sum(wanted) != rows:
+    if not splits and rows % size == 0:
+        return [tensor.numel() // size] * size
+    if len(splits) != size or sum(splits) != rows:
         how = f"as {list(splits)}" if splits else "equally"
         raise ValueError(f"all_to_all: {rows} rows cannot be divided {how} among {size} ranks")
-    return [math.prod(tensor.shape[1:]) * each for each in wanted]
+    width = math.prod(tensor.shape[1:])
+    return [width * each for each in splits]
