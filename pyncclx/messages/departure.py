@@ -155,7 +155,7 @@ class Departure:
         return self._envelope(OFFERED).located(exported), exported
 
     def _export_copy(self) -> Exported | None:
-        """Copy the data to memory that other processes can open, and export that; None without such memory.
+        """Export a copy of the data; return None without exportable memory.
 
         A buffer cannot be exported if, for example, a stream-ordered pool (cudaMallocAsync) has allocated it.
         """

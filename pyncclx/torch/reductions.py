@@ -73,9 +73,10 @@ class Reductions(Calls):
 
 
 def _operation(opts: Any, send: Tensor) -> tuple[AnyOp, Tensor]:
-    """Return the operator, and what this rank contributes: for PREMUL_SUM, its elements by a factor.
+    """Return the operator and this rank's contribution.
 
-    Raises ValueError if the operator is not defined on the elements.
+    With PREMUL_SUM, the contribution is the tensor times the operator's factor. If the operator is not defined on the
+    elements, raise ValueError.
     """
     op = opts.reduceOp
     kind = getattr(op, "op", op)

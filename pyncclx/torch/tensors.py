@@ -22,7 +22,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor's memory is its elements one after the other, without gradient; costs 0.4 µs."""
+    """Return whether a tensor is contiguous and resolved, and has no gradient."""
     return tensor.is_contiguous() and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
 
 
