@@ -126,8 +126,7 @@ __device__ int place_of_choice(const DispatchArgs& args, u32 i, i64 expert, cons
         record_overflow(shuffle.team, kBadExpert, int(token), expert, shuffle.experts);
         return kNoPlace;
     }
-    if (replicas == 1) return int(places[u32(expert)]);
-    return int(places[u32(expert) * replicas + (u32(shuffle.team.rank) + token) % replicas]);
+    return int(expert_replica(places, replicas, u32(expert), u32(shuffle.team.rank) + token));
 }
 
 // A copy of the shuffle's places in shared memory, if the block's threads can load them all: a
@@ -136,7 +135,7 @@ struct NearPlaces {
     u32 each[kPlacesEach];  // those with the thread's number, and with the number plus blockDim.x
 
     __device__ static u32 all(const Shuffle& shuffle) {
-        return u32(shuffle.experts * shuffle.replicas);
+        return u32(shuffle.experts) * words_of_expert(u32(shuffle.replicas));
     }
     __device__ static bool are_near(const Shuffle& shuffle) {
         return all(shuffle) <= smaller(kPlacesEach * blockDim.x, kMostNearPlaces);

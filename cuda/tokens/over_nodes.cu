@@ -28,7 +28,7 @@ __device__ u32 place_of(const CrossingArgs& args, i64 token, i64 expert) {
         record_overflow(args.team, kBadExpert, int(token), expert, args.experts);
         return choice_place_of(kNoWord);
     }
-    return args.places[expert * args.replicas + (args.rank + token) % args.replicas];
+    return expert_replica(args.places, u32(args.replicas), u32(expert), u32(args.rank + token));
 }
 
 template <class = void>

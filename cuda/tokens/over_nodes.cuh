@@ -19,7 +19,7 @@ constexpr u64 kNoWord = ~u64(0);
 struct CrossingArgs {
     Team team;  // this rank alone, for error records: its lease is a header
     // What stays the same from call to call.
-    const u32* places;    // [experts][replicas]: expert_place
+    const u32* places;    // of all experts, as expert_replica reads them
     const int* local_of;  // [size]: a rank's number in this node, -1: it is on another one
     const int* node_of;   // [size]
     const int* proxy_of;  // [size]: the local rank that has a rank's tokens in this node,

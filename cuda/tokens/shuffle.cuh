@@ -50,7 +50,7 @@ struct Shuffle {
     char* notes[kMaxRanks];    //   [size][max_tokens][k] u64, and notes,
     char* results[kMaxRanks];  //   [max_tokens][results_of_token] rows, where results come back,
     char* values[kMaxRanks];   //   [max_tokens][k] float, where single numbers come back
-    const u32* places;         // [experts][replicas]: expert_place
+    const u32* places;         // of all experts, as expert_replica reads them
     int* histograms;           // [blocks][buckets]: how many choices of a block go to a bucket
     int* matrix;               // [size][buckets]: how many choices of a rank
     Pack* own_slots;           // [blocks][2][slot_packets]: the packets that this rank sends to
@@ -82,6 +82,18 @@ struct Shuffle {
 __device__ __forceinline__ u32 expert_place(int rank, u32 local) { return u32(rank) << 16 | local; }
 __device__ __forceinline__ int place_rank(u32 place) { return int(place >> 16); }
 __device__ __forceinline__ u32 place_local(u32 place) { return place & 0xffff; }
+
+// The words of an expert in the table of places: its place; if experts have replicas, the number of
+// its ranks, and the places on them, of which the last ones are not used if other experts have more.
+__device__ __forceinline__ u32 words_of_expert(u32 replicas) {
+    return replicas == 1 ? 1 : 1 + replicas;
+}
+// The place to which an expert's ranks, in turn, take a token.
+__device__ __forceinline__ u32 expert_replica(
+    const u32* places, u32 replicas, u32 expert, u32 turn) {
+    const u32* own = places + expert * words_of_expert(replicas);
+    return replicas == 1 ? own[0] : own[1 + turn % own[0]];
+}
 
 // Where a choice goes: the row it becomes, and the place of the expert.
 __device__ __forceinline__ u64 make_route(u32 row, u32 place) { return u64(place) << 32 | row; }

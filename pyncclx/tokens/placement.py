@@ -24,7 +24,7 @@ class Placement:
     Attributes
     ----------
     ranks : list of lists of int
-        The ranks of each expert. All lists have the same length; the ranks of an expert with fewer ranks are repeated.
+        The ranks of each expert, which take its tokens in turn.
     local_experts : list of lists of int
         The experts of each rank, in ascending order.
     """
@@ -34,16 +34,22 @@ class Placement:
 
     @property
     def replicas(self) -> int:
-        return len(self.ranks[0])
+        """The largest number of ranks that have the same expert."""
+        return max(map(len, self.ranks))
 
     def table(self) -> bytes:
-        """Return the kernels' table [experts][replicas] of words.
+        """Return the kernels' table of the experts' places.
 
-        Words are encoded as in expert_place of cuda/tokens/shuffle.cuh.
+        expert_replica of cuda/tokens/shuffle.cuh reads it. If experts have replicas, the number of an expert's ranks
+        precedes its places, and zeros follow.
         """
         index_of = [{expert: i for i, expert in enumerate(experts)} for experts in self.local_experts]
-        places = [rank << 16 | index_of[rank][expert] for expert, ranks in enumerate(self.ranks) for rank in ranks]
-        return struct.pack(f"={len(places)}I", *places)
+        words: list[int] = []
+        replicas = self.replicas
+        for expert, ranks in enumerate(self.ranks):
+            places = [rank << 16 | index_of[rank][expert] for rank in ranks]
+            words += places if replicas == 1 else [len(ranks), *places, *[0] * (replicas - len(ranks))]
+        return struct.pack(f"={len(words)}I", *words)
 
     def first_buckets(self, *, by_source: bool) -> list[int]:
         """Return the first bucket of each rank, then the number of all buckets."""
@@ -71,13 +77,11 @@ def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
     for expert, ranks in enumerate(chosen):
         if not ranks or min(ranks) < 0 or max(ranks) >= size:
             raise ValueError(f"placement: expert {expert} is on ranks {ranks}; there are the ranks 0 to {size - 1}")
-    replicas = table.size // num_experts
-    repeated = [[ranks[i % len(ranks)] for i in range(replicas)] for ranks in chosen]
     local: list[list[int]] = [[] for _ in range(size)]
     for expert, ranks in enumerate(chosen):
         for rank in set(ranks):
             local[rank].append(expert)
-    return Placement(repeated, local)
+    return Placement(chosen, local)
 
 
 class Proxies:

@@ -17,7 +17,7 @@ class Counted(list):
 
 
 def words(placement):
-    return np.frombuffer(placement.table(), np.uint32).reshape(-1, placement.replicas)
+    return np.frombuffer(placement.table(), np.uint32).reshape(len(placement.ranks), -1)
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
@@ -27,7 +27,20 @@ def test_table(replicas):
     for rank in range(5):
         assert placement.local_experts[rank] == [expert for expert in range(40) if rank in given[expert]]
     indices = [[placement.local_experts[rank].index(expert) for rank in given[expert]] for expert in range(40)]
-    assert (words(placement) == given << 16 | np.array(indices)).all()
+    places = given << 16 | np.array(indices)
+    with_numbers = places if replicas == 1 else np.insert(places, 0, replicas, axis=1)
+    assert words(placement).tolist() == with_numbers.tolist()
+
+
+def test_table_of_unequal_replicas():
+    """An expert's words are the number of its ranks, and its places there; zeros fill the row."""
+    placement = place_experts([[2, 0, -1], [-1, 1, -1], [0, 1, 2]], 3, 3)
+    assert words(placement).tolist() == [[2, 2 << 16, 0, 0], [1, 1 << 16, 0, 0], [3, 1, 1 << 16 | 1, 2 << 16 | 1]]
+
+
+def test_one_rank_each():
+    """Columns of -1 add nothing to the table."""
+    assert words(place_experts([[1, -1], [-1, 0]], 2, 2)).tolist() == [[1 << 16], [0]]
 
 
 def test_no_search():

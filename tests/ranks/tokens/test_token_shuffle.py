@@ -30,7 +30,9 @@ def placements(comm, random, experts):
     some = [[int(rank)] for rank in random.integers(0, size, experts)]
     yield "random", some, some
     twice = [sorted({int(rank) for rank in random.integers(0, size, 2)}) for _ in range(experts)]
-    yield "replicas", [[*ranks, -1][:2] for ranks in twice], [(ranks * 2)[:2] for ranks in twice]
+    yield "replicas", [[*ranks, -1][:2] for ranks in twice], twice
+    several = [random.permutation(size)[: 1 + expert % size].tolist() for expert in range(experts)]
+    yield "unequal numbers of replicas", [[-1] * (size - len(ranks)) + ranks for ranks in several], several
 
 
 @pytest.mark.timeout(300 + ROUTINGS / 5)
