@@ -167,6 +167,17 @@ def comm(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
         communicator.Free()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nodes_are_known() -> None:
+    """A process asks once on which node it is: before the tests of a module, which may pretend other nodes."""
+    if SIZE > 1 and "pyncclx.communicator" in sys.modules:
+        import pyncclx  # noqa: PLC0415  as above
+        from pyncclx.messages.postbox import POSTBOX  # noqa: PLC0415
+
+        POSTBOX.get()
+        assert pyncclx.Communicator(WORLD).node_topology.size == SIZE
+
+
 @pytest.fixture
 def heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     """A heap of its own, of the default size, for the communicators made in a test."""
