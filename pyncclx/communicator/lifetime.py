@@ -66,6 +66,7 @@ class Lifetime(Base):
         if refusal is not None:
             raise refusal
 
+    @mpi_bootstrap.interrupts_deferred()
     def _leave(self, free: Callable[[], None] | None = None) -> Exception | None:
         """Release the device memory, then free the communicator; return an error, if any.
 

@@ -1,18 +1,21 @@
-"""The end of a communicator over nodes after a failed call, on all ranks."""
+"""The end of a communicator over nodes: by `Free`, or after a failed call, on all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from mpi4py import MPI
 
+from mpi_bootstrap.interrupts import interrupts_allowed
 from mpi_bootstrap.own_errors import own_error
 
 from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked
 from ..failures.comm_failures import ABORTED, REVOKED, TIMED_OUT, CommFailure, left_by, report
 from ..recording.failures import noted
+from ..team.step_thread import StepThread
 from ..team.team import Team
 from .comparison import Comparison
 from .places import Places
@@ -41,6 +44,29 @@ class Endings:
     rails: Rails
     places: Places
     comparison: Comparison
+    thread: StepThread
+    _closing: deque[Callable[[], object]] | None = None  # the steps of `close` that are left
+
+    def close(self) -> None:
+        """Release the engines and this node's part. Collective.
+
+        After an exception, the next call continues with the step that has raised.
+        """
+        if self._closing is None:
+            self._closing = deque(self._steps_of_end())
+        while self._closing:
+            self._closing[0]()
+            self._closing.popleft()
+
+    def _steps_of_end(self) -> Iterator[Callable[[], object]]:
+        """Return the steps of `close`, each of which may run again after an exception."""
+        raise NotImplementedError
+
+    def _await_programs(self) -> None:
+        # The programs may wait for other ranks, so Ctrl-C ends these waits.
+        with interrupts_allowed():
+            self.thread.wait()
+            self.team.order.synchronize()
 
     def _failed(self, step: str, reason: Exception) -> None:
         """Report a step's failure to the other ranks of this node, which may wait for it."""

@@ -176,8 +176,8 @@ class ShortExchange:
 
     def close(self) -> None:
         """Free the receives, after all exchanges have ended."""
-        for request in self._receives.values():
-            request.Free()
+        while self._receives:
+            self._receives.popitem()[1].Free()
 
     def abandon(self) -> None:
         """Cancel the receives: after a failed step their messages may never arrive."""

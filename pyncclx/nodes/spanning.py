@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -227,23 +227,15 @@ class Spanning(Endings, Attachment):
             self.comparison.check_all()
         self.check()
 
-    def close(self) -> None:
-        """Release the engines and this node's part. Collective."""
-        if self.closed:
-            return
+    def _steps_of_end(self) -> Iterator[Callable[[], object]]:
         if self.has_failed:
-            self._leave_engines()
+            yield self._leave_engines
         else:
-            self.thread.wait()
-            self.team.order.synchronize()
-            self.comparison.close()
-            self._release()
-            self.scratch.close()
+            yield from (self._await_programs, self.comparison.close, self._release, self.scratch.close)
             if self._short is not None:
-                self._short.close()
-            self.rails.close()
-            self._asides.clear()
-        self.local.Free()  # its ranks meet here, even if only some of them have failed
+                yield self._short.close
+            yield from (self.rails.close, self._asides.clear)
+        yield self.local.Free  # its ranks meet here, even if only some of them have failed
 
     def abandon(self) -> None:
         """Release what this rank can release without the others."""
