@@ -71,7 +71,7 @@ class HostLanding(Follows):
     is_claimed : bool
         Whether a method of the request examines the memory.
     fetch : HostFetch or None
-        Fetch of the data, once an envelope was found.
+        Fetch of the data, once an envelope was found. Changed under LOCK, and not before the envelope is replaced.
     """
 
     # A receive sets only these slots. Only envelopes and probed messages need other attributes.
@@ -155,12 +155,12 @@ class HostLanding(Follows):
 
     def abandon(self) -> None:
         """Read data that no call will fetch, so that the sender can reuse its memory."""
-        # No call is left that could raise an error.
-        with own_errors_suppressed():
+        # No call is left that could raise an error. Under the lock no thread begins a second fetch of the envelope.
+        with own_errors_suppressed(), LOCK:
             fetch = self._examine()
             if fetch is not None:
-                self.fetch = None
                 fetch.abandon()
+                self.fetch = None
 
     def go_on(self) -> None:
         """Begin to fetch a long message before a call completes it: the sender may wait."""
@@ -208,7 +208,8 @@ class HostLanding(Follows):
             complete(fetch, status)
         finally:
             with LOCK:
-                self.fetch = None
+                if self.fetch is fetch:
+                    self.fetch = None
 
     @staticmethod
     def end(landing: HostLanding) -> None:

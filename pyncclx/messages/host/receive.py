@@ -110,8 +110,9 @@ def ireceive(
     request = None
     try:
         request = HostReceiveRequest(begun)
-        request.landing = landing = HostLanding(view, HostLanding.end)
+        landing = HostLanding(view, HostLanding.end)
         landing._comm, landing._buf, landing.is_claimed, landing._probed = comm, buf, False, probed
+        request.landing = landing
         if has_own_datatype(buf):
             landing._memory = memory_of(buf, is_kept=True)
         if view is LASTING:
@@ -128,15 +129,16 @@ def take_back(comm: MessageBase, request: MPI.Request, buf: Any, copy: HostRecei
 
     If MPI has matched it, its message is received.
     """
-    if copy is not None:
-        copy.landing = None
+    landing = None if copy is None else copy.landing
+    if copy is not None and landing is not None:
+        landing.is_claimed, copy.landing = True, None
     # Only the exception of the call is raised.
     with own_errors_suppressed():
         status = MPI.Status()
         MPI.Request.Cancel(request)
         MPI.Request.Wait(request, status)
         if not status.Is_cancelled():
-            abandon(comm, buf)
+            abandon(comm, buf) if landing is None else landing.abandon()
 
 
 def ireceive_plain(
@@ -153,8 +155,9 @@ def ireceive_plain(
     request = None
     try:
         request = HostReceiveRequest(begun)
-        request.landing = landing = HostLanding(view, _end)
+        landing = HostLanding(view, _end)
         landing._comm, landing._buf, landing.is_claimed = comm, array, False
+        request.landing = landing
         _follow(landing)
     except BaseException:
         take_back(comm, begun, array, request)

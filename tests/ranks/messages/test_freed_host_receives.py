@@ -1,6 +1,7 @@
 """Host receives whose requests the program frees or drops before a device array's message comes: it arrives."""
 
 import gc
+import threading
 import time
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.messages.envelope import ENVELOPE_NBYTES, SHORT_NBYTES
+from pyncclx.messages.host.fetch import HostFetch
 from support.arrays import put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, assert_all_read, data_of, map_peers_if
@@ -126,3 +128,35 @@ def test_messages_of_host_arrays(comm, let_go):
             comm.Iprobe(left, TAG + 1)
         is_right = found == data
         assert_everywhere(comm, is_right and is_released(comm, found), f"{nbytes} bytes")
+
+
+def test_an_abandoned_message_is_fetched_once(comm, monkeypatch):
+    """Though a thread looks for envelopes meanwhile: a second fetch would signal the sender again."""
+    map_peers_if(comm, True, monkeypatch)
+    (right, left), found, made = ring(comm), bytearray(8 * LARGE + ROOM), []
+    request = comm.Irecv([found, MPI.BYTE], left, TAG)
+    sending = comm.Isend(put(data_of(comm.rank, TAG, 0, LARGE)), right, TAG)
+    while not request.landing.has_envelope():
+        comm.Iprobe(left, TAG + 1)
+    begin, abandon = HostFetch.__init__, HostFetch.abandon
+
+    def noted(fetch, *arguments):
+        made.append(fetch)
+        begin(fetch, *arguments)
+
+    def while_a_thread_looks(fetch):
+        looks = threading.Thread(target=request.landing.go_on)
+        looks.start()
+        looks.join(0.2)
+        abandon(fetch)
+        ended.append(looks)
+
+    ended = []
+    monkeypatch.setattr(HostFetch, "__init__", noted)
+    monkeypatch.setattr(HostFetch, "abandon", while_a_thread_looks)
+    request.landing.abandon()
+    ended[0].join()
+    request.Wait()
+    sending.Wait()
+    assert_everywhere(comm, not made and not any(found), f"{len(made)} more")
+    assert_all_read(comm)
