@@ -1,4 +1,4 @@
-"""The end of a communicator over nodes: by `Free`, or after a failed call, on all ranks."""
+"""The end of a communicator over nodes, by `Free` or after a failed call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Endings:
             self._closing.popleft()
 
     def _steps_of_end(self) -> Iterator[Callable[[], object]]:
-        """Return the steps of `close`, each of which may run again after an exception."""
+        """Return the steps of `close`. Each may run again after an exception."""
         raise NotImplementedError
 
     def _await_programs(self) -> None:
