@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import socket
+import sys
 import zlib
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, cast
 from urllib.parse import urlparse
 
@@ -28,22 +30,33 @@ PARENT = PerProcess(MPI.COMM_WORLD.Dup, lasting=True)
 
 
 def find_by_mpi() -> None:
-    """Let `init_process_group` without arguments take rank, size and store from MPI.
+    """Let `init_process_group("pyncclx")` take rank, size and store from MPI.
 
-    PyTorch's own way remains where the environment has torchrun's variables (MASTER_ADDR) or the program passes rank
-    and size.
+    PyTorch's own way remains for other backends, and where the environment has torchrun's variables (MASTER_ADDR) or
+    the program passes rank and size.
     """
     # PyTorch hides the module behind its function of the same name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     of_environment = handlers["env"]
 
     def find(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
-        if "MASTER_ADDR" in settings.environment() or urlparse(url).query:
-            yield from of_environment(url, **options)
-        else:
+        is_asked = "MASTER_ADDR" not in settings.environment() and not urlparse(url).query
+        if is_asked and "pyncclx" in _backend_of(sys._getframe(1)):
             yield _store(**options), MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        else:
+            yield from of_environment(url, **options)
 
     handlers["env"] = find
+
+
+def _backend_of(caller: FrameType | None) -> str:
+    """Return the name of the backend for which `init_process_group` calls, or "".
+
+    PyTorch does not pass the name on, so this reads it from the frame of the call.
+    """
+    while caller is not None and caller.f_code.co_name != "init_process_group":
+        caller = caller.f_back
+    return "" if caller is None else str(caller.f_locals.get("backend") or "")
 
 
 def _store(**options: Any) -> Any:

@@ -195,6 +195,23 @@ def test_world_can_be_made_again():
     assert dist.barrier(async_op=True).wait()
 
 
+@pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:nccl"])
+def test_other_backends_find_their_ranks_by_pytorch(monkeypatch, backend):
+    """Which looks into the environment; the import of pyncclx.torch changes nothing for them."""
+    dist.destroy_process_group()
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    found = []
+    try:
+        dist.init_process_group(backend)
+    except ValueError as error:
+        found.append(str(error))
+    else:
+        dist.destroy_process_group()
+    dist.init_process_group("cpu:pyncclx,cuda:pyncclx")
+    assert_everywhere(WORLD, len(found) == 1 and "RANK expected" in found[0], f"{found}")
+
+
 def test_ranks_of_ones_own():
     """A program may number its processes itself, with a store of its own."""
     dist.destroy_process_group()
