@@ -5,7 +5,7 @@ import copy
 import pytest
 from mpi4py import MPI
 
-from support.arrays import HOST
+from support.arrays import HOST, gpu_only
 from support.everywhere import assert_everywhere
 
 torch = pytest.importorskip("torch")
@@ -108,3 +108,34 @@ def test_functional_collectives():
     exchanged = functional.all_to_all_single(x, None, None, dist.group.WORLD) + 0
     expected = [torch.arange(3.0, device=DEVICE) + 3 * RANK + 100 * rank for rank in range(SIZE)]
     check_close(exchanged, torch.cat(expected))
+
+
+@gpu_only
+@pytest.mark.parametrize("later", [False, True], ids=["sync", "async"])
+def test_a_cuda_graph_holds_calls(later):
+    """Replays on new numbers; the graph has two calls, of which the second needs the first."""
+    x, y, z = (torch.zeros(length, device=DEVICE) for length in (1000, 1000, 1000 * SIZE))
+
+    def step():
+        work = dist.all_reduce(x, async_op=later)
+        if later:
+            work.wait()
+        y.copy_(2 * x + RANK)
+        work = dist.all_gather_into_tensor(z, y, async_op=later)
+        if later:
+            work.wait()
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    total = SIZE * (SIZE + 1) / 2
+    for replay in range(3):
+        x.fill_((replay + 1) * (RANK + 1))
+        z.fill_(-1)
+        graph.replay()
+        expected = [2 * (replay + 1) * total + rank for rank in range(SIZE)]
+        check_close(z, torch.tensor(expected, device=DEVICE).repeat_interleave(1000))
