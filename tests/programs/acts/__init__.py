@@ -3,6 +3,7 @@
 from . import (  # noqa: F401  their classes are what a listing names
     collectives,
     errors,
+    inter,
     matching,
     messages,
     neighbors,
