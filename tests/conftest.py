@@ -170,7 +170,7 @@ def comm(request: pytest.FixtureRequest) -> Iterator[MPI.Intracomm]:
 @pytest.fixture(scope="module", autouse=True)
 def nodes_are_known() -> None:
     """A process asks once on which node it is: before the tests of a module, which may pretend other nodes."""
-    if SIZE > 1 and "pyncclx.communicator" in sys.modules:
+    if SIZE > 1 and "pyncclx" in sys.modules:
         import pyncclx  # noqa: PLC0415  as above
         from pyncclx.messages.postbox import POSTBOX  # noqa: PLC0415
 
