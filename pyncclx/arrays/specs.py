@@ -70,6 +70,9 @@ def span_of(spec: Any, blocks: int) -> tuple[int, int]:
     """
     if not isinstance(spec, (list, tuple)) or len(spec) < 2:
         return _NOTHING
+    # A rank without neighbours has empty lists of counts, displacements and datatypes.
+    if isinstance(spec[-1], (list, tuple)) and not spec[-1]:
+        return _NOTHING
     if _are_types(spec[-1]):
         return _around(_of_each(spec))
     _, counts, displs, key = spec_parts(spec, lists=False)
