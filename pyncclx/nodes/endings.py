@@ -45,14 +45,17 @@ class Endings:
     places: Places
     comparison: Comparison
     thread: StepThread
+    closed: bool
     _closing: deque[Callable[[], object]] | None = None  # the steps of `close` that are left
 
     def close(self) -> None:
         """Release the engines and this node's part. Collective.
 
-        After an exception, the next call continues with the step that has raised.
+        After an exception, the next call continues with the step that has raised. After `abandon`, nothing is left.
         """
         if self._closing is None:
+            if self.closed:
+                return
             self._closing = deque(self._steps_of_end())
         while self._closing:
             self._closing[0]()

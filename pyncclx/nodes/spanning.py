@@ -266,7 +266,9 @@ class Spanning(Endings, Attachment):
         return True
 
     def _release(self) -> None:
-        """Release what this rank alone uses."""
+        """Release what this rank alone uses, once."""
+        if self.closed:
+            return
         self.thread.wait()
         self._roll.close()
         self.comparison.end()
