@@ -41,6 +41,11 @@ def get(array: Any) -> np.ndarray:
     return np.array(array) if HOST else xp.asnumpy(array)
 
 
+def get_in_order(array: Any) -> np.ndarray:
+    """Copy a device array to a NumPy array, after the current stream's work; kernels on other streams may wait on."""
+    return np.array(array) if HOST else array.get()
+
+
 def synchronize() -> None:
     """Wait until the device has nothing left to do."""
     if not HOST:
@@ -50,6 +55,11 @@ def synchronize() -> None:
 def own_gpu() -> Any:
     """This thread's GPU, as a context for threads that it starts: they begin with GPU 0."""
     return contextlib.nullcontext() if HOST else xp.cuda.Device()
+
+
+def own_stream() -> Any:
+    """A stream of this thread's, as a context: on the default stream a send waits for the sends of other threads."""
+    return contextlib.nullcontext() if HOST else xp.cuda.Stream(non_blocking=True)
 
 
 def memory_at(address: int, nbytes: int) -> Any:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from pyncclx import Prequest, Request
 from pyncclx.failures.detector import DETECTOR
 from pyncclx.messages.postbox import POSTBOX
-from support.arrays import HOST, get, own_gpu, put, xp
+from support.arrays import HOST, get, own_gpu, own_stream, put, synchronize, xp
 from support.labelled_messages import data_of
 from support.reference import NODES
 from support.reversed_ranks import ring
@@ -147,7 +147,13 @@ def test_memory_of_peers_is_not_closed_while_another_thread_waits(comm, monkeypa
         # A graph of another test might run.
         monkeypatch.setattr(DETECTOR.get(), "waits_in_collectives", lambda: False)
         monkeypatch.setattr(postbox.opened, "make_room", lambda: closed.append(len(closed)))
-        thread = threading.Thread(target=lambda: owns[0].Send(x, 1))
+
+        def send():
+            with own_gpu(), own_stream():
+                owns[0].Send(x, 1)
+
+        synchronize()
+        thread = threading.Thread(target=send)
         thread.start()
         wait_for_kernel()
         postbox.make_room()

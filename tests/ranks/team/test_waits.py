@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import Request
 from pyncclx.messages.postbox import POSTBOX
-from support.arrays import Output, get, put, xp
+from support.arrays import Output, get_in_order, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import NODES, comparing, labels
 from support.reversed_ranks import ring
@@ -45,7 +45,7 @@ def collectives(comm):
     recv = xp.zeros(COUNT * comm.size, "i8")
     comm.Allgather(put(labels(comm.rank, COUNT)), recv)
     expected = np.concatenate([labels(rank, COUNT) for rank in range(comm.size)])
-    assert_everywhere(comm, (get(recv) == expected).all())
+    assert_everywhere(comm, (get_in_order(recv) == expected).all())
 
 
 def persistent(comm):
@@ -54,7 +54,7 @@ def persistent(comm):
     request = comm.Allreduce_init(put(labels(comm.rank, COUNT)), recv)
     request.Start()
     request.Wait()
-    assert_everywhere(comm, (get(recv) == sum(labels(rank, COUNT) for rank in range(comm.size))).all())
+    assert_everywhere(comm, (get_in_order(recv) == sum(labels(rank, COUNT) for rank in range(comm.size))).all())
 
 
 def messages(comm, send=None, recv=None):
@@ -63,7 +63,7 @@ def messages(comm, send=None, recv=None):
     send[...] = put(labels(comm.rank, COUNT))
     comm.Sendrecv(send, right, TAG, recv, left, TAG)
     Request.Waitall([comm.Isend(send, right, TAG), comm.Irecv(recv, left, TAG)])
-    assert_everywhere(comm, (get(recv) == labels(left, COUNT)).all())
+    assert_everywhere(comm, (get_in_order(recv) == labels(left, COUNT)).all())
 
 
 def windows(comm):
@@ -76,7 +76,7 @@ def windows(comm):
     win.Fence()
     win.Put_signal(recv, right)
     win.Wait_signal()
-    assert_everywhere(comm, (get(memory) == labels((left - 1) % comm.size, COUNT)).all())
+    assert_everywhere(comm, (get_in_order(memory) == labels((left - 1) % comm.size, COUNT)).all())
     win.Free()
 
 
@@ -85,7 +85,7 @@ def shuffle(comm):
         tokens, ids = put(np.ones((4, 16), "f4")), put(np.full((4, 1), comm.rank))
         rows, handle = shuffle.dispatch(tokens, ids, put(np.ones((4, 1), "f4")))
         out = shuffle.combine(rows.data, handle)
-        assert_everywhere(comm, (get(out) == 1).all())
+        assert_everywhere(comm, (get_in_order(out) == 1).all())
 
 
 def partitions(comm):
@@ -137,7 +137,7 @@ def test_free_of_a_window_and_a_shuffle(begun):
     with begun():
         win.Free()
         tokens.Free()
-    assert_everywhere(comm, (get(memory) == labels(ring(comm)[1], COUNT)).all())
+    assert_everywhere(comm, (get_in_order(memory) == labels(ring(comm)[1], COUNT)).all())
     comm.Free()
 
 
@@ -212,7 +212,7 @@ def test_messages_beside_partitions_that_wait(blocking):
         send.Pready_range(0, 3)
         messages(comm)
         comm.send(put(labels(comm.rank, COUNT)), ring(comm)[0])
-        assert_everywhere(comm, (get(comm.recv(source=ring(comm)[1])) == labels(ring(comm)[1], COUNT)).all())
+        assert_everywhere(comm, (get_in_order(comm.recv(source=ring(comm)[1])) == labels(ring(comm)[1], COUNT)).all())
         receive.Start()
         Request.Waitall([send, receive])
     comm.Free()
