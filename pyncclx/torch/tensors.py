@@ -16,14 +16,18 @@ Tensors = Sequence[Tensor]
 
 def flat(tensor: Tensor) -> Tensor:
     """Return a tensor without gradient, contiguous and resolved; a copy if need be."""
-    if _is_plain(tensor):
-        return tensor
+    if _is_dense(tensor):
+        return _without_gradient(tensor)
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Return whether a tensor is contiguous and resolved, and has no gradient."""
-    return tensor.is_contiguous() and not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor is contiguous and resolved."""
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _without_gradient(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def packed(tensors: Tensors) -> Tensor:
@@ -48,9 +52,9 @@ class Result:
 
     def __init__(self, *tensors: Tensor, counts: Sequence[int] | None = None, is_filled: bool = False) -> None:
         first, self.tensors = tensors[0], tensors
-        self._is_copy = len(tensors) > 1 or not first.is_contiguous() or first.is_conj() or first.is_neg()
+        self._is_copy = len(tensors) > 1 or not _is_dense(first)
         if not self._is_copy:
-            self.memory = first.detach() if first.requires_grad else first
+            self.memory = _without_gradient(first)
         else:
             self.memory = packed(tensors) if is_filled else first.new_empty(sum(counts_of(tensors)))
         #: What calls take.
