@@ -3,7 +3,7 @@
     mpiexec -n 2 python examples/benchmarks/jax_calls.py --json jax_calls.json
 
 Each process has one GPU. A time is the median of five means, of the slowest rank. Calls one after the other are not
-waited for in between. "computation" is a program of the same length that does not communicate.
+waited for in between. "computation" is a program on the same array that does not communicate.
 """
 
 import argparse
@@ -66,10 +66,10 @@ def main() -> None:
     import jax  # noqa: PLC0415
 
     jax.config.update("jax_default_device", jax.devices()[gpu])
-    rows = []
+    rows, every = [], programs()
     for nbytes in SIZES:
         x = jax.numpy.ones(nbytes // 4, "float32")
-        for name, (program, calls) in programs().items():
+        for name, (program, calls) in every.items():
             rows.append({"call": name, "nbytes": nbytes, "us": mean_us(program, x) / calls})
             if WORLD.rank == 0:
                 print("{call:24}{nbytes:>10} B {us:8.1f} µs".format_map(rows[-1]), flush=True)

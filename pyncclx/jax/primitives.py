@@ -93,7 +93,7 @@ def define(
     register(primitive.name, functools.partial(_run, run))
     lower = functools.partial(_lower, primitive.name, aliases or {})
     for platform in PLATFORMS:
-        # JAX knows the platform "cuda" only if its CUDA plugin is installed.
+        # Without its plugin for CUDA, JAX does not know the platform "cuda".
         with suppress(NotImplementedError):
             mlir.register_lowering(primitive, lower, platform=platform)
     if batch is not None:

@@ -42,7 +42,7 @@ def get(array: Any) -> np.ndarray:
 
 
 def get_in_order(array: Any) -> np.ndarray:
-    """Copy a device array to a NumPy array, after the current stream's work; kernels on other streams may wait on."""
+    """Copy a device array to a NumPy array after the current stream's work; do not wait for other streams."""
     return np.array(array) if HOST else array.get()
 
 
@@ -58,7 +58,7 @@ def own_gpu() -> Any:
 
 
 def own_stream() -> Any:
-    """A stream of this thread's, as a context: on the default stream a send waits for the sends of other threads."""
+    """A new stream, as a context. On the default stream, sends of several threads would wait for each other."""
     return contextlib.nullcontext() if HOST else xp.cuda.Stream(non_blocking=True)
 
 

@@ -78,7 +78,7 @@ class DroppedReceive(Follows):
             try:
                 self._has_come = MPI.Request.Get_status(self._request)
             except MPI.Exception:
-                # For instance, the message was too long, or MPI knows that a copy of the handle has been freed.
+                # The message was too long, or the program has freed a copy of the handle.
                 self._has_come = True
         return self._has_come
 

@@ -62,7 +62,8 @@ def check(found, expected):
 
 EVERY = np.stack([numbers(rank) for rank in range(SIZE)])
 BITS = EVERY.astype("i8")
-REDUCTIONS = {  # of types for which tests/kernels.py has compiled the kernels
+# tests/kernels.py has compiled the kernels for these types.
+REDUCTIONS = {
     "SUM": (torch.float32, EVERY.sum(0)),
     "PREMUL_SUM": (torch.float32, EVERY.sum(0) / 2),
     "AVG": (torch.bfloat16, np.full((ROWS, 5), (SIZE + 1) / 2)),
