@@ -22,7 +22,7 @@ from programs.rank import receive, send
 from programs.ways import WAYS
 
 HEAP = "8M"  # of ranks on the host device
-QUEUES = "8"  # of a process that shares a GPU: many collectives are under way (docs/sharp_bits.md)
+QUEUES = "8"  # of a process, also where it shares a GPU: many collectives are under way (docs/sharp_bits.md)
 START_S = 120.0  # until all ranks have called in
 # PYNCCLX_TIMEOUT of the ranks. A busy machine may not run one of them for many seconds.
 TIMEOUT_S = "20"
@@ -108,7 +108,7 @@ class Job:
             variables |= launch.folder_of(self._folder.name)
             if variables.get("PYNCCLX_DEVICE") == "host":
                 variables.setdefault("PYNCCLX_HEAP", HEAP)
-            elif self.ranks > launch.gpus():
+            else:
                 variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES)
             runner = ["-m", "pyncclx", "run"] if way.start == "runner" else []
             self._output = open(f"{self._folder.name}/output", "w+b")  # noqa: SIM115  as long as the job

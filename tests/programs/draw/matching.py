@@ -26,7 +26,7 @@ UNSENT = act(
 ENDPOINTS = act(
     Endpoints,
     communicators=sampled(3, 3, 3, 130),
-    count=sampled(3, 0, 5000),
+    count=sampled(3, 0, 4200),
     sendbuf=ARRAY,
     recvbuf=ARRAY,
 )
