@@ -28,7 +28,7 @@ from ..messages.probe import HOLDING  # noqa: F401
 from ..messages.progress import unsent  # noqa: F401
 from ..messages.progress.unsent import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
-from ..staging.arguments import OPERATIONS, is_nonblocking, is_persistent
+from ..staging.arguments import OPERATIONS, is_nonblocking, is_persistent, parameters
 from ..system import settings
 from ..system.process import cached
 
@@ -67,12 +67,6 @@ def looks_closely() -> bool:
     True on the host device, and if calls with host arrays are compared or recorded.
     """
     return places.host_arrays() or settings.CHECK.get() or records_all()
-
-
-@functools.cache
-def parameters(name: str) -> tuple[str, ...]:
-    """Return the names of the parameters of mpi4py's method, without `self`."""
-    return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
 
 
 #: The source of all methods. Each has the parameters of mpi4py's method, because `*args` would cost a call with host

@@ -26,10 +26,11 @@ from ..operations import blocking_form
 from ..requests.persistent import Prequest
 from ..requests.request import request_of
 from ..requests.work import Startable
+from ..staging.arguments import GivenCall, parameters
 from ..team.state import state_of
 from ..team.tracks import tracks_of
 from . import mixed
-from .host_first import RECEIVES, host_first, parameters, receive_by_mpi
+from .host_first import RECEIVES, host_first, receive_by_mpi
 
 _Function = Callable[..., Any]
 _Decorated = TypeVar("_Decorated", bound=_Function)
@@ -192,9 +193,10 @@ def _form(native: _Function, family: type, name: str, doc: str) -> _Function:
 
 def _or_staged(native: _Function, family: type, name: str) -> _Function:
     def staged(self: Any, *args: Any, **kwargs: Any) -> Any:
-        which = mixed.host_buffer(name, args, kwargs)
+        given = GivenCall(name, args, kwargs)
+        which = mixed.host_buffer(given)
         if which is not None and not self.is_inter:
-            result = mixed.with_copy(self, name, native, which, args, kwargs)
+            result = mixed.with_copy(self, given, native, which)
             if result is not NotImplemented:
                 return result
         by_mpi: _Function = getattr(super(family, self), name)

@@ -20,7 +20,7 @@ from ..operations import COLLECTIVES, blocking_form
 from ..requests.persistent import Prequest
 from ..requests.request import Request
 from ..requests.shown import show
-from ..staging.arguments import OPERATIONS, PAIR, Argument, argument, is_persistent
+from ..staging.arguments import OPERATIONS, PAIR, Argument, GivenCall, is_persistent
 from ..team.base import Base, wait_for_calls
 from ..team.plans import Producer
 from ..team.state import State, state_of
@@ -28,41 +28,35 @@ from ..team.streams import LEGACY_DEFAULT_STREAM, current_stream
 from .device_copies import DeviceCopy, Finishing, Repeating, array_of
 
 
-def host_buffer(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Argument | None:
+def host_buffer(given: GivenCall) -> Argument | None:
     """Return the argument whose host buffer kernels need on the device, or None.
 
     There is none if both buffers are in the same kind of memory, or if MPI has to run the call.
     """
-    if OPERATIONS.get(name) is not PAIR:
+    if OPERATIONS.get(given.operation) is not PAIR:
         return None
-    places = {each.name: where(argument(each, args, kwargs)) for each in PAIR}
+    places = {each.name: where(given.value(each)) for each in PAIR}
     if set(places.values()) != {"device", "host"}:
         return None
-    if places.get(COLLECTIVES[blocking_form(name)].on_all_ranks) == "host":
+    if places.get(COLLECTIVES[blocking_form(given.operation)].on_all_ranks) == "host":
         return None
     return next(each for each in PAIR if places[each.name] == "host")
 
 
-def with_copy(
-    comm: Base, name: str, native: Callable[..., Any], which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def with_copy(comm: Base, given: GivenCall, native: Callable[..., Any], which: Argument) -> Any:
     """Call the method for device arrays with a device copy of the host buffer.
 
     Return NotImplemented if kernels do not support the call; this is the same on all ranks.
     """
-    arrays = [array_of(argument(each, args, kwargs)) for each in PAIR]
+    arrays = [array_of(given.value(each)) for each in PAIR]
     producers = [Producer(LEGACY_DEFAULT_STREAM, reader_of(array) is read_torch) for array in arrays]
-    check = partial(_check_stream, state_of(comm), f"{name}: {which.name}", producers)
-    copy = DeviceCopy(argument(which, args, kwargs), which)
-    if which.position < len(args):
-        args = (*args[: which.position], copy.spec, *args[which.position + 1 :])
-    else:
-        kwargs = {**kwargs, which.name: copy.spec}
-    if not is_persistent(name):
+    check = partial(_check_stream, state_of(comm), f"{given.operation}: {which.name}", producers)
+    copy = DeviceCopy(given.value(which), which)
+    if not is_persistent(given.operation):
         check()
         copy.fill()
     try:
-        result = native(comm, *args, **kwargs)
+        result = given.with_value(which, copy.spec).run(partial(native, comm))
     except NotSupported:
         return NotImplemented
     if isinstance(result, Prequest):

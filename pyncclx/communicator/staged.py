@@ -18,8 +18,7 @@ from ..recording.facts import is_on, records_all
 from ..staging import stage
 from ..staging.arguments import (
     OPERATIONS,
-    argument,
-    device_buffers,
+    GivenCall,
     is_message,
     is_nonblocking,
     is_persistent,
@@ -60,38 +59,36 @@ def _staged(operation: str, original: _Method) -> _Method:
         began = events.begin(operation, self) if events.listeners else None
         records = not is_blocking_collective and is_on() and (places.host_arrays() or records_all())
         # On the host device every array is in host memory, so MPI's call needs no copies.
-        buffers = OPERATIONS[operation]
-        if not places.host_arrays() and device_buffers(operation, buffers, args, kwargs):
+        given = GivenCall(operation, args, kwargs)
+        if not places.host_arrays() and given.device_buffers(OPERATIONS[operation]):
             if self.staging:
                 call = _checking(self, operation, original) if receives else functools.partial(original, self)
                 staged = stage.stage(self, operation, call, args, kwargs)
                 return going_on(staged) if nonblocking else staged
             if is_cuda_aware() is False:
-                raise _not_by_mpi(operation, args, kwargs)
+                raise _not_by_mpi(given)
         try:
-            with recorded_by_mpi(self, operation, args, kwargs) if records else nullcontext():
+            with recorded_by_mpi(self, given) if records else nullcontext():
                 result = original(self, *args, **kwargs)
         except MPI.Exception as error:
             raise_explained(self, error, operation)
         if is_persistent(operation):
             result = Prequest(result)
-            result.emits(operation, events.HOST, events.longest_nbytes([*args, *kwargs.values()]))
+            result.emits(operation, events.HOST, given.nbytes)
         elif began is not None:
-            nbytes = events.longest_nbytes([*args, *kwargs.values()])
-            events.emit(operation, events.HOST, nbytes, began, comm=self)
+            events.emit(operation, events.HOST, given.nbytes, began, comm=self)
         # The result of a receive is a copy of a request; the progress of the original is already followed.
         return going_on(result) if nonblocking and operation not in RECEIVES else result
 
     return host_first(operation, method)
 
 
-def _not_by_mpi(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NotSupported:
+def _not_by_mpi(given: GivenCall) -> NotSupported:
     """Return the error for a call on device arrays that kernels and MPI cannot run."""
-    buffers = OPERATIONS[operation]
-    on_host = [each.name for each in buffers if places.where(argument(each, args, kwargs)) == "host"]
+    on_host = [each.name for each in OPERATIONS[given.operation] if places.where(given.value(each)) == "host"]
     reason = f"{on_host[0]} is in host memory" if on_host else "no kernel does this"
     return NotSupported(
-        f"{operation}: {reason}, and the MPI library does not take device arrays. Pass host arrays, or set "
+        f"{given.operation}: {reason}, and the MPI library does not take device arrays. Pass host arrays, or set "
         "comm.staging = True (or use `from pyncclx import MPI`) to send them through host memory"
     )
 

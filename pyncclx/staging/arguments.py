@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
@@ -61,43 +61,78 @@ OP_POSITIONS: dict[str, int] = {
 }
 
 
-def device_buffers(
-    operation: str, buffers: tuple[Argument, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Argument]:
-    """Return the buffer arguments of a call that are device arrays.
-
-    Raises
-    ------
-    NotSupported
-        If an argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
-    """
-    found = [a for a in buffers if where(argument(a, args, kwargs)) == "device"]
-    absolute = [a for a in found if _is_bottom(argument(a, args, kwargs))]
-    if absolute and not host_arrays():
-        text = "is MPI.BOTTOM with absolute addresses on the device, and has no kernel here; pass the array itself"
-        raise NotSupported(f"{operation}: {absolute[0].name} {text}")
-    return [a for a in found if a not in absolute]
-
-
-def _is_bottom(spec: Any) -> bool:
-    return isinstance(spec, (list, tuple)) and spec[0] is MPI.BOTTOM
-
-
 def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return an argument of a call; None if it was omitted."""
     return args[which.position] if which.position < len(args) else kwargs.get(which.name)
 
 
-def computes(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call reduces elements with one of MPI's own operators.
+class GivenCall(NamedTuple):
+    """A call of mpi4py's method.
 
-    False for user-defined operators, which may interpret the bytes of the elements in any way, and for MPI.REPLACE and
-    MPI.NO_OP. True if the operator was omitted: the default is MPI.SUM.
+    Attributes
+    ----------
+    operation : str
+        The name of the method; "Win.Put" for one of a window.
+    args, kwargs
+        Its arguments.
     """
-    if operation not in OP_POSITIONS:
-        return False
-    op = argument(Argument("op", OP_POSITIONS[operation], False), args, kwargs)
-    return op is None or (isinstance(op, MPI.Op) and op.is_predefined and op not in (MPI.REPLACE, MPI.NO_OP))
+
+    operation: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def value(self, which: Argument) -> Any:
+        """Return an argument; None if it was omitted."""
+        return argument(which, self.args, self.kwargs)
+
+    def with_value(self, which: Argument, value: Any) -> GivenCall:
+        """Return the call with another value of an argument that was passed."""
+        if which.position < len(self.args):
+            return self._replace(args=(*self.args[: which.position], value, *self.args[which.position + 1 :]))
+        return self._replace(kwargs={**self.kwargs, which.name: value})
+
+    def run(self, method: Callable[..., Any]) -> Any:
+        """Call a method with the arguments, and return its result."""
+        return method(*self.args, **self.kwargs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the longest array among the arguments."""
+        return longest_nbytes([*self.args, *self.kwargs.values()])
+
+    def device_buffers(self, buffers: tuple[Argument, ...]) -> list[Argument]:
+        """Return those of the buffer arguments that are device arrays.
+
+        Raises
+        ------
+        NotSupported
+            If an argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
+        """
+        found = [each for each in buffers if where(self.value(each)) == "device"]
+        specs = {each: self.value(each) for each in found}
+        absolute = [each for each, spec in specs.items() if isinstance(spec, (list, tuple)) and spec[0] is MPI.BOTTOM]
+        if absolute and not host_arrays():
+            text = "is MPI.BOTTOM with absolute addresses on the device, and has no kernel here; pass the array itself"
+            raise NotSupported(f"{self.operation}: {absolute[0].name} {text}")
+        return [each for each in found if each not in absolute]
+
+    @property
+    def computes(self) -> bool:
+        """Whether the call reduces elements with one of MPI's own operators.
+
+        False for user-defined operators, which may interpret the bytes of the elements in any way, and for MPI.REPLACE
+        and MPI.NO_OP. True if the operator was omitted: the default is MPI.SUM.
+        """
+        if self.operation not in OP_POSITIONS:
+            return False
+        op = self.value(Argument("op", OP_POSITIONS[self.operation], False))
+        return op is None or (isinstance(op, MPI.Op) and op.is_predefined and op not in (MPI.REPLACE, MPI.NO_OP))
+
+
+@functools.cache
+def parameters(name: str) -> tuple[str, ...]:
+    """Return the names of the parameters of mpi4py's method, without `self`."""
+    return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
 
 
 def is_nonblocking(operation: str) -> bool:
@@ -116,14 +151,14 @@ def is_message(operation: str) -> bool:
 
 
 @contextmanager
-def recorded_by_mpi(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+def recorded_by_mpi(comm: Base, given: GivenCall) -> Iterator[None]:
     """Record a call that MPI runs in the block, and its end if it is blocking."""
-    calls = state_of(comm).calls(comm)
+    calls, operation = state_of(comm).calls(comm), given.operation
     if calls is None:
         yield
     elif is_message(operation):
-        peer, tag = (_peer_or_tag(operation, names, args, kwargs) for names in (("dest", "source"), ("tag", "sendtag")))
-        entry = calls.one(operation, MESSAGE, peer=peer, tag=tag, nbytes=longest_nbytes([*args, *kwargs.values()]))
+        peer, tag = (_peer_or_tag(given, names) for names in (("dest", "source"), ("tag", "sendtag")))
+        entry = calls.one(operation, MESSAGE, peer=peer, tag=tag, nbytes=given.nbytes)
         yield
         calls.end(entry)
     else:
@@ -133,22 +168,11 @@ def recorded_by_mpi(comm: Base, operation: str, args: tuple[Any, ...], kwargs: d
         begun.end()
 
 
-def _peer_or_tag(operation: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _peer_or_tag(given: GivenCall, names: tuple[str, ...]) -> Any:
     """Return the argument with one of these names, or else MPI's default.
 
     The default is tag 0 for sends, otherwise a wildcard.
     """
-    for name in names:
-        position = _positions(operation).get(name)
-        if name in kwargs:
-            return kwargs[name]
-        if position is not None and position < len(args):
-            return args[position]
-    return 0 if "tag" in names and "send" in operation.lower() else ANY
-
-
-@functools.cache
-def _positions(operation: str) -> dict[str, int]:
-    """Return the positions of a method's parameters, without `self`."""
-    names = tuple(inspect.signature(getattr(MPI.Comm, operation)).parameters)[1:]
-    return {name: position for position, name in enumerate(names)}
+    passed = {**dict(zip(parameters(given.operation), given.args, strict=False)), **given.kwargs}
+    default = 0 if "tag" in names and "send" in given.operation.lower() else ANY
+    return next((passed[name] for name in names if name in passed), default)

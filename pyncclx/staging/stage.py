@@ -23,9 +23,7 @@ from .arguments import (
     OPERATIONS,
     PAIR,
     Argument,
-    argument,
-    computes,
-    device_buffers,
+    GivenCall,
     is_nonblocking,
     is_persistent,
     recorded_by_mpi,
@@ -57,43 +55,44 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
     """
     began = events.now() if events.listeners else None
     wait_for_calls(comm)  # its kernels may still be writing the data for MPI
-    found = device_buffers(operation, OPERATIONS[operation], args, kwargs)
-    reads = is_bcast_root(comm, operation, args, kwargs)
-    computing = computes(operation, args, kwargs)
-    blocks = _partitions(operation, args, kwargs) or blocks_of(comm, operation)
-    copies, args, kwargs = replace(
-        operation, found, args, kwargs, reads=reads, computing=computing, blocks=blocks, caller=comm.state
+    given = GivenCall(operation, args, kwargs)
+    partitions = _partitions(given)
+    copies, given = replace(
+        given,
+        given.device_buffers(OPERATIONS[operation]),
+        reads=is_bcast_root(comm, given),
+        computing=given.computes,
+        blocks=partitions or blocks_of(comm, operation),
+        caller=comm.state,
     )
+    nbytes = max((copy.nbytes for copy in copies), default=0)
     if is_persistent(operation):
-        partitions = _partitions(operation, args, kwargs)
-        work = StagedWork(operation, call(*args, **kwargs), copies, partitions)
+        work = StagedWork(operation, given.run(call), copies, partitions)
         request = (PartitionedRequest if partitions else Prequest)(work)
-        request.emits(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0))
+        request.emits(operation, events.STAGED, nbytes)
         return request
     copy_in(copies)
     if is_nonblocking(operation):
-        result = _begun(comm, operation, call, copies, args, kwargs)
+        result = _begun(comm, given, call, copies)
     else:
-        with recorded_by_mpi(comm, operation, args, kwargs):
-            result = call(*args, **kwargs)
+        with recorded_by_mpi(comm, given):
+            result = given.run(call)
         copy_back(copies)
     if began is not None:
-        events.emit(operation, events.STAGED, max((copy.nbytes for copy in copies), default=0), began, comm=comm)
+        events.emit(operation, events.STAGED, nbytes, began, comm=comm)
     return result
 
 
-def _begun(
-    comm: Base, operation: str, call: _Method, copies: list[Copy], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> MPI.Request:
+def _begun(comm: Base, given: GivenCall, call: _Method, copies: list[Copy]) -> MPI.Request:
     """Begin an operation on host copies; its request copies the results back.
 
     If an interrupt loses mpi4py's request, the request and its copies are kept until MPI has completed the operation.
     """
     begun: list[MPI.Request] = []
     try:
-        with recorded_by_mpi(comm, operation, args, kwargs):
+        with recorded_by_mpi(comm, given):
             # The list holds the request before Python runs signal handlers.
-            begun.extend(starmap(partial(call, **kwargs), (args,)))
+            begun.extend(starmap(partial(call, **given.kwargs), (given.args,)))
         return copy_back_on_completion(begun[0], copies)
     except BaseException:
         for request in filter(None, begun):
@@ -102,21 +101,19 @@ def _begun(
 
 
 def replace(
-    operation: str,
+    given: GivenCall,
     found: list[Argument],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
     *,
     reads: bool = False,
     computing: bool = False,
     blocks: int = 1,
     caller: Caller = ANY_CALLER,
-) -> tuple[list[Copy], tuple[Any, ...], dict[str, Any]]:
+) -> tuple[list[Copy], GivenCall]:
     """Replace the device arrays `found` in the arguments of a call by host copies.
 
     Parameters
     ----------
-    operation, found, args, kwargs
+    given, found
     reads : bool
         Whether the call only reads the arrays.
     computing : bool
@@ -129,39 +126,35 @@ def replace(
     Returns
     -------
     copies : list of Copy
-    args, kwargs
-        The arguments with the copies.
+    given : GivenCall
+        The call with the copies.
 
     Raises
     ------
     TypeError
         If MPI would compute with elements that are not numbers, as if they were bytes.
     """
-    copies, placed, named = [], list(args), dict(kwargs)
+    copies = []
     for which in found:
-        spec = argument(which, args, kwargs)
+        spec = given.value(which)
         whole = not isinstance(spec, (list, tuple))
         array = spec if whole else spec[0]
         span, written = span_of(spec, blocks), which.written and not reads
-        name = f"{operation}: {which.name}"
+        name = f"{given.operation}: {which.name}"
         copy = Copy(array, name, written=written, whole=whole, span=span, caller=caller)
         if computing and not copy.is_of_numbers and spec_parts(spec)[-1] is None:
-            raise no_arithmetic(operation)
+            raise no_arithmetic(given.operation)
         host = copy.host_array()
-        replaced = host if whole else type(spec)((host, *spec[1:]))
         copies.append(copy)
-        if which.position < len(args):
-            placed[which.position] = replaced
-        else:
-            named[which.name] = replaced
-    return copies, tuple(placed), named
+        given = given.with_value(which, host if whole else type(spec)((host, *spec[1:])))
+    return copies, given
 
 
-def is_bcast_root(comm: Base, operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_bcast_root(comm: Base, given: GivenCall) -> bool:
     """Return whether this rank only reads the buffer of a broadcast."""
-    if blocking_form(operation) != "Bcast":
+    if blocking_form(given.operation) != "Bcast":
         return False
-    root = argument(Argument("root", 1, False), args, kwargs) or 0
+    root = given.value(Argument("root", 1, False)) or 0
     return bool(root == MPI.ROOT if comm.is_inter else root == comm.rank)
 
 
@@ -174,11 +167,11 @@ def blocks_of(comm: Base, operation: str) -> int:
     return ranks if OPERATIONS[operation] is PAIR else 1
 
 
-def _partitions(operation: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+def _partitions(given: GivenCall) -> int:
     """Return the number of partitions of a partitioned operation; 0 for others."""
-    if operation not in ("Psend_init", "Precv_init"):
+    if given.operation not in ("Psend_init", "Precv_init"):
         return 0
-    return int(argument(Argument("partitions", 1, False), args, kwargs))
+    return int(given.value(Argument("partitions", 1, False)))
 
 
 class Op(StandIn, MPI.Op):
@@ -214,9 +207,10 @@ class Op(StandIn, MPI.Op):
             return super().Reduce_local(inbuf, inoutbuf)
         if sides != ("device", "device"):
             raise NotSupported("Reduce_local: one array is on the device, one in host memory; copy one of them")
-        copies, args, _ = replace("Reduce_local", _LOCAL_BUFFERS, (inbuf, inoutbuf), {}, computing=self.is_predefined)
+        given = GivenCall("Reduce_local", (inbuf, inoutbuf), {})
+        copies, given = replace(given, _LOCAL_BUFFERS, computing=self.is_predefined)
         copy_in(copies)
-        super().Reduce_local(*args)
+        given.run(super().Reduce_local)
         copy_back(copies)
         return None
 

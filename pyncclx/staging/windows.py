@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import events
 from ..team.streams import Caller
-from .arguments import Argument, argument, computes
+from .arguments import Argument, GivenCall
 from .completion import copy_back_on_completion
 from .copies import Copy, copy_back, copy_in
 from .stage import replace
@@ -32,23 +32,13 @@ class Origins:
         self._caller = caller  # chooses streams
         self._open: list[tuple[int, list[Copy]]] = []  # target rank and copies
 
-    def stage(
-        self,
-        operation: str,
-        call: Callable[..., Any],
-        found: list[Argument],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def stage(self, given: GivenCall, call: Callable[..., Any], found: list[Argument]) -> Any:
         """Call mpi4py's method with host copies of the device arrays `found`."""
-        began = events.now() if events.listeners else None
-        name = f"Win.{operation}"
-        copies, args, kwargs = replace(
-            name, found, args, kwargs, computing=computes(name, args, kwargs), caller=self._caller
-        )
+        began, operation = events.now() if events.listeners else None, given.operation.removeprefix("Win.")
+        copies, given = replace(given, found, computing=given.computes, caller=self._caller)
         copy_in(copies)
-        result = call(*args, **kwargs)
-        rank = argument(Argument("target_rank", ACCESSES[operation][1], False), args, kwargs)
+        result = given.run(call)
+        rank = given.value(Argument("target_rank", ACCESSES[operation][1], False))
         if result is None:
             self._open.append((rank, copies))
         else:

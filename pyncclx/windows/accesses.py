@@ -18,7 +18,7 @@ from ..recording.identity import identity_of_window
 from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.work import Work
-from ..staging.arguments import Argument, argument, device_buffers
+from ..staging.arguments import Argument, GivenCall, argument
 from ..staging.copies import PublicCopy
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
@@ -151,10 +151,11 @@ def on_device(method: _Method) -> _Method:
         else:
             # For MPI.PROC_NULL, MPI does not access the memory.
             on_host = places.host_arrays() or rank == MPI.PROC_NULL
-            found = [] if on_host else device_buffers(f"Win.{name}", buffers, args, kwargs)
+            given = GivenCall(f"Win.{name}", args, kwargs)
+            found = [] if on_host else given.device_buffers(buffers)
             if found and self._may_stage(name, found):
                 self._origins = self._origins or Origins(self._caller)
-                return self._origins.stage(name, functools.partial(original, self), found, args, kwargs)
+                return self._origins.stage(given, functools.partial(original, self), found)
             result, how = original(self, *args, **kwargs), events.HOST
         if began is not None:
             events.emit(name, how, events.longest_nbytes([*args, *kwargs.values()]), began, peer=rank)

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.staging import completion, stage
+from pyncclx.staging.arguments import GivenCall
 from pyncclx.staging.requests import Request
 from support.interruption import Interruption
 
@@ -62,7 +63,8 @@ def test_an_interrupted_staged_call(monkeypatch):
     monkeypatch.setattr(stage, "recorded_by_mpi", lambda *_: nullcontext())
     for point in itertools.count(1):
         kept, interruption = [], Interruption(point, str(Path(stage.__file__).parent))
-        arguments = MPI.COMM_SELF, "Irecv", MPI.COMM_SELF.Irecv, ["the copy"], (bytearray(8), 0), {"tag": point}
+        given = GivenCall("Irecv", (bytearray(8), 0), {"tag": point})
+        arguments = MPI.COMM_SELF, given, MPI.COMM_SELF.Irecv, ["the copy"]
         interruption.end(lambda: kept.append(stage._begun(*arguments)))  # noqa: B023  it is called now
         copied.clear()
         MPI.COMM_SELF.Isend(bytearray(8), 0, point).Wait()
