@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -122,7 +122,7 @@ class Comm(
     """
 
     # Instances of this mpi4py class count as instances of the pyncclx class; see `CommType`.
-    like: ClassVar[type] = MPI.Comm
+    like = MPI.Comm
 
     Dup = _makes_ours(MPI.Comm.Dup)
     Create = _makes_ours(MPI.Comm.Create)
@@ -143,16 +143,6 @@ class Comm(
     def Idup_with_info(self, info: MPI.Info) -> tuple[Any, MPI.Request]:
         """Begin to duplicate the communicator with other info; see `Idup`."""
         return self.Idup(info)
-
-    def __reduce__(self) -> str | tuple[Any, ...]:
-        for name, constant in _CONSTANTS.items():
-            if self == constant:
-                return (_constant, (name,)) if self is constant else (_copy_of_constant, (type(self), name))
-        return super().__reduce__()
-
-    @property
-    def _is_constant(self) -> bool:
-        return any(self is constant for constant in _CONSTANTS.values())
 
     def _adopted(self, made: MPI.Comm) -> Comm:
         return adopt(made, self)
@@ -263,22 +253,14 @@ def _predefined(comm: MPI.Intracomm) -> Intracomm:
 COMM_NULL = Comm(MPI.COMM_NULL)
 COMM_SELF = _predefined(MPI.COMM_SELF)
 COMM_WORLD = _predefined(MPI.COMM_WORLD)
-_CONSTANTS: dict[str, Comm] = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
-
-
-def _constant(name: str) -> Comm:
-    return _CONSTANTS[name]
-
-
-def _copy_of_constant(cls: type[Comm], name: str) -> Comm:
-    return cls.__new__(cls, _CONSTANTS[name])
+Comm.constants = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
 
 
 def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     """Return a pyncclx communicator for one of mpi4py's, with `parent`'s settings."""
     if not isinstance(comm, Base):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
-        constants = [constant for constant in _CONSTANTS.values() if type(constant) is cls and constant == comm]
+        constants = [constant for constant in Comm.constants.values() if type(constant) is cls and constant == comm]
         comm = constants[0] if constants else cls(comm)
     own = cast(Comm, comm)
     if parent is not None and comm != MPI.COMM_NULL:

@@ -12,19 +12,15 @@ from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..failures import ulfm
 from ..nodes.spanning import spanning_of
+from ..staging.stand_ins import WithConstants
 from ..system.mpi_library import has_ulfm
 from ..team.base import Base, IntraBase
 
 _Self = TypeVar("_Self", bound="Lifetime")
 
 
-class Lifetime(Base):
+class Lifetime(WithConstants, Base):
     """Methods that free communicators."""
-
-    @property
-    def _is_constant(self) -> bool:
-        """Whether this is a predefined object such as COMM_WORLD."""
-        raise NotImplementedError
 
     def Free(self) -> None:
         """Free the communicator and its device memory. Collective.

@@ -17,8 +17,8 @@ class StandInType(type):
         return issubclass(subclass, vars(cls).get("like", ())) or super().__subclasscheck__(subclass)
 
 
-class StandIn(metaclass=StandInType):
-    """Base of a class that replaces mpi4py's; list it before mpi4py's class.
+class WithConstants(metaclass=StandInType):
+    """Base of a class of which `pyncclx.MPI` has constants, such as COMM_WORLD.
 
     Attributes
     ----------
@@ -40,11 +40,19 @@ class StandIn(metaclass=StandInType):
                 return constant_of, (type(self), name)
         return copy_of_constant, (type(self), equal[0])
 
+    @property
+    def _is_constant(self) -> bool:
+        return any(constant is self for constant in self.constants.values())
+
+
+class StandIn(WithConstants):
+    """Base of a class that replaces mpi4py's; list it before mpi4py's class."""
+
     def free(self) -> None:
         """Free the object; do nothing for constants, as in mpi4py."""
         if StandIn not in type(self).__mro__:  # MPI.Request.free(request) of a device array, or of mpi4py
             return self.free()
-        if not any(constant is self for constant in self.constants.values()):
+        if not self._is_constant:
             super().free()  # type: ignore[misc]
         return None
 
@@ -70,11 +78,11 @@ def constants_of(cls: type[StandIn]) -> dict[str, Any]:
     return {name: cls(value) for name, value in constants if type(value) is cls.like and not name.startswith("_")}  # type: ignore[call-arg]
 
 
-def constant_of(cls: type[StandIn], name: str) -> Any:
+def constant_of(cls: type[WithConstants], name: str) -> Any:
     """Return a constant of a class, for pickle."""
     return cls.constants[name]
 
 
-def copy_of_constant(cls: type[StandIn], name: str) -> Any:
+def copy_of_constant(cls: type[WithConstants], name: str) -> Any:
     """Return an object of a class that equals one of its constants, for pickle."""
     return cls.__new__(cls, cls.constants[name])  # type: ignore[call-arg]
