@@ -99,21 +99,29 @@ class DeviceCopy:
 
 
 class Finishing(Work):
-    """The work behind a nonblocking call; `finish` copies the result to the host."""
+    """The work behind a call with a device copy of a host buffer."""
 
     def __init__(self, work: Work, copy: DeviceCopy) -> None:
-        self._work, self._state = work, work.caller
-        self._copy: DeviceCopy | None = copy
+        self.work, self.copy, self._state = work, copy, work.caller
 
     def finish(self) -> None:
-        """Wait on the host for this operation, then copy its result to the host."""
-        _wait_for(self._work)
-        copy, self._copy, self.active = self._copy, None, False
-        if copy is not None:
-            _finish(self._work, copy)
+        """Wait on the host for this operation only, then copy its result to the host.
+
+        The communicator's other operations may take much longer. After an interrupt of the wait, call it again.
+        """
+        let_receives_leave()
+        while not self.work.is_over():
+            os.sched_yield()
+        self.active = False
+        wait = self.work.finish()
+        if wait is not None:
+            wait()
+        self.copy.bring_back()
+        if not self.is_persistent:
+            del self.copy  # frees the device memory, although the program may keep the request
 
     def is_over(self) -> bool:
-        return self._work.is_over()
+        return self.work.is_over()
 
 
 def start_several(works: Sequence[Repeating]) -> None:
@@ -131,7 +139,7 @@ def start_several(works: Sequence[Repeating]) -> None:
             work.active = work.work.active
 
 
-class Repeating(Startable):
+class Repeating(Finishing, Startable):
     """The work behind a persistent request that uses a device copy of a host buffer.
 
     Each start copies the host buffer to the device, and each end copies the result back. `check_stream` raises if a
@@ -139,41 +147,18 @@ class Repeating(Startable):
     """
 
     starter = staticmethod(start_several)
+    work: Startable
 
     def __init__(self, work: Startable, copy: DeviceCopy, check_stream: Callable[[], None]) -> None:
-        self.work, self.copy, self.check_stream, self._state = work, copy, check_stream, work.caller
+        super().__init__(work, copy)
+        self.check_stream = check_stream
         self.name, self.places = work.name, [*work.places, *places_of([copy.owner])]
 
     def check_owner(self) -> None:
         self.work.check_owner()
 
-    def finish(self) -> None:
-        """Wait on the host for this operation, then copy its result to the host."""
-        _wait_for(self.work)
-        self.active = False
-        _finish(self.work, self.copy)
-
     def is_over(self) -> bool:
-        return not self.active or self.work.is_over()
+        return not self.active or super().is_over()
 
     def close(self) -> None:
         self.work.close()
-
-
-def _wait_for(work: Work) -> None:
-    """Wait on the host for one operation only.
-
-    It does not wait for the communicator's other operations, which may take much longer. After an interrupt, call it
-    again.
-    """
-    let_receives_leave()
-    while not work.is_over():
-        os.sched_yield()
-
-
-def _finish(work: Work, copy: DeviceCopy) -> None:
-    """Finish an operation that has ended, and copy its result to the host."""
-    wait = work.finish()
-    if wait is not None:
-        wait()
-    copy.bring_back()
