@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from mpi4py import MPI
 
 from .failures import Failures
-from .host_receive import HostReceive, HostReceiveRequest, SentToItself
+from .host_receive import HostReceive, HostReceiveRequest, SentToItself, Undivided
 from .shown import hide
 from .status import check_statuses, copy_status, has_ended
 from .work import NOTHING, Finisher, Wait, Work, finish, wait_for
@@ -16,7 +16,7 @@ from .work import NOTHING, Finisher, Wait, Work, finish, wait_for
 Statuses = Sequence[MPI.Status] | None
 
 
-class OwnRequest(MPI.Request):
+class OwnRequest(Undivided):
     """Base class of all requests of operations on device arrays."""
 
     _work: Work = NOTHING

@@ -36,8 +36,10 @@ class Request(ObjectRequests):
     """
 
     def __new__(cls, request: MPI.Request | None = None) -> MPI.Request:  # type: ignore[misc]
-        """Return a copy of a request, as mpi4py's constructor does."""
-        return request if cls is Request and isinstance(request, Undivided) else _new(cls, request)
+        """Return this library's request itself; copy mpi4py's as one of mpi4py's class."""
+        if cls is not Request or request is None:
+            return _new(cls, request)
+        return request if isinstance(request, Undivided) else _new(MPI.Request, request)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Make the current stream wait for the operation, and return True.

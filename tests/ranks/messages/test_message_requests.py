@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from pyncclx import NotSupported, PeerTimeout, Request
 from pyncclx.messages.pending import StreamWait
+from pyncclx.staging import requests as drop_in
 from support.arrays import Output, gpu_only, put, synchronize, xp
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
 from support.reference import comparing
@@ -56,6 +57,41 @@ def test_mixed_requests(comm, way, count):
     with comparing() as compare:
         compare(recv, data_of(left, 1, 0, count), way)
     assert int(host_received) == left
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("way", ["Waitall", "Testall", "Waitany", "Waitsome", "waitall"])
+@pytest.mark.parametrize("kind", [Request, drop_in.Request])
+def test_copies(comm, kind, way):
+    """A copy by the constructor is as good as the request: of a device array, a host array, a Python object."""
+    right, left = ring(comm)
+    recv, host, status = Output(LARGE, "i8"), bytearray(3), [MPI.Status() for _ in range(6)]
+    requests = [
+        comm.Irecv(recv.array, left, 1),
+        comm.Isend(put(data_of(comm.rank, 1, 0, LARGE)), right, 1),
+        comm.Irecv(host, left, 2),
+        comm.Isend(bytearray(b"%3d" % comm.rank), right, 2),
+    ]
+    copies, done = [kind(each) for each in requests], []
+    if way == "Testall":
+        while not Request.Testall(copies, status):
+            os.sched_yield()
+    elif way == "Waitany":
+        done = sorted(Request.Waitany(copies) for _ in copies)
+    elif way == "Waitsome":
+        while len(done) < 4:
+            done += Request.Waitsome(copies)
+    else:
+        getattr(Request, way)(copies, status)
+    assert sorted(done) in ([], [0, 1, 2, 3])
+    assert not any(copies)
+    assert bool(done) or (status[0].source, status[0].tag, status[0].Get_count(MPI.INT64_T)) == (left, 1, LARGE)
+    with comparing() as compare:
+        compare(recv, data_of(left, 1, 0, LARGE), way)
+    assert int(host) == left
+    receiving = kind(comm.irecv(source=left, tag=3))
+    comm.isend(("from", comm.rank), right, 3).wait()
+    assert receiving.wait() == ("from", left)
 
 
 @pytest.mark.ranks(2)
