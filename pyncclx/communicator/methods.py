@@ -79,7 +79,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
             began = events.begin(name, self) if events.listeners else None
             state = state_of(self)
-            if state.background is not None and state.background.is_over:
+            if state.background is not None and not state.background.is_busy:
                 state.settle()
             work: Any = None
             key: Hashable = None

@@ -26,7 +26,6 @@ from ..team.background import NotYet, alone
 from ..team.base import IntraBase
 from ..team.compare import compare
 from ..team.kept import Scratch
-from ..team.refusals import unless_refused
 from ..team.state import State, state_of
 from ..team.windows import Registration
 
@@ -52,7 +51,7 @@ class OverNodes(IntraBase):
         topology = self.node_topology
         if topology.node_count == 1:
             return None
-        return unless_refused(state, lambda: span_next(self, topology), staging=self.staging)
+        return self._unless_refused(lambda: span_next(self, topology))
 
     def spanning_for(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Spanning | None:
         """Return the state with which a call runs over several nodes. Collective.

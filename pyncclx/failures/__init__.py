@@ -5,7 +5,6 @@
 * `comm_failures`: why a communicator failed, the exception that its calls raise from then on, and the protocol of what
   the detector watches, for packages above.
 * `error_record`: a communicator's record of errors of kernels, in words that have exceptions (`kernel_errors`).
-* `ranks_elsewhere`: failures of ranks on other nodes.
 * `ulfm`: failed ranks that MPI reports, where it tolerates failures (User-Level Failure Mitigation).
 * `policy`: ends the waits of a rendezvous on the host (`mpi_bootstrap/waiting.py`) when a rank has failed, and what
   runs at the end of the program.

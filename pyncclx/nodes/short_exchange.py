@@ -24,7 +24,7 @@ from ..errors import CollectiveMismatch
 from ..failures.error_record import ErrorRecord
 from ..recording.failures import noted
 from ..system.process import held
-from .failure_words import FailureWords
+from .failures_elsewhere import FailureWords
 from .mpi_engine import MpiEngine, Outbox
 from .places import Places
 

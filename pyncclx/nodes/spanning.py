@@ -14,7 +14,6 @@ from mpi_bootstrap.own_errors import own_errors_suppressed
 from ..errors import Aborted, PeerTimeout, RankFailed, RanksMissing, Revoked
 from ..failures.detector import DETECTOR
 from ..failures.error_record import ErrorRecord
-from ..failures.ranks_elsewhere import RanksElsewhere
 from ..system.process import BoundedCache
 from ..team.attachment import Attachment
 from ..team.base import IntraBase
@@ -26,7 +25,7 @@ from ..team.team import Team
 from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
-from .failure_words import FailureWords
+from .failures_elsewhere import FailureWords, RanksElsewhere
 from .mpi_engine import keep_left
 from .places import Places
 from .program import Program

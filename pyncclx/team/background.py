@@ -92,7 +92,7 @@ class Apart:
         self._channel.close()
 
 
-class Background:
+class Background(StepThread):
     """The calls of one communicator that a thread has to launch, in order.
 
     Attributes
@@ -102,8 +102,8 @@ class Background:
     """
 
     def __init__(self, device: Device) -> None:
+        super().__init__(device, "pyncclx first calls")
         self.caller = threading.get_ident()
-        self._thread = StepThread(device, "pyncclx first calls")
         self._lost: Exception | None = None
         _RUNNING.get().add(self)
 
@@ -124,20 +124,7 @@ class Background:
                 self._lost = error
                 raise
 
-        return self._thread.do(call)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the thread has made all calls."""
-        return not self._thread.is_busy
-
-    def wait(self) -> None:
-        """Wait until the thread has made all calls. Their requests raise their errors."""
-        self._thread.wait()
-
-    def rest(self, seconds: float) -> None:
-        """Wait for the thread, for at most `seconds`."""
-        self._thread.rest(seconds)
+        return super().do(call)
 
 
 def caller() -> int:

@@ -27,7 +27,6 @@ from .handlers import Handled
 from .kept import Scratch
 from .options import Options
 from .plans import Producer
-from .refusals import unless_refused
 from .state import State, state_of
 from .streams import current_stream, wait_for_program
 from .team import Team
@@ -89,7 +88,7 @@ class Base(Handled, Options):
                 state.meet(comm)
             return dropped.take_over(comm, self._device_of_team) or Team(comm, backends.select(), HEAP.get())
 
-        return unless_refused(state, make, staging=self.staging)
+        return self._unless_refused(make)
 
     def _device_of_team(self) -> Device:
         """Return the device; subclasses may prepare the process here."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
 from .. import backends
+from ..errors import NotSupported
 from .background import check_channel
 from .state import BLOCKING, STAGES_BY_DEFAULT, Hold, State, state_of
+
+_Made = TypeVar("_Made")
 
 # Families of methods are classes of their own, which the communicators inherit. At run time they must be plain Python
 # classes: only one base of a class may derive from mpi4py's. To the type checker they are communicators.
@@ -39,6 +43,21 @@ class Options(_Comm):
         elif state.background is not None:
             state.settle()
         return state
+
+    def _unless_refused(self, make: Callable[[], _Made]) -> _Made:
+        """Return the memory that `make` returns. Collective at the first call.
+
+        If `make` has raised NotSupported, and `staging` is true, later calls raise it without meeting the other ranks.
+        The reason has not changed, MPI does the operations, and nonblocking ones must not wait.
+        """
+        state = state_of(self)
+        if state.refusal is not None and self.staging:
+            raise NotSupported(str(state.refusal))
+        try:
+            return make()
+        except NotSupported as refusal:
+            state.refusal = refusal
+            raise
 
     @property
     def state(self) -> State:

@@ -8,10 +8,10 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.errors import StepTimeout
-from pyncclx.failures.ranks_elsewhere import RanksElsewhere
 from pyncclx.memory.retired import RETIRED
 from pyncclx.nodes import nccl_engine, nccl_library
 from pyncclx.nodes.engine import EngineError, Transfer
+from pyncclx.nodes.failures_elsewhere import RanksElsewhere
 
 
 class Bindings:

@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.nodes.failure_words import WORD_NBYTES
+from pyncclx.nodes.failures_elsewhere import WORD_NBYTES
 from pyncclx.nodes.mpi_engine import MpiEngine
 from pyncclx.nodes.program import Program
 from pyncclx.tokens.over_nodes import programs
