@@ -61,11 +61,6 @@ OP_POSITIONS: dict[str, int] = {
 }
 
 
-def argument(which: Argument, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an argument of a call; None if it was omitted."""
-    return args[which.position] if which.position < len(args) else kwargs.get(which.name)
-
-
 class GivenCall(NamedTuple):
     """A call of mpi4py's method.
 
@@ -83,7 +78,8 @@ class GivenCall(NamedTuple):
 
     def value(self, which: Argument) -> Any:
         """Return an argument; None if it was omitted."""
-        return argument(which, self.args, self.kwargs)
+        args = self.args
+        return args[which.position] if which.position < len(args) else self.kwargs.get(which.name)
 
     def with_value(self, which: Argument, value: Any) -> GivenCall:
         """Return the call with another value of an argument that was passed."""
@@ -109,6 +105,8 @@ class GivenCall(NamedTuple):
             If an argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
         """
         found = [each for each in buffers if where(self.value(each)) == "device"]
+        if not found:
+            return found
         specs = {each: self.value(each) for each in found}
         absolute = [each for each, spec in specs.items() if isinstance(spec, (list, tuple)) and spec[0] is MPI.BOTTOM]
         if absolute and not host_arrays():

@@ -18,7 +18,7 @@ from ..recording.identity import identity_of_window
 from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.work import Work
-from ..staging.arguments import Argument, GivenCall, argument
+from ..staging.arguments import Argument, GivenCall
 from ..staging.copies import PublicCopy
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
@@ -136,7 +136,7 @@ def on_device(method: _Method) -> _Method:
     If staging is on, host copies replace device arrays in mpi4py's calls.
     """
     name = method.__name__
-    original = getattr(MPI.Win, name)
+    original, in_window = getattr(MPI.Win, name), f"Win.{name}"
     buffers, position = ACCESSES[name]
     rank_argument = Argument("target_rank", position, False)
     target_argument = Argument("target_disp" if name in OF_ONE_ELEMENT else "target", position + 1, False)
@@ -144,14 +144,14 @@ def on_device(method: _Method) -> _Method:
     @functools.wraps(method)
     def either(self: Accesses, *args: Any, **kwargs: Any) -> Any:
         began = events.begin(name) if events.listeners else None
-        rank, target = (argument(each, args, kwargs) for each in (rank_argument, target_argument))
+        given = GivenCall(in_window, args, kwargs)
+        rank, target = given.value(rank_argument), given.value(target_argument)
         self._record(name, rank, getattr(args[0], "nbytes", 0) if args else 0)
         if self._reach is not None and self._reach.holds(rank, target):
             result, how = method(self, *args, **kwargs), events.NATIVE
         else:
             # For MPI.PROC_NULL, MPI does not access the memory.
             on_host = places.host_arrays() or rank == MPI.PROC_NULL
-            given = GivenCall(f"Win.{name}", args, kwargs)
             found = [] if on_host else given.device_buffers(buffers)
             if found and self._may_stage(name, found):
                 self._origins = self._origins or Origins(self._caller)
