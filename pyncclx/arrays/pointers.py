@@ -55,7 +55,7 @@ def is_over_device(thing: Any) -> bool:
     """Return whether an object's memory is on a GPU, where the host cannot read it."""
     # An `MPI.buffer` has no weak references, so the result cannot be cached.
     if type(thing) is MPI.buffer and thing.obj is None:
-        return gpu_at(thing.address) is not None
+        return gpu_of_memory(thing.address) is not None
     while type(thing) is np.ndarray and isinstance(thing.base, np.ndarray):
         # The view is a part of the memory of its base.
         thing = thing.base
@@ -69,7 +69,7 @@ def _look(thing: Any) -> bool:
     owner = _owner_of(thing)
     if isinstance(owner, _HOST_OWNERS) or (isinstance(owner, np.ndarray) and owner.flags.owndata):
         return False
-    found = gpu_at(address_of(thing)) is not None
+    found = gpu_of_memory(address_of(thing)) is not None
     # Some classes have no weak references; for them each call queries again.
     with contextlib.suppress(TypeError):
         _known[id(thing)] = weakref.ref(thing, functools.partial(_forget, id(thing))), found
@@ -91,11 +91,6 @@ def _owner_of(thing: Any) -> Any:
         if below is None or below is thing:
             return thing
         thing = below
-
-
-def gpu_at(address: int) -> int | None:
-    """Return the GPU whose memory is at an address; None for memory of the host."""
-    return gpu_of_memory(address)
 
 
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:

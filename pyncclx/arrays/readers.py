@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from mpi4py import MPI
 
+from ..system.driver import gpu_of_memory
 from . import pointers
 from .checks import Device, Memory, check_ordinal, in_host_memory, is_contiguous, last_word, not_contiguous
 from .datatypes import TABLE
@@ -77,7 +78,7 @@ def read_memory(memory: Any, name: str, device: Device) -> Memory:
 
 def _check_gpu(name: str, address: int, device: Device) -> None:
     """Raise an error for memory of another GPU."""
-    ordinal = pointers.gpu_at(address)
+    ordinal = gpu_of_memory(address)
     if ordinal is not None:
         check_ordinal(name, ordinal, device)
 
