@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 from mpi4py import MPI
@@ -68,20 +68,24 @@ class _Comparisons(Attachment):
 
     def finish(self, number: int) -> None:
         """Wait for all ranks' calls of this number, and compare them."""
-
-        def late() -> str:
-            if number == self.number:  # the other ranks' next call gets this number
-                self._send(None)
-                self.number -= 1
-            ranks = [rank for rank in self._others() if (rank, number) not in self._calls]
-            text = self._missing(self._calls[self.rank, number], "rank " + ", ".join(map(str, ranks)) + " has not")
-            return "; ".join([text, *(text for rank in ranks for text in self._elsewhere(rank))])
-
-        _wait(lambda: self.have_called(number), late)
+        deadline = time.monotonic() + settings.TIMEOUT.get()
+        while not self.have_called(number):
+            if time.monotonic() > deadline:
+                raise noted(CollectiveMismatch(self._timed_out(number)))
+            os.sched_yield()
         calls = [self._calls.pop((rank, number)) for rank in range(self.size)]
         if any(call != calls[0] for call in calls):
             text = "; ".join(f"rank {rank}: {_text(call)}" for rank, call in enumerate(calls))
             raise noted(CollectiveMismatch(f"ranks disagree about the call: {text}"))
+
+    def _timed_out(self, number: int) -> str:
+        """Withdraw a call that other ranks have not made in time; return a text about it."""
+        if number == self.number:  # the other ranks' next call gets this number
+            self._send(None)
+            self.number -= 1
+        ranks = [rank for rank in self._others() if (rank, number) not in self._calls]
+        text = self._missing(self._calls[self.rank, number], "rank " + ", ".join(map(str, ranks)) + " has not")
+        return "; ".join([text, *(text for rank in ranks for text in self._elsewhere(rank))])
 
     def _others(self) -> Iterator[int]:
         return (rank for rank in range(self.size) if rank != self.rank)
@@ -159,15 +163,6 @@ class Comparison:
 def compare(comm: MPI.Comm, operation: str, signature: tuple[Any, ...] = ()) -> None:
     """Compare a call between the ranks before it does anything; see `Comparison`."""
     Comparison(comm, operation, signature).finish()
-
-
-def _wait(over: Callable[[], bool], text: Callable[[], str]) -> None:
-    """Wait until something is over; raise CollectiveMismatch after PYNCCLX_TIMEOUT."""
-    deadline = time.monotonic() + settings.TIMEOUT.get()
-    while not over():
-        if time.monotonic() > deadline:
-            raise noted(CollectiveMismatch(text()))
-        os.sched_yield()
 
 
 def _text(call: _Call) -> str:
