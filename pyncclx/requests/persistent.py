@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from .. import events
 from ..errors import MPIError
+from .host_receive import Undivided
 from .request import Request
 from .shown import handle_of, hide, set_handle, show
 from .work import NOTHING, Startable, Starter, check
@@ -73,8 +74,10 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
     _made_of: int  # the original handle
     _is_freed = False
 
-    def __new__(cls, work: Startable) -> Prequest:
-        """Return the request of a persistent operation."""
+    def __new__(cls, work: Startable | MPI.Request) -> Prequest:
+        """Return the request of a persistent operation; copy a request as `Request` does."""
+        if isinstance(work, MPI.Request):
+            return cast(Prequest, work if isinstance(work, Undivided) else MPI.Prequest.__new__(MPI.Prequest, work))
         request = super().__new__(cls, MPI.COMM_SELF.Send_init([None, 0, MPI.BYTE], MPI.PROC_NULL))
         # `handle` and `BY_HANDLE` need the original handle. For MPI, the handle is that of a null request.
         request._own_handle, request._made_of = vars(MPI.Request)["handle"].__get__(request), handle_of(request)

@@ -10,7 +10,8 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.staging import completion, stage
 from pyncclx.staging.arguments import GivenCall
-from pyncclx.staging.requests import Request
+from pyncclx.staging.requests import Prequest, Request
+from support.arrays import get
 from support.interruption import Interruption
 
 
@@ -56,6 +57,33 @@ def test_a_copy_of_a_request_of_mpi(kind, wait):
     wait(copy)
     assert not copy
     assert not kind()
+
+
+@pytest.mark.parametrize("kind", [pyncclx.Prequest, Prequest])
+def test_a_copy_of_a_persistent_request(kind):
+    """A copy starts and completes what the request does: a device array's, a host array's, and MPI's."""
+    comm = pyncclx.Communicator(MPI.COMM_SELF)
+    sent, received, host = comm.Alloc(3), comm.Alloc(3), bytearray(3)
+    requests = [
+        comm.Recv_init(received, 0, 1),
+        comm.Send_init(sent, 0, 1),
+        comm.Recv_init([host, MPI.BYTE], 0, 2),
+        comm.Send_init([bytearray(b"abc"), MPI.BYTE], 0, 2),
+    ]
+    copies = [kind(each) for each in requests]
+    assert all(copy is each for copy, each in zip(copies[:3], requests, strict=False))
+    for number in range(2):
+        sent[:] = number + 1
+        for copy in copies:
+            copy.Start()
+        assert pyncclx.Request.Waitall(copies)
+        comm.synchronize()
+        assert (get(received).tolist(), host) == ([number + 1] * 3, b"abc")
+        host[:] = b"   "
+    for copy in copies:
+        copy.Free()
+    assert not any(copies)
+    comm.free()
 
 
 def test_an_interrupted_staged_call(monkeypatch):
