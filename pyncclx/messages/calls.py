@@ -12,6 +12,7 @@ from .. import events
 from ..requests.open_receives import OPEN_RECEIVES
 from ..requests.request import Request
 from ..requests.status import check_status, copy_status, status_of_no_source
+from . import staged
 from .base import MessageBase
 from .pending import emit, end_call, message_request
 from .plan import NOTHING, place_of, planned, stream_of
@@ -37,6 +38,8 @@ def sending(of_host: _Method) -> _Method:
         if began is not None:
             events.start(operation, began, comm)
         outgoing, request = None, None
+        if plan.is_staged and comm.known.endpoint.caller.blocking == "host" and staged.may_send(comm):
+            return staged.send(comm, plan, began)
         if plan is not NOTHING:
             endpoint, outgoing = comm.known.endpoint, Outgoing()
             try:
@@ -82,6 +85,8 @@ def receiving(of_host: _Method) -> _Method:
             check_status(status)
         if began is not None:
             events.start("Recv", began, comm)
+        if plan.is_staged and comm.known.endpoint.caller.blocking == "host" and staged.may_wait():
+            return staged.receive(comm, plan, buf, status, began)
         incoming = None
         if plan is NOTHING:
             MPI.Comm.Recv(comm, [None, 0, MPI.BYTE], source, tag, status)

@@ -15,6 +15,7 @@ from ..requests.completing import has_come
 from ..requests.request import Request, request_of
 from ..requests.status import copy_status, status_of_no_source
 from ..requests.work import Work
+from . import staged
 from .base import MessageBase
 from .endpoint import Endpoint
 from .pending import emit, end_call, message_request
@@ -29,6 +30,12 @@ def exchange(
     comm: MessageBase, operation: str, began: float | None, sending: Side, receiving: Side, status: MPI.Status | None
 ) -> None:
     """Send and receive, and wait for both (Sendrecv, Sendrecv_replace)."""
+    blocks = comm.known.endpoint.caller.blocking == "host"
+    if blocks and sending[0].is_staged and receiving[0].is_staged and staged.may_wait():
+        if began is not None:
+            events.start(operation, began, comm)
+        staged.exchange(comm, sending[0], *receiving, status, began)
+        return
     endpoint: Endpoint = comm.known.endpoint
     outgoing = None if sending[0] is NOTHING else Outgoing()
     incoming = None if receiving[0] is NOTHING else Incoming()

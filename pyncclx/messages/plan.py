@@ -25,6 +25,8 @@ from .envelope import inline_nbytes
 from .memory.bounce import SLOT_NBYTES
 
 _SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
+#: Operations whose short messages MPI moves if calls block the host; see `staged.py`.
+STAGED = ("Send", "Recv", "Sendrecv")
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Plan:
         Whether it is a send that completes only when it is matched.
     is_free_at_once : bool
         Whether subsequent work on the stream may reuse the buffer of a send without waiting for the receiver.
+    is_staged : bool
+        Whether MPI moves the data through host memory if the communicator's calls block the host; see `staged.py`.
     """
 
     operation: str
@@ -63,6 +67,7 @@ class Plan:
     facts: bytes
     of_current: bool | None = None
     record: Callable[[], None] | None = None
+    is_staged: bool = False
     nbytes: int = field(init=False)
     room_nbytes: int = field(init=False)
     is_wild: bool = field(init=False)
@@ -135,6 +140,7 @@ def _new_plan(
     plan = plan_of(endpoint, operation, buffer, rank, tag)
     if key is not None and type(buffer) is Buffer and buffer.stream is None:
         plan.of_current = is_of_current((buffer,))
+        plan.is_staged = plan.is_short and operation in STAGED
         plan.buffer = replace(buffer, owner=None)
         endpoint.plans[key] = plan
     return plan

@@ -107,6 +107,11 @@ class Unsent:
     def __bool__(self) -> bool:
         return self._follows() or bool(self._open or self._kept or self.dropped)
 
+    @property
+    def kept(self) -> int:
+        """The number of messages that no call waits for, and that have not ended."""
+        return len(self._kept)
+
     def _follows(self) -> bool:
         """Count new requests; return whether the program has MPI requests to complete.
 

@@ -1,0 +1,172 @@
+"""Short messages of calls that block the host: MPI moves copies in host memory.
+
+These are messages of `Send`, `Recv` and `Sendrecv`. The host waits for such a call in any case. Two copies and MPI's
+message take it less time than two kernels (see docs/design_notes.md, "Short messages and latency"). What MPI transfers
+is the data alone, as from a host array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from mpi_bootstrap import interrupts_deferred
+from mpi_bootstrap.own_errors import own_error, own_errors_suppressed
+
+from .. import events
+from ..errors import NotSupported
+from ..requests.open_receives import OPEN_RECEIVES
+from ..requests.status import copy_status
+from .base import MessageBase
+from .endpoint import Endpoint
+from .envelope import may_be_envelope
+from .host.dropped import DROPPED
+from .memory.scratch import host_memory
+from .plan import Plan, stream_of
+from .probe import HOLDING
+from .progress.unsent import UNFOLLOWED
+from .receive import Incoming
+
+# Most messages that wait for their receivers; further ones go by kernels (not measured).
+MOST_KEPT = 256
+
+
+def may_send(comm: MessageBase) -> bool:
+    """Return whether few messages wait for their receivers, which bounds memory."""
+    endpoint: Endpoint = comm.known.endpoint
+    return endpoint.postbox.receives.unsent.kept < MOST_KEPT
+
+
+def send(comm: MessageBase, plan: Plan, began: float | None) -> None:
+    """Send a copy of the data; do not wait for the receiver (Send)."""
+    endpoint: Endpoint = comm.known.endpoint
+    memory, begun, unsent = _downloaded(endpoint, plan), list[MPI.Request](), endpoint.postbox.receives.unsent
+    try:
+        # Python runs no signal handler between MPI's call and the append to the list.
+        begun += map(MPI.Comm.Isend, (comm,), ([memory, MPI.BYTE],), (plan.rank,), (plan.tag,))
+        if not begun[0].Test() or unsent.dropped:
+            unsent.keep(begun[0], memory)
+    except MPI.Exception as error:
+        raise endpoint.explained(error, plan.operation) from error
+    except BaseException:
+        # MPI may be sending the copy.
+        unsent.keep_lost(memory)
+        raise
+    if began is not None:
+        events.emit("Send", events.STAGED, plan.nbytes, began, comm=comm, peer=plan.rank)
+
+
+def _downloaded(endpoint: Endpoint, plan: Plan) -> memoryview:
+    """Record the send, and return a copy of its data in host memory."""
+    device, stream, ring = endpoint.device, _current(endpoint, plan), endpoint.ring
+    if ring is not None:
+        record = plan.record = plan.record or ring.writer_of_ended(plan.facts)
+        record()
+    memory = host_memory(device, plan.nbytes, is_pinned=True).data
+    device.copy(MPI.Get_address(memory), plan.buffer.address, plan.nbytes, stream)
+    device.synchronize(stream)
+    return memory
+
+
+def may_wait() -> bool:
+    """Return whether a call may wait inside MPI: no other receive needs its progress."""
+    return not (OPEN_RECEIVES or UNFOLLOWED or DROPPED or HOLDING)
+
+
+def receive(comm: MessageBase, plan: Plan, buf: Any, status: MPI.Status | None, began: float | None) -> None:
+    """Receive a message (Recv)."""
+    _receive(comm, partial(MPI.Comm.Recv, comm), plan, buf, status, began)
+
+
+def exchange(
+    comm: MessageBase, sending: Plan, plan: Plan, buf: Any, status: MPI.Status | None, began: float | None
+) -> None:
+    """Send a message and receive another one (Sendrecv)."""
+    endpoint: Endpoint = comm.known.endpoint
+    sent = [_downloaded(endpoint, sending), MPI.BYTE]
+    _receive(comm, partial(MPI.Comm.Sendrecv, comm, sent, sending.rank, sending.tag), plan, buf, status, began)
+
+
+def _receive(
+    comm: MessageBase,
+    call: Callable[..., None],
+    plan: Plan,
+    buf: Any,
+    status: MPI.Status | None,
+    began: float | None,
+) -> None:
+    """Receive by mpi4py's ``call(memory, source, tag, status)``."""
+    endpoint: Endpoint = comm.known.endpoint
+    stream, found, calls, scratch = _current(endpoint, plan), MPI.Status(), endpoint.calls, endpoint.postbox.scratch
+    entry = 0 if calls is None else calls.ring.add_packed(0, plan.facts)
+    memory, moving = scratch.take(plan.room_nbytes), list[Incoming]()
+    try:
+        try:
+            call([memory, MPI.BYTE], plan.rank, plan.tag, found)
+        except MPI.Exception as error:
+            endpoint.postbox.receives.unsent.keep_lost((memory, call))
+            raise endpoint.explained(error, plan.operation) from error
+        _upload(endpoint, plan, buf, memory, found, stream, moving)
+    except BaseException as error:
+        # A signal handler may have raised just after MPI had received the message.
+        if own_error(error) is None and not moving:
+            with own_errors_suppressed():
+                _upload(endpoint, plan, buf, memory, found, stream, moving)
+        raise
+    finally:
+        if status is not None:
+            copy_status(status, moving[0].status if moving else found)
+        if calls is not None:
+            if plan.is_wild:
+                calls.match(entry, found.source, found.tag)
+            calls.ring.end(entry)
+    scratch.give_back(memory)
+    if began is not None:
+        events.emit(plan.operation, events.STAGED, plan.nbytes, began, comm=comm, peer=found.source)
+
+
+def _upload(
+    endpoint: Endpoint,
+    plan: Plan,
+    buf: Any,
+    memory: memoryview,
+    status: MPI.Status,
+    stream: Any,
+    moving: list[Incoming],
+) -> None:
+    """Move the data of a message that MPI has received to the array, and wait for it.
+
+    What a kernel has to fetch, or is too long, becomes an `Incoming`, which is added to `moving`.
+    """
+    nbytes, device = status.Get_count(MPI.BYTE), endpoint.device
+    if nbytes > plan.nbytes or may_be_envelope(nbytes):
+        with interrupts_deferred():
+            moving.append(Incoming())
+            _accept(endpoint, plan, buf, memory, status, moving[0])
+            stream = moving[0].stream
+    elif nbytes:
+        device.copy(plan.buffer.address, MPI.Get_address(memory), nbytes, stream)
+    device.synchronize(stream)
+
+
+def _accept(
+    endpoint: Endpoint, plan: Plan, buf: Any, memory: memoryview, status: MPI.Status, incoming: Incoming
+) -> None:
+    incoming.begin(None, endpoint, plan, buf, stream_of(endpoint, plan))
+    incoming.accept(memory, status)
+    incoming.finish(incoming.stream)
+
+
+def _current(endpoint: Endpoint, plan: Plan) -> Any:
+    """Return the stream of a copy: the program's, unless the array is ready."""
+    if endpoint.caller.stream is not None:
+        return stream_of(endpoint, plan)
+    stream, private = endpoint.device.current_and_private()
+    if private is not None:
+        return stream if plan.of_current else private
+    if endpoint.device.is_capturing(stream):
+        raise NotSupported(f"{plan.operation}: a call that waits cannot be captured in a graph; call it outside")
+    return stream
