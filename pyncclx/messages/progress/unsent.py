@@ -91,6 +91,7 @@ class Unsent:
     """
 
     may_have_more = False
+    _is_taking = False
 
     def __init__(self, watcher: Watcher) -> None:
         self.new: deque[ref[Any]] = deque()
@@ -224,8 +225,14 @@ class Unsent:
     def take_dropped(self) -> None:
         """Abandon the messages of requests that the program has dropped."""
         with LOCK:
-            while self.dropped:
-                self.dropped.popleft().abandon()
+            if self._is_taking:  # a message that is abandoned is kept, and that sweeps
+                return
+            self._is_taking = True
+            try:
+                while self.dropped:
+                    self.dropped.popleft().abandon()
+            finally:
+                self._is_taking = False
 
     def give_back(self, message: Any) -> None:
         """Stop keeping a message; on return, no other thread is testing it."""

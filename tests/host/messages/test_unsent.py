@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.messages.progress import unsent
-from pyncclx.messages.progress.unsent import MOST_NEW, Unsent, begin_to_follow
+from pyncclx.messages.progress.unsent import MOST_NEW, Kept, Unsent, begin_to_follow
 
 
 class Watcher:
@@ -173,3 +173,23 @@ def test_a_message_whose_end_keeps_another(own):
     for _ in range(3):
         own.sweep()
     assert {first, other} == set(own._kept)
+
+
+class Dropped:
+    """A message that is abandoned."""
+
+    def __init__(self, unsent, left):
+        self.unsent, self.left = unsent, left
+
+    def abandon(self):
+        self.left.append(self)
+        self.unsent.keep_message(Kept(lambda: False, None))
+
+
+def test_thousands_of_dropped_requests(watcher):
+    """Each message that is abandoned is kept, which must not take the next one."""
+    own, left = Unsent(watcher), []
+    own.dropped.extend(Dropped(own, left) for _ in range(3000))
+    own.take_dropped()
+    assert len(left) == 3000
+    assert not own.dropped
