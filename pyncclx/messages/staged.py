@@ -37,7 +37,7 @@ MOST_KEPT = 256
 def may_send(comm: MessageBase) -> bool:
     """Return whether few messages wait for their receivers, which bounds memory."""
     endpoint: Endpoint = comm.known.endpoint
-    return endpoint.postbox.receives.unsent.kept < MOST_KEPT
+    return len(endpoint.postbox.receives.unsent.kept) < MOST_KEPT
 
 
 def send(comm: MessageBase, plan: Plan, began: float | None) -> None:

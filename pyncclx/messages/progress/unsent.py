@@ -83,6 +83,8 @@ class Unsent:
         MPI requests that the program has begun and that `begun` does not count yet.
     begun : int
         Number of MPI requests that the program has begun.
+    kept : deque
+        Messages that no call waits for, until they have ended.
     dropped : deque
         Messages of requests that the program has dropped. Destructors may append to it at any time.
     may_have_more : bool
@@ -102,16 +104,10 @@ class Unsent:
         self._followed: list[ref[Any]] = []
         # Sends that a call will complete.
         self._open = WeakSet[Any]()
-        # Messages that no call waits for.
-        self._kept: deque[Any] = deque()
+        self.kept: deque[Any] = deque()
 
     def __bool__(self) -> bool:
-        return self._follows() or bool(self._open or self._kept or self.dropped)
-
-    @property
-    def kept(self) -> int:
-        """The number of messages that no call waits for, and that have not ended."""
-        return len(self._kept)
+        return self._follows() or bool(self._open or self.kept or self.dropped)
 
     def _follows(self) -> bool:
         """Count new requests; return whether the program has MPI requests to complete.
@@ -164,14 +160,14 @@ class Unsent:
         # The receiver has failed, and no call waits for the message.
         except MPI.Exception:
             has_ended = True
-        if has_ended and not self._kept and not self.dropped:
+        if has_ended and not self.kept and not self.dropped:
             return
         with LOCK:
             if not has_ended:
-                self._kept.appendleft(tuple.__new__(Kept, (request.Test, memory, 0)))
+                self.kept.appendleft(tuple.__new__(Kept, (request.Test, memory, 0)))
                 if self._watcher.asleep:
                     self._watcher.wake()
-            if len(self._kept) > _AT_A_LOOK or self.dropped:
+            if len(self.kept) > _AT_A_LOOK or self.dropped:
                 self.sweep(_FOR_ONE)
 
     def keep_lost(self, memory: Any) -> None:
@@ -192,9 +188,9 @@ class Unsent:
     def keep_message(self, message: Any) -> None:
         """Keep a message, for which no call waits, until its memory is unused."""
         with LOCK:
-            self._kept.appendleft(message)
+            self.kept.appendleft(message)
             self.sweep(1 + _FOR_ONE)
-            if self._kept:
+            if self.kept:
                 self._watcher.wake()
 
     def has_room(self, nbytes: int, most: int) -> bool:
@@ -204,9 +200,9 @@ class Unsent:
         memory of messages that have ended.
         """
         with LOCK:
-            for number in (_FOR_ONE, len(self._kept)):
+            for number in (_FOR_ONE, len(self.kept)):
                 self.sweep(number)
-                kept_nbytes = sum(message.nbytes for message in self._kept)
+                kept_nbytes = sum(message.nbytes for message in self.kept)
                 if not kept_nbytes or kept_nbytes + nbytes <= most:
                     return True
             return False
@@ -237,14 +233,14 @@ class Unsent:
     def give_back(self, message: Any) -> None:
         """Stop keeping a message; on return, no other thread is testing it."""
         with LOCK, suppress(ValueError):
-            self._kept.remove(message)
+            self.kept.remove(message)
 
     def sweep(self, most: int = _AT_A_LOOK) -> None:
         """Test the next `most` kept messages, and drop those that have ended."""
         if self.dropped:
             self.take_dropped()
         with LOCK:
-            for message in list(islice(self._kept, most)):
+            for message in list(islice(self.kept, most)):
                 # This may keep other messages, and so call `sweep` again.
                 try:
                     has_ended = message.has_ended()
@@ -255,8 +251,8 @@ class Unsent:
                         raise
                 if has_ended:
                     self.give_back(message)
-                elif self._kept and self._kept[0] is message:
-                    self._kept.rotate(-1)
+                elif self.kept and self.kept[0] is message:
+                    self.kept.rotate(-1)
 
 
 #: The pending sends of this process: one item after they are created, if the monitor thread may call MPI.

@@ -172,7 +172,7 @@ def test_a_message_whose_end_keeps_another(own):
     own.keep_message(Keeping(own, other))
     for _ in range(3):
         own.sweep()
-    assert {first, other} == set(own._kept)
+    assert {first, other} == set(own.kept)
 
 
 class Dropped:

@@ -31,8 +31,8 @@ def by_kernels(comm, monkeypatch):
 def unread(comm):
     """How many objects of this process the library keeps, for their receivers have not read them."""
     unsent = comm.endpoint.postbox.receives.unsent
-    unsent.sweep(len(unsent._kept))
-    return sum(type(each) is Outgoing for each in unsent._kept)
+    unsent.sweep(len(unsent.kept))
+    return sum(type(each) is Outgoing for each in unsent.kept)
 
 
 def until_all_are_read(comm):
