@@ -44,7 +44,7 @@ _RESTS = ENVELOPE_NBYTES % STEP_NBYTES, SHORT_NBYTES % STEP_NBYTES
 
 
 class _Left(NamedTuple):
-    """A receive whose request the program has freed; see `unsent.Kept`."""
+    """A receive whose request the program has freed; see `progress.kept.Kept`."""
 
     request: HostReceive
     nbytes: int = 0

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...backends import Device, Event
-from ..progress.unsent import Kept, Unsent
+from ..progress.kept import Kept
+from ..progress.unsent import Unsent
 
 # Shortest message for pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).
 PINNED_NBYTES = 16 << 10

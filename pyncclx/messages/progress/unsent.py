@@ -9,10 +9,9 @@ the memory that MPI, a receiver or a stream still uses.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet, ref
 
 from mpi4py import MPI
@@ -23,6 +22,7 @@ from mpi_bootstrap.waiting import let_go_on
 from ...backends import Device
 from ...requests.open_receives import LOCK
 from ...system.process import held
+from .kept import Kept
 from .watcher import Watcher
 
 _Begun = TypeVar("_Begun", bound=MPI.Request)
@@ -36,25 +36,6 @@ _AT_A_LOOK = 64
 _FOR_ONE = 2
 # Memory of transfers whose requests are lost; MPI may use it at any time.
 _LOST: list[Any] = held([])
-
-
-class Kept(NamedTuple):
-    """Memory, or a message with its memory, that the library keeps until its use ends.
-
-    `Unsent` also keeps other objects with `has_ended` and `nbytes`.
-
-    Attributes
-    ----------
-    has_ended : callable
-        Returns whether the memory is unused. Raises if its use can never end.
-    memory : object
-    nbytes : int
-        The size in device memory.
-    """
-
-    has_ended: Callable[[], bool]
-    memory: Any
-    nbytes: int = 0
 
 
 class Follows(ref[Any]):
@@ -93,7 +74,6 @@ class Unsent:
     """
 
     may_have_more = False
-    _is_taking = False
 
     def __init__(self, watcher: Watcher) -> None:
         self.new: deque[ref[Any]] = deque()
@@ -221,14 +201,13 @@ class Unsent:
     def take_dropped(self) -> None:
         """Abandon the messages of requests that the program has dropped."""
         with LOCK:
-            if self._is_taking:  # a message that is abandoned is kept, and that sweeps
-                return
-            self._is_taking = True
+            # A message that is abandoned is kept, and `sweep` then must not find the others.
+            taken = deque(self.dropped.popleft() for _ in range(len(self.dropped)))
             try:
-                while self.dropped:
-                    self.dropped.popleft().abandon()
+                while taken:
+                    taken.popleft().abandon()
             finally:
-                self._is_taking = False
+                self.dropped.extend(taken)
 
     def give_back(self, message: Any) -> None:
         """Stop keeping a message; on return, no other thread is testing it."""

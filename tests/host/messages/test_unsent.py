@@ -5,7 +5,8 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.messages.progress import unsent
-from pyncclx.messages.progress.unsent import MOST_NEW, Kept, Unsent, begin_to_follow
+from pyncclx.messages.progress.kept import Kept
+from pyncclx.messages.progress.unsent import MOST_NEW, Unsent, begin_to_follow
 
 
 class Watcher:
