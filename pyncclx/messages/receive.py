@@ -72,7 +72,9 @@ class Incoming(OpenArrival):
                 return
             while not self.has_arrived:
                 try:
-                    self._request.Wait(self.status)
+                    # An interrupted `Test` may have completed it; waiting again would empty the status.
+                    if self._request:
+                        self._request.Wait(self.status)
                 except MPI.Exception as error:
                     self._refusal = error
                 self.poll()

@@ -92,3 +92,32 @@ def test_the_next_receive_gets_the_next_message(comm, name, count, mapped, monke
             break
     assert_everywhere(comm, not problem, problem)
     assert_all_read(comm)
+
+
+def tested(request):
+    while not request.Test():
+        pass
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("count", [FEW, LONG])
+def test_a_wait_after_an_interrupted_test_gets_the_message(comm, count, mapped, monkeypatch):
+    map_peers_if(comm, mapped, monkeypatch)
+    partner, problem = comm.rank ^ 1, ""
+    for point in itertools.count(1) if partner < comm.size else ():
+        is_past, y = False, put(np.zeros(count, "f8"))
+        if comm.rank % 2:
+            request, interruption = comm.Irecv(y, partner, TAG), Interruption(point, *FILES)
+            interruption.end(tested, request)
+            request.Wait()
+            comm.synchronize()
+            is_past, found = interruption.is_past, set(get(y).tolist())
+            if found != {point}:
+                problem = problem or f"point {point}, {interruption.place}: {found}"
+        else:
+            comm.Isend(put(np.full(count, point, "f8")), partner, TAG).Wait()
+        comm.synchronize()
+        if meet(comm, partner, is_past) or is_past:
+            break
+    assert_everywhere(comm, not problem, problem)
+    assert_all_read(comm)
