@@ -125,7 +125,8 @@ def _receive(
             calls.ring.end(entry)
     scratch.give_back(memory)
     if began is not None:
-        events.emit(plan.operation, events.STAGED, plan.nbytes, began, comm=comm, peer=found.source)
+        how = events.NATIVE if moving and not moving[0].is_inline else events.STAGED
+        events.emit(plan.operation, how, plan.nbytes, began, comm=comm, peer=found.source)
 
 
 def _upload(
