@@ -110,14 +110,19 @@ def test_info_asks_for_nothing_that_is_so() -> None:
         assert "-> No GPU: the kernels can run on the CPU, slowly: PYNCCLX_DEV" in info(PYNCCLX_DEVICE="").stdout
 
 
-def test_info_of_several_nodes(tmp_path: Path) -> None:
-    program = tmp_path / "info.py"
+def over_nodes(tmp_path: Path, count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m pyncclx` on some ranks, in turn on one of two pretend nodes."""
+    program = tmp_path / "over_nodes.py"
     program.write_text(
         "import os, sys\nfrom mpi4py import MPI\nfrom pyncclx.tools import cli\n"
         "os.environ['PYNCCLX_NODE'] = str(MPI.COMM_WORLD.rank % 2)\n"
-        "sys.argv[1:] = ['info', '--json']\ncli.main()\n"
+        f"sys.argv[1:] = {list(arguments)}\ncli.main()\n"
     )
-    done = launch.job(3, str(program), seconds=200)
+    return launch.job(count, str(program), seconds=200)
+
+
+def test_info_of_several_nodes(tmp_path: Path) -> None:
+    done = over_nodes(tmp_path, 3, "info", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     printed = json.loads(done.stdout)["between_nodes"]
     assert (printed["ranks_of_nodes"], printed["rails"], printed["engine"]) == ([2, 1], 1, "mpi")
@@ -131,6 +136,14 @@ def test_doctor() -> None:
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == ["ok"] * len(doctor.TRIALS)
     assert lines[-1] == "All works, on 2 rank(s)."
+
+
+def test_doctor_on_several_nodes(tmp_path: Path) -> None:
+    """A trial that has no form there is left out; the others are made."""
+    done = over_nodes(tmp_path, 2, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAILED" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "All works, on 2 rank(s)."
 
 
 def test_doctor_names_the_rank_and_the_element(tmp_path: Path) -> None:
@@ -234,8 +247,7 @@ def test_programs_that_ask_whether_mpi_is_gpu_aware(
     (package / "communication.py").write_text("from ._config import GPU_AWARE_MPI\n")
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, heat\n"
-        "print(heat.core.communication.GPU_AWARE_MPI, os.environ.get('PYLOPS_MPI_CUDA_AWARE'))\n"
+        "import os, heat\nprint(heat.core.communication.GPU_AWARE_MPI, os.environ.get('PYLOPS_MPI_CUDA_AWARE'))\n"
     )
     monkeypatch.delenv("PYLOPS_MPI_CUDA_AWARE", raising=False)
     done = launch.job(1, "-m", "pyncclx", "run", *words, str(program), PYTHONPATH=f"{ROOT}:{tmp_path}")
