@@ -94,7 +94,7 @@ def test_the_next_receive_gets_the_next_message(comm, name, count, mapped, monke
     assert_all_read(comm)
 
 
-def tested(request):
+def until_true(request):
     while not request.Test():
         pass
 
@@ -108,7 +108,7 @@ def test_a_wait_after_an_interrupted_test_gets_the_message(comm, count, mapped, 
         is_past, y = False, put(np.zeros(count, "f8"))
         if comm.rank % 2:
             request, interruption = comm.Irecv(y, partner, TAG), Interruption(point, *FILES)
-            interruption.end(tested, request)
+            interruption.end(until_true, request)
             request.Wait()
             comm.synchronize()
             is_past, found = interruption.is_past, set(get(y).tolist())
