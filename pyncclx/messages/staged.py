@@ -30,7 +30,8 @@ from .probe import HOLDING
 from .progress.unsent import UNFOLLOWED
 from .receive import Incoming
 
-# Most messages that wait for their receivers; further ones go by kernels (not measured).
+# With so many sent messages that no receiver has taken, kernels move further ones, so that the copies take little
+# memory (number not measured).
 MOST_KEPT = 256
 
 

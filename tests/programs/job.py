@@ -22,7 +22,9 @@ from programs.rank import receive, send
 from programs.ways import WAYS
 
 HEAP = "8M"  # of ranks on the host device
-QUEUES = "8"  # of a process, also where it shares a GPU: many collectives are under way (docs/sharp_bits.md)
+# CUDA distributes the streams of a process among so many queues. With two, a kernel that waits for a peer may block the
+# kernel that the peer waits for (docs/sharp_bits.md).
+QUEUES = "8"
 START_S = 120.0  # until all ranks have called in
 # PYNCCLX_TIMEOUT of the ranks. A busy machine may not run one of them for many seconds.
 TIMEOUT_S = "20"

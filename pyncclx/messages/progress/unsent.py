@@ -201,7 +201,7 @@ class Unsent:
     def take_dropped(self) -> None:
         """Abandon the messages of requests that the program has dropped."""
         with LOCK:
-            # A message that is abandoned is kept, and `sweep` then must not find the others.
+            # `abandon` keeps its message and so calls `sweep`, which would take the next dropped message, and so on.
             taken = deque(self.dropped.popleft() for _ in range(len(self.dropped)))
             try:
                 while taken:

@@ -139,7 +139,7 @@ def test_doctor() -> None:
 
 
 def test_doctor_on_several_nodes(tmp_path: Path) -> None:
-    """A trial that has no form there is left out; the others are made."""
+    """The doctor leaves out trials that cannot run over nodes; all others succeed."""
     done = over_nodes(tmp_path, 2, "doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAILED" not in done.stdout

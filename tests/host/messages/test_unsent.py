@@ -188,7 +188,7 @@ class Dropped:
 
 
 def test_thousands_of_dropped_requests(watcher):
-    """Each message that is abandoned is kept, which must not take the next one."""
+    """To keep an abandoned message must not abandon the next one: thousands would recurse too deep."""
     own, left = Unsent(watcher), []
     own.dropped.extend(Dropped(own, left) for _ in range(3000))
     own.take_dropped()

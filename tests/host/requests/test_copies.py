@@ -48,7 +48,7 @@ def test_a_dropped_staged_request(monkeypatch):
 @pytest.mark.parametrize("kind", [pyncclx.Request, Request])
 @pytest.mark.parametrize("wait", [lambda request: request.Wait(), lambda request: pyncclx.Request.Waitall([request])])
 def test_a_copy_of_a_request_of_mpi(kind, wait):
-    """In lists, too, MPI completes it; a `pyncclx.Request` has no other operations than this library's."""
+    """MPI completes the copy, also in a list. It is no `pyncclx.Request`, since MPI has begun its operation."""
     request = MPI.COMM_SELF.Irecv(bytearray(8), 0)
     copy = kind(request)
     assert type(copy) is (MPI.Request if kind is pyncclx.Request else kind)

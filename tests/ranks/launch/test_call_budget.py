@@ -45,7 +45,7 @@ BLOCKING = {
 }
 pytestmark = host_only
 DRIVER = "cuLaunchKernelEx", "cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "is_capturing", "synchronize"
-# How often a call that blocks makes each of these. MPI moves the messages of the first three, on copies.
+# How often a call that blocks makes each of these. The first three launch no kernel: MPI moves host copies.
 DRIVER_CALLS = {
     "Send": (0, 0, 0, 0, 0, 1),
     "Recv": (0, 0, 0, 0, 0, 1),

@@ -41,11 +41,11 @@ def receives(comm, count, receive):
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("sends", ["Send", "Isend", "Ssend", "enqueued"])
 def test_any_send_is_received(comm, sends, count):
-    """Also what kernels move: of a synchronous send, and of a communicator whose calls do not block."""
+    """Kernels move the data of a synchronous send, and of a communicator whose calls do not block."""
     if sends == "Send" and count > LONGEST:
         pytest.skip("all ranks would wait for their receivers")
     (right, left), x = ring(comm), xp.asarray(ramp(comm.rank, count))
-    for _ in range(3):  # MPI brings the data of the first in any case
+    for _ in range(3):  # the data of the first message goes through MPI in any case
         comm.blocking = "stream" if sends == "enqueued" else "host"
         if sends == "Ssend":
             sent = comm.Issend(x, right, 7)
@@ -70,7 +70,7 @@ def test_exchange(comm, count):
 @host_only
 @pytest.mark.parametrize("count", COUNTS)
 def test_a_host_array_receives_the_data_alone(comm, count):
-    """By mpi4py's own method, without room for an envelope."""
+    """mpi4py's own `Recv` gets the data, although there is no room for an envelope."""
     (right, left), x, y = ring(comm), ramp(comm.rank, count), np.full(count, -1.0)
     if count > LONGEST:
         pytest.skip("kernels move it")
@@ -104,7 +104,7 @@ def test_the_array_is_free_at_once(comm, count):
 
 
 def test_in_lists_with_other_requests(comm):
-    """Of kernels' receives, in any call that completes several."""
+    """Requests of a communicator whose calls block complete in lists, with requests of others."""
     (right, left), x, y = ring(comm), xp.asarray(ramp(comm.rank, 50)), xp.full(50, -1.0)
     for complete in (pyncclx.Request.Waitall, MPI.Request.Waitall):
         y[:] = -1.0
@@ -141,7 +141,7 @@ def test_a_message_that_is_too_long(comm, call, count):
 
 @host_only
 def test_copies_are_not_launched():
-    """Neither end of a message launches a kernel; each waits once."""
+    """A `Sendrecv` launches no kernel; the host waits once for each of its two copies."""
     with gpu_streams.installed() as driver, pyncclx.Communicator(MPI.COMM_WORLD).Dup() as comm:
         comm.blocking = "host"
         (right, left), x, y = ring(comm), ramp(comm.rank, 50), np.full(50, -1.0)
