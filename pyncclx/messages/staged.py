@@ -108,6 +108,7 @@ def _receive(
         try:
             call([memory, MPI.BYTE], plan.rank, plan.tag, found)
         except MPI.Exception as error:
+            # MPI may still use the memory. Of a message that is too long, Open MPI may have written past its end.
             endpoint.postbox.receives.unsent.keep_lost((memory, call))
             raise endpoint.explained(error, plan.operation) from error
         _upload(endpoint, plan, buf, memory, found, stream, moving)
