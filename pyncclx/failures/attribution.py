@@ -33,14 +33,13 @@ def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Ex
     return failure or error
 
 
-def with_evidence(
-    error: Exception, rank: int, uids: Sequence[bytes], entered: Callable[[], Sequence[int]]
-) -> Exception:
+def with_evidence(error: Exception, rank: int, uids: Sequence[bytes], late: Callable[[], Sequence[int]]) -> Exception:
     """Return a timeout with facts about the late process, and about this process.
 
     If this process has been stopped, its deadlines have passed when it continues. The rank that it waited for is then
-    not late, so `peer` is this rank itself. A rank that has begun the operation is not late either if its program has
-    ended since; its heartbeats stop before its process ends. `entered` returns how many operations each rank has begun.
+    not late, so `peer` is this rank itself. `late` returns the ranks that have not begun the operation, the furthest
+    behind first. Another rank is not late if its program has ended since, and if it is the one that this rank waited
+    for, it waits for a late one itself.
     """
     detector = DETECTOR.made
     if detector is None or type(error) is not PeerTimeout:
@@ -54,16 +53,15 @@ def with_evidence(
     absent = {
         other: peer for other, peer in peers.items() if peer and _is_absent(peer, is_waited_for=other == error.peer)
     }
-    over = [other for other, peer in absent.items() if peer.has_left]
-    begun = entered() if over and error.epoch > 0 else ()
-    for other in over:
-        if other < len(begun) and begun[other] >= error.epoch:
-            del absent[other]
+    behind = late() if error.epoch > 0 else ()  # without a number: of no operation of all ranks
+    absent = {other: peer for other, peer in absent.items() if other in behind or not peer.has_left}
     # The awaited rank may itself have waited for an absent rank, and may have ended since.
     if absent:
         error.peer = min(absent, key=lambda other: absent[other].beat_ns)
         peer = absent[error.peer]
         error.detail = "its program has ended" if peer.state != RUNNING else _standing_still(peer)
+    elif behind and error.peer not in behind:
+        error.peer = behind[0]
     return error
 
 

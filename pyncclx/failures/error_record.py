@@ -53,8 +53,8 @@ class ErrorRecord(Monitored):
         Addresses of the claims on `Watch::overflow`, one in each lease or workspace of the communicator.
     comm_failure : CommFailure or None
         Why the communicator is unusable, if the reason is not an error of a kernel on this rank.
-    describe_calls, find_call : callable
-        `describe` and `find` of the communicator's `RecordedCalls`, once the ranks have their leases.
+    describe_calls, find_call, late : callable
+        Methods of the communicator's `RecordedCalls`, once the ranks have their leases.
     """
 
     def __init__(self, device: Device, rank: int) -> None:
@@ -65,8 +65,8 @@ class ErrorRecord(Monitored):
         self.claims: list[int] = []
         self.describe_calls: Callable[[int, int, int], str] = lambda a, b, epoch: ""
         self.find_call: Callable[[str], tuple[int, int] | None] = lambda text: None
+        self.late: Callable[[], Sequence[int]] = lambda: ()
         self._mismatch = ""  # text of a mismatch that has been raised; the leases may have changed since
-        self.entered: Callable[[], Sequence[int]] = lambda: ()  # operations begun by each rank, as seen here
         self._gave_up: Note | None = None  # the note published to other ranks
         _OPEN.get().add(self)
 
@@ -132,7 +132,7 @@ class ErrorRecord(Monitored):
         return self._with_evidence(wait)
 
     def _with_evidence(self, error: Exception) -> Exception:
-        return attribution.with_evidence(error, self.rank, self.uids, self.entered)
+        return attribution.with_evidence(error, self.rank, self.uids, self.late)
 
     def _mismatched(self, record: ErrorWords, failure: CommFailure | None) -> bool:
         """Return whether ranks made different calls; describe the difference once."""
@@ -198,10 +198,12 @@ class ErrorRecord(Monitored):
         record = read_words(self._watch)
         wait = kernel_errors.wait_of(record, self.rank)
         kind = _KINDS.get(record.failure, comm_failures.ABORTED)
+        if kind == comm_failures.TIMED_OUT:
+            wait = self._with_evidence(wait)
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         if kind != comm_failures.MISMATCH:
-            report(self._with_evidence(wait))  # do not wait for the call that raises it, which may come late
+            report(wait)  # do not wait for the call that raises it, which may come late
         return self._gave_up
 
     def abort(self) -> None:

@@ -23,6 +23,7 @@ NONE = bytes(NBYTES)
 # Seconds to wait for a call, and between two reads: a kernel may notice a difference before the other rank's kernel has
 # recorded its call.
 _RECORD_S, _PAUSE_S = 1.0, 0.001
+_HALF = 1 << 31  # of the numbers of operations, which begin anew after 32 bits
 
 
 def describe(operation: str, signature: Iterable[object]) -> str:
@@ -95,6 +96,25 @@ class RecordedCalls:
                 return rank, epoch
         return None
 
+    def late(self) -> list[int]:
+        """Return the ranks that have not begun the operation that failed on this rank, the furthest behind first.
+
+        Every kernel of an operation of all ranks records its call before it waits. The last call on this rank's record
+        is that of the operation that failed, or of the one after it (`LeaseHeader::recorded_late`).
+        """
+        recorded = [self._recorded(rank) for rank in range(len(self._bases))]
+        if not (own := recorded[self._rank]):
+            return []
+        ahead = [max((_signed(epoch - own[0]) for epoch in epochs), default=-_HALF) for epochs in recorded]
+        (after,) = struct.unpack("=I", self._device.peek(self._bases[self._rank] + layout.RECORDED_LATE_OFFSET, 4))
+        failed = ahead[self._rank] - bool(after)
+        return sorted((rank for rank, epochs in enumerate(ahead) if epochs < failed), key=ahead.__getitem__)
+
+    def _recorded(self, rank: int) -> list[int]:
+        """Return the numbers of the operations whose calls are on a rank's record."""
+        words = self._device.peek(self._record(rank, 0), layout.CALLS_NBYTES)
+        return [epoch for epoch in _epochs(words)[:: NBYTES // 8] if epoch]
+
     def _call(self, rank: int, epoch: int) -> str | None:
         """Return the text of a rank's call in an operation; None if none is recorded."""
         called = self._device.peek(self._record(rank, epoch), NBYTES)
@@ -107,3 +127,8 @@ class RecordedCalls:
 def _epochs(words: bytes) -> tuple[int, ...]:
     """Return the upper halves of 64-bit words."""
     return tuple(word >> 32 for word in struct.unpack(f"={len(words) // 8}Q", words))
+
+
+def _signed(difference: int) -> int:
+    """Return the difference of two numbers of operations, near zero also where they have begun anew."""
+    return (difference + _HALF) % (2 * _HALF) - _HALF

@@ -12,7 +12,7 @@ RINGS = 2
 PACK_NBYTES = 16
 HEADER_NBYTES = 128  # sizeof(LeaseHeader)
 CALLS, CALLS_NBYTES = 4, 256  # kCalls, sizeof(CallRecord)
-LEASE_OVERFLOW_OFFSET = 4  # LeaseHeader::overflow, a 32-bit word
+LEASE_OVERFLOW_OFFSET, RECORDED_LATE_OFFSET = 4, 8  # LeaseHeader::overflow and recorded_late, 32-bit words
 # sizeof(ChannelControl), whose first word is `finished`
 CHANNEL_NBYTES = 768
 ENTERED_OFFSET = 16  # ChannelControl::entered

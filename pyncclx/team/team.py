@@ -58,11 +58,11 @@ class Team(Ending):
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         calls = RecordedCalls(device, self.rank, self.bases)
         self.errors.describe_calls, self.errors.find_call = calls.describe, calls.find
+        self.errors.late = lambda: calls.late() if HEAP.made is self.heap else ()
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
         self.errors.is_busy, self.errors.may_launch = self.order.is_busy, self.may_launch
-        self.errors.entered = lambda: self.progress()["entered"]
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # keys: all that they depend on
         self.cached_launches: BoundedCache[Hashable, CachedLaunch] = BoundedCache()  # keys of the arguments

@@ -60,6 +60,31 @@ def after_the_last_call():
         say("PeerTimeout", error.peer)
 
 
+def left_out():
+    """Rank 1 leaves out a call of each communicator. The others wait for it, or for a rank that itself waits for it."""
+    x, rows = np.full(COUNT, 1.0 + RANK), np.empty((SIZE, COUNT))
+    calls = {
+        "Reduce": lambda comm, y: comm.Reduce(x, y, root=0),
+        "Bcast": lambda comm, y: comm.Bcast(y, root=0),
+        "Scan": lambda comm, y: comm.Scan(x, y),
+        "Allgather": lambda comm, y: comm.Allgather(x, rows),
+        "Gather": lambda comm, y: comm.Gather(x, rows, root=2),
+        "Ireduce": lambda comm, y: comm.Ireduce(x, y, root=3).Wait(),
+    }
+    for name, call in calls.items():
+        comm, y = pyncclx.Communicator().Dup(), np.zeros(COUNT)
+        call(comm, y)
+        try:
+            if RANK != 1:
+                call(comm, y)
+                comm.synchronize()
+            say(name, "ok")
+        except pyncclx.PeerTimeout as error:
+            say(name, error.peer)
+        MPI.COMM_WORLD.Barrier()
+        comm.Free()
+
+
 def freed_after_a_timeout():
     """The last rank does not come to a call; the others free the communicator, and then it does so, too."""
     comm = pyncclx.Communicator().Dup()

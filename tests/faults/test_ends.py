@@ -49,6 +49,17 @@ def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count, end_s):
     assert printed[0] == ["PeerTimeout 2"]
 
 
+@pytest.mark.parametrize("count", [LONG, pytest.param(5, marks=THOROUGH), pytest.param(200_000, marks=THOROUGH)])
+def test_all_that_wait_blame_the_rank_that_is_late(count):
+    """Not the rank that it waits for, which itself waits for the late one."""
+    printed = lines(4, "left_out", count=count, PYNCCLX_TIMEOUT="1.5")
+    blamed = [(rank, *text.split()) for rank in (0, 2, 3) for text in printed[rank]]
+    assert {peer for *_, peer in blamed} <= {"1", "ok"}, blamed
+    assert {name for _, name, peer in blamed if peer == "1"} == {
+        "Reduce", "Bcast", "Scan", "Allgather", "Gather", "Ireduce"
+    } - ({"Bcast"} if count == 5 else set()), blamed  # fmt: skip
+
+
 @pytest.mark.parametrize("nodes", ["a,a,b", pytest.param("a,b,b", marks=THOROUGH), ""])
 def test_free_after_a_timeout(nodes):
     """It releases, and raises nothing; the memory is there for the next communicator."""

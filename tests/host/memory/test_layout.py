@@ -52,7 +52,8 @@ static void print_vector() {
 
 int main() {
     printf("constants %d %d %u %u %u", kMaxRanks, kRings, kDepth, kLanes, kPackNbytes);
-    printf(" %zu %zu %u %zu", sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), kCalls, sizeof(CallRecord));
+    printf(" %zu %zu %zu", sizeof(LeaseHeader), offsetof(LeaseHeader, overflow), offsetof(LeaseHeader, recorded_late));
+    printf(" %u %zu", kCalls, sizeof(CallRecord));
     printf(" %zu %zu", sizeof(ChannelControl), offsetof(ChannelControl, finished));
     printf(" %zu", offsetof(ChannelControl, entered));
     printf(" %u %u %llu %llu\n", kMostEarlyThreads, kPacketsNbytes, kStraightNbytes, kLinesNbytes);
@@ -156,6 +157,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.PACK_NBYTES,
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,
+        layout.RECORDED_LATE_OFFSET,
         layout.CALLS,
         layout.CALLS_NBYTES,
         layout.CHANNEL_NBYTES,
