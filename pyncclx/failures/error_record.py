@@ -199,7 +199,7 @@ class ErrorRecord(Monitored):
         wait = kernel_errors.wait_of(record, self.rank)
         kind = _KINDS.get(record.failure, comm_failures.ABORTED)
         if kind == comm_failures.TIMED_OUT:
-            wait = self._with_evidence(wait)
+            self._with_evidence(wait)
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         if kind != comm_failures.MISMATCH:
