@@ -23,7 +23,7 @@ NONE = bytes(NBYTES)
 # Seconds to wait for a call, and between two reads: a kernel may notice a difference before the other rank's kernel has
 # recorded its call.
 _RECORD_S, _PAUSE_S = 1.0, 0.001
-_HALF = 1 << 31  # of the numbers of operations, which begin anew after 32 bits
+_HALF = 1 << 31  # half of the numbers of operations
 
 
 def describe(operation: str, signature: Iterable[object]) -> str:
@@ -97,7 +97,7 @@ class RecordedCalls:
         return None
 
     def late(self) -> list[int]:
-        """Return the ranks that have not begun the operation that failed on this rank, the furthest behind first.
+        """Return the ranks that have not begun the failed operation, the last first.
 
         Every kernel of an operation of all ranks records its call before it waits. The last call on this rank's record
         is that of the operation that failed, or of the one after it (`LeaseHeader::recorded_late`).
@@ -130,5 +130,5 @@ def _epochs(words: bytes) -> tuple[int, ...]:
 
 
 def _signed(difference: int) -> int:
-    """Return the difference of two numbers of operations, near zero also where they have begun anew."""
+    """Return the difference of two operations' numbers, modulo 2^32, with its sign."""
     return (difference + _HALF) % (2 * _HALF) - _HALF
