@@ -63,9 +63,12 @@ def test_stopped_before_a_meeting(operation):
         assert (outcome["type"], outcome["missing"]) == ("RanksMissing", [case.victim]), job.explain()
 
 
-@pytest.mark.parametrize("operation", some(["allreduce", "bcast", "alltoallv", "dispatch", "iallreduce"], 1))
+@pytest.mark.parametrize("operation", some(["allreduce", "bcast", "alltoallv", "dispatch"], 1))
 def test_interrupted(operation):
-    """A rank that waits for a kernel gets its KeyboardInterrupt before the rank that it waits for comes."""
+    """A rank that waits for a kernel gets its KeyboardInterrupt before the rank that it waits for comes.
+
+    Not in the `Wait` of a nonblocking call: on the host device Python waits there, so the handler ends no kernel.
+    """
     case = Case(operation, 3, VICTIM)
     fault = f"rank={case.late},{case.call},do=stop;{case.fault('do=interrupt,after=1')}"
     job = jobs.run(3, operation, fault, tolerant=False, stopped=case.late)
