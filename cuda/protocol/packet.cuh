@@ -48,12 +48,15 @@ struct Packets {
         return inbox + channel.place_of(channel.team.rank, source) * channel.team.slot_packets;
     }
 
+    // False: it has not come, and `word` is 0. The slot has a word of an earlier operation, which may be no place or count.
     __device__ bool receive_word(int source, u32 position, u64& word) {
         Patience patience;
-        for (;;) {
+        for (word = 0;;) {
             const Pack packet = ld_packet_sys(slot(source) + position);
-            word = payload(packet);
-            if (is_new(packet, channel.epoch)) return true;
+            if (is_new(packet, channel.epoch)) {
+                word = payload(packet);
+                return true;
+            }
             if (!patience.lasts(channel.team, [&] { return awaited(source, packet); })) return false;
         }
     }

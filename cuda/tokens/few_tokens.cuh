@@ -67,12 +67,15 @@ struct FewTokens : Steps {
         send_word(holder, position + 1, pack.y);
     }
 
+    // False: it has not come, and `word` is 0.
     __device__ bool receive_word(int source, const Pack* place, u64& word) const {
         Patience patience;
-        for (;;) {
+        for (word = 0;;) {
             const Pack packet = ld_packet_sys(place);
-            word = payload(packet);
-            if (is_new(packet, epoch)) return true;
+            if (is_new(packet, epoch)) {
+                word = payload(packet);
+                return true;
+            }
             if (!patience.lasts(shuffle.team, [&] { return awaited(source, packet); }))
                 return false;
         }
