@@ -33,13 +33,16 @@ def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Ex
     return failure or error
 
 
-def with_evidence(error: Exception, rank: int, uids: Sequence[bytes], late: Callable[[], Sequence[int]]) -> Exception:
+def with_evidence(
+    error: Exception, rank: int, uids: Sequence[bytes], late: Callable[[], tuple[Sequence[int], Sequence[int]]]
+) -> Exception:
     """Return a timeout with facts about the late process, and about this process.
 
     If this process has been stopped, its deadlines have passed when it continues. The rank that it waited for is then
-    not late, so `peer` is this rank itself. `late` returns the ranks that have not begun the operation, the furthest
-    behind first. Another rank is not late if its program has ended since, and if it is the one that this rank waited
-    for, it waits for a late one itself.
+    not late, so `peer` is this rank itself. Otherwise the late rank is one that has not begun the operation, even if
+    this rank waited for another one, which waits for the late rank itself. If all have begun it, the late rank is one
+    that stands still. `late` returns the ranks that have not begun it, furthest behind first, and those that have ended
+    it.
     """
     detector = DETECTOR.made
     if detector is None or type(error) is not PeerTimeout:
@@ -50,11 +53,14 @@ def with_evidence(error: Exception, rank: int, uids: Sequence[bytes], late: Call
         error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
         return error
     peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # some pages may be gone by now
+    behind, ended = late() if error.epoch > 0 else ((), ())  # without a number: of no operation of all ranks
     absent = {
-        other: peer for other, peer in peers.items() if peer and _is_absent(peer, is_waited_for=other == error.peer)
+        other: peer
+        for other, peer in peers.items()
+        if peer
+        and (other in behind if behind else other not in ended)
+        and _is_absent(peer, is_waited_for=other == error.peer)
     }
-    behind = late() if error.epoch > 0 else ()  # without a number: of no operation of all ranks
-    absent = {other: peer for other, peer in absent.items() if other in behind or not peer.has_left}
     # The awaited rank may itself have waited for an absent rank, and may have ended since.
     if absent:
         error.peer = min(absent, key=lambda other: absent[other].beat_ns)

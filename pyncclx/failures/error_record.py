@@ -65,7 +65,7 @@ class ErrorRecord(Monitored):
         self.claims: list[int] = []
         self.describe_calls: Callable[[int, int, int], str] = lambda a, b, epoch: ""
         self.find_call: Callable[[str], tuple[int, int] | None] = lambda text: None
-        self.late: Callable[[], Sequence[int]] = lambda: ()
+        self.late: Callable[[], tuple[Sequence[int], Sequence[int]]] = lambda: ((), ())
         self._mismatch = ""  # text of a mismatch that has been raised; the leases may have changed since
         self._gave_up: Note | None = None  # the note published to other ranks
         _OPEN.get().add(self)

@@ -86,7 +86,7 @@ class RecordedCalls:
         `text`. Call this method after the other ranks have had enough time to arrive there. It records `text` as this
         rank's call, and returns the other rank and its epoch, or None.
         """
-        channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl
+        channel = self._channel(self._rank)
         (finished,) = _epochs(self._device.peek(channel, 8))
         entered = _epochs(self._device.peek(channel + layout.ENTERED_OFFSET, 8 * len(self._bases)))
         epoch = finished + 1
@@ -96,19 +96,27 @@ class RecordedCalls:
                 return rank, epoch
         return None
 
-    def late(self) -> list[int]:
-        """Return the ranks that have not begun the failed operation, the last first.
+    def late(self) -> tuple[list[int], list[int]]:
+        """Return the ranks that have not begun the failed operation, and those that have ended it.
 
-        Every kernel of an operation of all ranks records its call before it waits. The last call on this rank's record
-        is that of the operation that failed, or of the one after it (`LeaseHeader::recorded_late`).
+        The ranks that are furthest behind come first. Every kernel of an operation of all ranks records its call before
+        it waits. The last call on this rank's record is that of the operation that failed, or of the one after it
+        (`LeaseHeader::recorded_late`).
         """
-        recorded = [self._recorded(rank) for rank in range(len(self._bases))]
+        ranks = range(len(self._bases))
+        recorded = [self._recorded(rank) for rank in ranks]
         if not (own := recorded[self._rank]):
-            return []
-        ahead = [max((_signed(epoch - own[0]) for epoch in epochs), default=-_HALF) for epochs in recorded]
+            return [], []
+        ahead = [max((_signed(epoch, own[0]) for epoch in epochs), default=-_HALF) for epochs in recorded]
         (after,) = struct.unpack("=I", self._device.peek(self._bases[self._rank] + layout.RECORDED_LATE_OFFSET, 4))
         failed = ahead[self._rank] - bool(after)
-        return sorted((rank for rank, epochs in enumerate(ahead) if epochs < failed), key=ahead.__getitem__)
+        ended = [_signed(_epochs(self._device.peek(self._channel(rank), 8))[0], own[0]) for rank in ranks]
+        behind = sorted((rank for rank in ranks if ahead[rank] < failed), key=ahead.__getitem__)
+        return behind, [rank for rank in ranks if ended[rank] >= failed]
+
+    def _channel(self, rank: int) -> int:
+        """Return the address of a rank's first `ChannelControl`, which begins with its last ended operation."""
+        return self._bases[rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES
 
     def _recorded(self, rank: int) -> list[int]:
         """Return the numbers of the operations whose calls are on a rank's record."""
@@ -129,6 +137,6 @@ def _epochs(words: bytes) -> tuple[int, ...]:
     return tuple(word >> 32 for word in struct.unpack(f"={len(words) // 8}Q", words))
 
 
-def _signed(difference: int) -> int:
-    """Return the difference of two operations' numbers, modulo 2^32, with its sign."""
-    return (difference + _HALF) % (2 * _HALF) - _HALF
+def _signed(epoch: int, other: int) -> int:
+    """Return how far one operation is after another; their numbers begin anew after 2^32."""
+    return (epoch - other + _HALF) % (2 * _HALF) - _HALF

@@ -58,7 +58,7 @@ class Team(Ending):
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         calls = RecordedCalls(device, self.rank, self.bases)
         self.errors.describe_calls, self.errors.find_call = calls.describe, calls.find
-        self.errors.late = lambda: calls.late() if HEAP.made is self.heap else ()
+        self.errors.late = lambda: calls.late() if HEAP.made is self.heap else ((), ())
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)

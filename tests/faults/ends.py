@@ -6,6 +6,7 @@ PYNCCLX_TEST_NODES has the pretend nodes, PYNCCLX_TEST_THREADS MPI's level of th
 """
 
 import atexit
+import ctypes
 import faulthandler
 import os
 import signal
@@ -94,6 +95,24 @@ def left_out():
             say(name, error.peer)
         MPI.COMM_WORLD.Barrier()
         comm.Free()
+
+
+def beside_a_rank_that_stands_still():
+    """Rank 1 leaves out a call. Rank 2 has made it, and then keeps the interpreter while rank 0 waits."""
+    comm = pyncclx.Communicator().Dup()
+    reduced(comm, 0.0)
+    try:
+        if RANK != 1:
+            reduced(comm, 5.0)
+            say("ok")
+        else:
+            say("late")
+        if RANK == 2:
+            ctypes.PyDLL(None).usleep(int(LATE_S * 1e6))
+    except pyncclx.PeerTimeout as error:
+        say("PeerTimeout", error.peer)
+    MPI.COMM_WORLD.Barrier()
+    comm.Free()
 
 
 def freed_after_a_timeout():

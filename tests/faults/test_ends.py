@@ -60,6 +60,11 @@ def test_all_that_wait_blame_the_rank_that_is_late(count):
     assert "Bcast" in waiting or count == 5, blamed
 
 
+def test_a_rank_that_has_made_the_call_may_stand_still():
+    printed = lines(3, "beside_a_rank_that_stands_still", count=5, PYNCCLX_TIMEOUT="1.5")
+    assert printed == {0: ["PeerTimeout 1"], 1: ["late"], 2: ["ok"]}
+
+
 @pytest.mark.parametrize("nodes", ["a,a,b", pytest.param("a,b,b", marks=THOROUGH), ""])
 def test_free_after_a_timeout(nodes):
     """It releases, and raises nothing; the memory is there for the next communicator."""
