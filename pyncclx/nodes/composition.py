@@ -221,7 +221,7 @@ class Composition:
         share = Share(f"{self.operation}, {name}", self.label, nbytes, receivers, senders, blocks)
 
         def run(team: Team, stream: Any, call: int) -> None:
-            short.run(share, stream)
+            short.run(share, stream, call)
 
         self._follows_streams = False
         self._add(Step(run, through_host=True))

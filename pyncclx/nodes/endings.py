@@ -21,6 +21,7 @@ from .comparison import Comparison
 from .places import Places
 from .rails import Rails
 from .short_exchange import label_of
+from .watchdog import Watch
 
 _ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # raised on other ranks without a message
 
@@ -46,6 +47,8 @@ class Endings:
     comparison: Comparison
     thread: StepThread
     closed: bool
+    _watch: Watch
+    _late: int | None = None  # the rank that a failed kernel has waited for, once it is known
     _closing: deque[Callable[[], object]] | None = None  # the steps of `close` that are left
 
     def close(self) -> None:
@@ -129,7 +132,9 @@ class Endings:
         try:
             errors.check()
         except PeerTimeout as error:
-            rank, peer = rank_of(error.rank), rank_of(error.peer)
+            if self._late is None:
+                self._late = self._late_behind(rank_of(error.peer))
+            rank, peer = rank_of(error.rank), self._late
             raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
         except Aborted:
             failure = errors.comm_failure
@@ -140,6 +145,11 @@ class Endings:
         except RankFailed as error:
             ranks = tuple(map(rank_of, error.ranks))
             raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
+
+    def _late_behind(self, peer: int) -> int:
+        """Return the rank that a kernel waited for, or the one that this rank waits for between nodes."""
+        late = self._watch.absent(self.number, (peer,))
+        return peer if peer in late else late[0]
 
     def _differ(self, step: str, reason: Exception) -> None:
         """End the waits for ranks that have made other calls."""

@@ -54,6 +54,9 @@ class MpiEngine(Engine):
     ----------
     look : callable
         Called in waits. If it raises, the wait ends.
+    absent : callable
+        Called at a timeout with the number of the call and the ranks that a step waits for. It returns the ranks that
+        have not begun the call, or the given ones.
     """
 
     name = "mpi"
@@ -65,6 +68,7 @@ class MpiEngine(Engine):
         self._timeout_s = settings.TIMEOUT.get()
         self._refusal: MPIError | None = None  # error of a message that was too long; the engine stays usable
         self.look: Callable[[], None] = lambda: None
+        self.absent: Callable[[int, tuple[int, ...]], tuple[int, ...]] = lambda call, peers: peers
 
     @functools.cached_property
     def _streams(self) -> tuple[Any, Any]:
@@ -76,18 +80,17 @@ class MpiEngine(Engine):
     ) -> None:
         """Send and receive pieces; the host waits until MPI has transferred them."""
         if sends or receives:
-            tag = _FIRST_TAG + call % _TAGS
-            self.do(step, functools.partial(self._exchange, step, sends, receives, tag), stream)
+            self.do(step, functools.partial(self._exchange, step, sends, receives, call), stream)
 
     def do(self, step: str, function: Callable[[], None], stream: Any) -> None:
         """Run a host function on `stream`. If it raises, all steps end, as by `abort`."""
         self._raise_failure()
         self._device.call_between(stream, functools.partial(self._do, step, function))
 
-    def wait(self, step: str, over: Callable[[], bool], late: Callable[[], tuple[int, ...]]) -> None:
+    def wait(self, step: str, call: int, over: Callable[[], bool], late: Callable[[], tuple[int, ...]]) -> None:
         """Wait in a step until `over` returns true.
 
-        `late` returns the ranks that it still waits for.
+        `call` is the number of the call, and `late` returns the ranks that the step still waits for.
 
         Raises
         ------
@@ -100,7 +103,7 @@ class MpiEngine(Engine):
             if waited_s < _SPIN_S:
                 os.sched_yield()
                 continue
-            self._check_hope(step, waited_s, late)
+            self._check_hope(step, call, waited_s, late)
             time.sleep(min(waited_s / 100, _LONGEST_PAUSE_S))
 
     @property
@@ -152,12 +155,12 @@ class MpiEngine(Engine):
             self.abort(step, reason)
             raise reason from error
 
-    def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], tag: int) -> None:
+    def _exchange(self, step: str, sends: Sequence[Transfer], receives: Sequence[Transfer], call: int) -> None:
         """Transfer the pieces, those of one peer in order, until all have been moved."""
         device = None if self._direct else self._device
         pieces = [*pieces_of(receives, device, self._streams[0], receives=True)]
         pieces += pieces_of(sends, device, self._streams[1], receives=False)
-        waiting, begin = pieces, functools.partial(self._begin, step, tag)
+        waiting, begin = pieces, functools.partial(self._begin, step, _FIRST_TAG + call % _TAGS)
 
         def over() -> bool:
             nonlocal waiting
@@ -165,13 +168,13 @@ class MpiEngine(Engine):
             return not waiting
 
         try:
-            self.wait(step, over, lambda: _peers(waiting))
+            self.wait(step, call, over, lambda: _peers(waiting))
         # Also after Ctrl-C.
         except BaseException:
             _left.extend(waiting)
             raise
 
-    def _check_hope(self, step: str, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
+    def _check_hope(self, step: str, call: int, waited_s: float, late: Callable[[], tuple[int, ...]]) -> None:
         """Raise if a wait must end: a rank or another step has failed, or it timed out.
 
         A rank whose program has ended does not end the wait at once, because it may have done its part of the step. If
@@ -180,7 +183,7 @@ class MpiEngine(Engine):
         self.look()
         reason = self._failure or POLICY.get().hopeless(self.comm, waited_s, step, with_ended=False)
         if reason is None and waited_s > self._timeout_s:
-            reason = StepTimeout(step, self.comm.rank, late())
+            reason = StepTimeout(step, self.comm.rank, self.absent(call, late()))
         if reason is not None:
             raise reason
 

@@ -1,8 +1,9 @@
 """The roll call: a rank asks all ranks which call they have begun.
 
-A rank does this when a step between nodes has timed out, because NCCL cannot say for which rank it waits. The rank asks
-all ranks of the communicator for the number of the call that each began last. Its error names the ranks that have not
-begun the call which timed out. The monitor thread of a rank answers, even while the rank makes no call.
+A rank does this when a step between nodes has timed out: NCCL cannot say for which rank it waits, and the rank that MPI
+waits for may itself wait for another one. The rank asks all ranks of the communicator for the number of the call that
+each began last. Its error names the ranks that have not begun the call which timed out. The monitor thread of a rank
+answers, even while the rank makes no call.
 """
 
 from __future__ import annotations

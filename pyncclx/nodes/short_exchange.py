@@ -120,19 +120,20 @@ class ShortExchange:
         """Address of a share's packed blocks."""
         return self._gathered.address
 
-    def run(self, share: Share, stream: object) -> None:
+    def run(self, share: Share, stream: object, call: int) -> None:
         """Send this rank's bytes, and receive those of the ranks in `share`, on the host.
 
-        The exchange begins when the work on `stream` has ended; the host waits for both.
+        The exchange begins when the work on `stream` has ended; the host waits for both. `call` is the number of the
+        call.
 
         Raises
         ------
         StepTimeout, CollectiveMismatch, MPI.Exception
             The exchange has failed. Every later exchange raises again.
         """
-        self._engine.do(share.name, lambda: self._run(share), stream)
+        self._engine.do(share.name, lambda: self._run(share, call), stream)
 
-    def _run(self, share: Share) -> None:
+    def _run(self, share: Share, call: int) -> None:
         own = self._records[self._places.rank]
         own[:HEADER_NBYTES] = (_GAVE_UP if self._errors.has_failed else b"").ljust(_WORD_NBYTES, b"\0") + share.label
         receives = [self._receives[rank] for rank in share.sources]
@@ -153,7 +154,7 @@ class ShortExchange:
             senders = {rank for rank in share.sources if not self._receives[rank].Test()}
             return tuple(sorted(senders | self._outbox.receivers()))
 
-        self._engine.wait(share.name, over, late)
+        self._engine.wait(share.name, call, over, late)
         for rank in share.sources:
             self._check(share, rank)
         if share.blocks:

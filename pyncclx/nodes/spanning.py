@@ -94,7 +94,7 @@ class Spanning(Endings, Attachment):
         self._asides: dict[bool, Any] = defaultdict(self.team.device.new_stream if is_threaded else lambda: None)
         self._roll = RollCall(topology.rank, self.places.size, lambda: self.comparison.comm, lambda: self.number)
         self._watch = Watch(self.team.device, topology.rank, self.comparison.check_aside)
-        if self.rails.uses_nccl:
+        if self._roll.is_open:
             self._watch.call_roll(self._roll)
 
     def _make(self, comm: MPI.Intracomm, blocking: str) -> None:
@@ -122,7 +122,7 @@ class Spanning(Endings, Attachment):
     def _comm_of_engine(self) -> MPI.Intracomm:
         """Return the communicator of MPI's engine, whose waits compare calls. Collective."""
         engine = self.rails.mpi()
-        engine.look = self.comparison.check
+        engine.look, engine.absent = self.comparison.check, self._watch.absent
         return engine.comm
 
     def is_short(self, nbytes: int) -> bool:

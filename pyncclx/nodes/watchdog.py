@@ -8,8 +8,9 @@ reached the step. The thread cannot see replays of captured graphs.
 If MPI moves the data, the host's waits in MPI compare calls. While a rank waits in a kernel for a rank of its node, the
 thread compares calls, because that rank may be waiting for a rank that has made a different call.
 
-NCCL does not say for which ranks it waits. So before a timeout the thread calls the roll (`roll_call.py`). It also
-answers the roll calls of other ranks; for that it wakes up four times a second while a communicator uses NCCL.
+NCCL does not say for which ranks it waits, and MPI says only for which rank a step waits, which may itself wait for
+another. So before a timeout the rank calls the roll (`roll_call.py`). The thread answers the roll calls of other ranks;
+for that it wakes up four times a second while there are communicators over nodes.
 
 The same thread sends the labels of cached calls that have not been sent yet (`comparison.py`).
 """
@@ -138,7 +139,10 @@ class Watchdog:
 
     def _answer_all(self) -> None:
         for _ in range(len(self._rolls)):
-            reference = self._rolls.popleft()
+            try:
+                reference = self._rolls.popleft()
+            except IndexError:  # another thread answers
+                return
             roll = reference()
             if roll is not None and roll.is_open:
                 with suppress(MPI.Exception):  # a rank has failed

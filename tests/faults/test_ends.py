@@ -49,10 +49,20 @@ def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count, end_s):
     assert printed[0] == ["PeerTimeout 2"]
 
 
-@pytest.mark.parametrize("count", [LONG, pytest.param(5, marks=THOROUGH), pytest.param(200_000, marks=THOROUGH)])
-def test_all_that_wait_blame_the_rank_that_is_late(count):
+@pytest.mark.parametrize(
+    ("nodes", "count"),
+    [
+        ("", LONG),
+        pytest.param("", 5, marks=THOROUGH),
+        pytest.param("", 200_000, marks=THOROUGH),
+        ("a,a,b,b", LONG),
+        pytest.param("a,a,b,b", 5, marks=THOROUGH),
+        pytest.param("a,b,c,d", LONG, marks=THOROUGH),
+    ],
+)
+def test_all_that_wait_blame_the_rank_that_is_late(nodes, count):
     """Not the rank that it waits for, which itself waits for the late one."""
-    printed = lines(4, "left_out", count=count, PYNCCLX_TIMEOUT="1.5")
+    printed = lines(4, "left_out", nodes=nodes, count=count, PYNCCLX_TIMEOUT="1")
     blamed = [(rank, *text.split()) for rank in (0, 2, 3) for text in printed[rank]]
     assert {peer for *_, peer in blamed} <= {"1", "ok"}, blamed
     waiting = {name for _, name, peer in blamed if peer == "1"}
