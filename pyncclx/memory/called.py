@@ -97,7 +97,7 @@ class RecordedCalls:
         return None
 
     def late(self) -> tuple[list[int], list[int]]:
-        """Return the ranks that have not begun the failed operation, and those that have ended it.
+        """Return the ranks that are before the failed operation, and those after it.
 
         The ranks that are furthest behind come first. Every kernel of an operation of all ranks records its call before
         it waits. The last call on this rank's record is that of the operation that failed, or of the one after it
@@ -115,7 +115,7 @@ class RecordedCalls:
         return behind, [rank for rank in ranks if ended[rank] >= failed]
 
     def _channel(self, rank: int) -> int:
-        """Return the address of a rank's first `ChannelControl`, which begins with its last ended operation."""
+        """Return the address of a rank's first `ChannelControl`."""
         return self._bases[rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES
 
     def _recorded(self, rank: int) -> list[int]:
@@ -138,5 +138,5 @@ def _epochs(words: bytes) -> tuple[int, ...]:
 
 
 def _signed(epoch: int, other: int) -> int:
-    """Return how far one operation is after another; their numbers begin anew after 2^32."""
+    """Return the difference of two operations' numbers, which begin anew after 2^32."""
     return (epoch - other + _HALF) % (2 * _HALF) - _HALF

@@ -147,7 +147,7 @@ class Endings:
             raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
 
     def _late_behind(self, peer: int) -> int:
-        """Return the rank that a kernel waited for, or the one that this rank waits for between nodes."""
+        """Return the late rank: `peer`, or one that has not begun the call."""
         late = self._watch.absent(self.number, (peer,))
         return peer if peer in late else late[0]
 
