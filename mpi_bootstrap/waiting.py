@@ -104,7 +104,11 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     """
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
-            if not _is_over_in_time(comm, request, seconds, lambda: False):
+            try:
+                is_over = _is_over_in_time(comm, request, seconds, lambda: False)
+            except MPI.Exception as error:
+                raise _policies[0].explain(comm, error) from error
+            if not is_over:
                 raise _policies[0].late(comm, [])
         elif (late := missing(comm, request, seconds)) or not request.Test():
             raise _policies[0].late(comm, late)
@@ -125,14 +129,14 @@ def missing(
     All ranks that have arrived return the same list. During the wait, `look` is called repeatedly, and `late` once
     after three quarters of the time. Their exceptions are raised.
     """
-    begun, asked, has_looked = time.monotonic(), late is None, False
+    begun, asked, has_looked, was_late = time.monotonic(), late is None, False, False
     patience_s = patience() if seconds is None else seconds
 
     def given_up() -> bool:
-        nonlocal asked, has_looked
+        nonlocal asked, has_looked, was_late
         # Notes found at the first call belong to an earlier wait, for which this rank was late.
         while not has_looked and _take_note(comm, MPI.ANY_SOURCE):
-            pass
+            was_late = True
         has_looked = True
         if look is not None:
             look()
@@ -141,9 +145,15 @@ def missing(
             late()
         return _has_note(comm, MPI.ANY_SOURCE)
 
-    if _is_over_in_time(comm, request, seconds, given_up):
-        return []
     try:
+        try:
+            if _is_over_in_time(comm, request, seconds, given_up):
+                return []
+        except MPI.Exception:
+            # If others have given up, MPI may have matched this collective with one that this rank has left out.
+            if not (given_up() or was_late):
+                raise
+            give_up(comm, request)
         return _without_note(comm)
     except MPI.Exception as error:
         raise _policies[0].explain(comm, error) from error
@@ -172,8 +182,8 @@ def _is_over_in_time(
                 raise reason
             raise_if_overdue()
             time.sleep(pause)
-    except MPI.Exception as error:
-        raise policy.explain(comm, error) from error
+    except MPI.Exception:
+        raise
     except BaseException:
         give_up(comm, request)
         raise

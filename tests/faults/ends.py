@@ -142,6 +142,48 @@ def freed_after_a_timeout():
     other.Free()
 
 
+def freed_after_a_first_call():
+    """The last rank leaves out a communicator's first nonblocking call, which makes what the library meets on."""
+    comm = pyncclx.Communicator().Dup()
+    reduced(comm, 0.0)
+    y, raised = np.empty(COUNT), []
+    if RANK < SIZE - 1:
+        try:
+            comm.Iscatterv([np.ones(SIZE * COUNT), [COUNT] * SIZE] if RANK == 0 else None, y).Wait()
+        except pyncclx.PeerTimeout as error:
+            raised = ["PeerTimeout", error.peer]
+    else:
+        time.sleep(LATE_S)
+    MPI.COMM_WORLD.Barrier()
+    comm.Free()
+    say("freed", comm == MPI.COMM_NULL, *raised)
+
+
+def a_long_send_behind_short_ones():
+    """MPI has still to send the short ones when rank 0 waits for the long one, which is received last."""
+    comm = pyncclx.Communicator().Dup()
+    short, long = np.empty(4000, "u1"), np.empty(100_000, "u1")
+    comm.Sendrecv(np.ones(9), 1 - RANK, 0, np.empty(9), 1 - RANK, 0)
+    for turn in range(2):
+        if RANK == 0:
+            long[:] = 7 + turn
+            request = comm.Isend(long, 1, 9)
+            for number in range(COUNT):
+                comm.Isend(np.full(4000, number % 251, "u1"), 1, 1).Free()
+            request.Wait()
+            comm.synchronize()
+            continue
+        time.sleep(0.5)
+        for number in range(COUNT):
+            comm.Recv(short, 0, 1)
+            comm.synchronize()
+            assert (short == number % 251).all(), number
+        comm.Recv(long, 0, 9)
+        comm.synchronize()
+        assert (long == 7 + turn).all()
+    say("right")
+
+
 def revoked_again_and_again():
     """A rank revokes a communicator, all shrink and free it, and go on with another."""
     for turn in range(6):

@@ -83,6 +83,18 @@ def test_free_after_a_timeout(nodes):
         assert texts == ["freed True True", "right 1 leases"], printed
 
 
+def test_a_long_send_behind_short_ones_without_a_thread():
+    """`Wait` sends what MPI has not accepted, before it waits in a kernel."""
+    settings = {"PYNCCLX_TIMEOUT": "5", "PYNCCLX_TEST_THREADS": "serialized"}
+    assert lines(2, "a_long_send_behind_short_ones", count=100, **settings) == {0: ["right"], 1: ["right"]}
+
+
+def test_free_after_a_first_call_that_one_rank_leaves_out():
+    """MPI matches that rank's next meeting with the call."""
+    printed = lines(3, "freed_after_a_first_call", count=5, PYNCCLX_TIMEOUT="1.5")
+    assert printed == {0: ["freed True PeerTimeout 2"], 1: ["freed True PeerTimeout 2"], 2: ["freed True"]}
+
+
 @pytest.mark.skipif(not jobs.TOLERANT, reason="needs an MPI that goes on when ranks fail")
 @pytest.mark.parametrize("nodes", ["a,a,b,b", pytest.param("", marks=THOROUGH)])
 def test_revoke_shrink_free(nodes):
