@@ -20,7 +20,7 @@ from ... import backends
 from ...backends import Device
 from ...requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from ...system.process import PerProcess
-from .unsent import UNFOLLOWED, Follows, Unsent, begin_to_follow, is_under_way
+from .unsent import OF_PROCESS, UNFOLLOWED, Follows, Unsent, begin_to_follow, is_under_way
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
@@ -89,8 +89,8 @@ class ReceiveProgress:
 
     @property
     def idle(self) -> bool:
-        """Whether no receive is open that needs the program's calls."""
-        return not (OPEN_RECEIVES or (UNFOLLOWED and open_host_receives()))
+        """Whether no message needs the program's calls: no receive is open, and a thread or MPI sends the rest."""
+        return not (OPEN_RECEIVES or (UNFOLLOWED and open_host_receives()) or (self.unsent.kept and not OF_PROCESS))
 
     @property
     def at_rest(self) -> bool:
@@ -113,6 +113,8 @@ class ReceiveProgress:
             self.check()
         with LOCK:
             self._turn += 1
+            if self.unsent.kept and not OF_PROCESS:
+                self.unsent.go_on()
             arrived = self._arrived()
             if arrived:
                 self._launch(arrived)

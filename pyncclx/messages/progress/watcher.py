@@ -14,6 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpi_bootstrap import interrupts_deferred
 from mpi_bootstrap.polls import poll
 
 from ...system import threads
@@ -64,7 +65,9 @@ class Watcher:
         try:
             self._posted.ring()
             if self._thread is None:
-                self._thread = threads.start("pyncclx messages", self._run)
+                # After an interrupt the thread may run although it is not known.
+                with interrupts_deferred():
+                    self._thread = threads.start("pyncclx messages", self._run)
                 # Without a thread the interpreter is exiting, and only calls make progress.
                 if self._thread is not None:
                     before_finalize(self._end)
