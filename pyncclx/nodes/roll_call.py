@@ -49,6 +49,7 @@ class RollCall:
         self._others = [each for each in range(size) if each != rank] if size <= _MOST_RANKS else []
         self._comm_of, self._last = comm_of, last
         self._begun: dict[int, int] = {}  # the last call of each rank, as far as it is known
+        self._heard: set[int] = set()  # ranks that have reported since this rank asked
         self._outbox = Outbox(_TAG)
         self._lock = threading.Lock()
         self.is_open = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -57,6 +58,7 @@ class RollCall:
         """Ask all other ranks which call they began last, and tell them this rank's."""
         with self._lock:
             comm = self._comm_of() if self.is_open else None
+            self._heard.clear()
             if comm is not None:
                 for rank in self._others:
                     self._send(comm, rank, asks=True)
@@ -64,6 +66,16 @@ class RollCall:
     def absent(self, number: int) -> tuple[int, ...]:
         """Return the ranks that have not reported that they have begun call `number`."""
         return tuple(rank for rank in self._others if self._begun.get(rank, -1) < number)
+
+    def late(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the ranks that have not begun call `number`; `peers` if all have.
+
+        A rank whose program has ended does not answer. So these are the ranks that have answered, or else those of
+        `peers`.
+        """
+        absent = self.absent(number)
+        answered = tuple(rank for rank in absent if rank in self._heard)
+        return answered or tuple(rank for rank in absent if rank in peers) or absent or peers
 
     def answer(self) -> None:
         """Receive what ranks report, and answer those that ask."""
@@ -75,6 +87,7 @@ class RollCall:
                 message.Recv([content, MPI.BYTE])
                 number, asks = _MESSAGE.unpack(content)
                 self._begun[status.source] = number
+                self._heard.add(status.source)
                 if asks:
                     self._send(comm, status.source, asks=False)
 

@@ -116,7 +116,7 @@ class Watchdog:
                 break
             time.sleep(POLL_S)
             poll(self._answer_all)
-        return roll.absent(number) if roll.is_open and roll.absent(number) else peers
+        return roll.late(number, peers) if roll.is_open else peers
 
     def _run(self) -> None:
         while not self._ended:

@@ -48,9 +48,23 @@ def reduced(comm, value):
     return y[0]
 
 
+def with_kernels(call=None):
+    """Return a communicator that waits for late ranks as long as PYNCCLX_TEST_TIMEOUT.
+
+    Another one has made the call before, so that none of its ranks waits for a compiler.
+    """
+    with pyncclx.Communicator().Dup() as other:
+        reduced(other, 0.0)
+        if call is not None:
+            call(other)
+        other.synchronize()
+    os.environ["PYNCCLX_TIMEOUT"] = os.environ.get("PYNCCLX_TEST_TIMEOUT", "100")
+    return pyncclx.Communicator().Dup()
+
+
 def after_the_last_call():
     """Rank 1's program ends after a call of which rank 0 needs its part, and the last rank is late."""
-    comm = pyncclx.Communicator().Dup()
+    comm = with_kernels()
     reduced(comm, 0.0)
     if RANK == SIZE - 1:
         time.sleep(LATE_S)
@@ -68,6 +82,13 @@ def left_out():
     """
     x, rows = np.full(COUNT, 1.0 + RANK), np.empty((SIZE, COUNT))
     few, sums, each = np.ones(9), np.zeros(9), COUNT // SIZE
+
+    def all_of(comm):
+        y, z = comm.Alloc((2, COUNT), "f8")
+        for call in calls.values():
+            call(comm, y, z)
+        comm.Allreduce(few, sums)
+
     calls = {
         "Reduce": lambda comm, y, z: comm.Reduce(x, y, root=0),
         "Bcast": lambda comm, y, z: comm.Bcast(y, root=0),
@@ -78,6 +99,7 @@ def left_out():
         "Allreduce": lambda comm, y, z: comm.Allreduce(y, z),
         "Alltoall": lambda comm, y, z: comm.Alltoall([y, each], [z, each]),
     }
+    with_kernels(all_of).Free()
     for name, call in calls.items():
         comm = pyncclx.Communicator().Dup()
         y, z = comm.Alloc((2, COUNT), "f8")
@@ -99,7 +121,7 @@ def left_out():
 
 def beside_a_rank_that_stands_still():
     """Rank 1 leaves out a call. Rank 2 has made it, and then keeps the interpreter while rank 0 waits."""
-    comm = pyncclx.Communicator().Dup()
+    comm = with_kernels()
     reduced(comm, 0.0)
     try:
         if RANK != 1:
@@ -117,7 +139,7 @@ def beside_a_rank_that_stands_still():
 
 def freed_after_a_timeout():
     """The last rank does not come to a call; the others free the communicator, and then it does so, too."""
-    comm = pyncclx.Communicator().Dup()
+    comm = with_kernels(lambda other: other.Allreduce(np.ones(COUNT), np.empty(COUNT)))
     reduced(comm, 0.0)
     shuffle = comm.Create_token_shuffle(SIZE, 4 * SIZE, 16, "float32", k=1, max_tokens=4)
     shuffle.dispatch(np.ones((4, 16), "f4"), np.zeros((4, 1), "i8"))
@@ -144,7 +166,7 @@ def freed_after_a_timeout():
 
 def freed_after_a_first_call():
     """The last rank leaves out a communicator's first nonblocking call, which makes what the library meets on."""
-    comm = pyncclx.Communicator().Dup()
+    comm = with_kernels()
     reduced(comm, 0.0)
     y, raised = np.empty(COUNT), []
     if RANK < SIZE - 1:

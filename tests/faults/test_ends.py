@@ -44,7 +44,7 @@ def test_a_rank_that_has_ended_after_its_last_call(nodes, count):
 def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count, end_s):
     """Whether that one has ended by then, or its interpreter is still about to."""
     printed = lines(
-        3, "after_the_last_call", nodes=nodes, count=count, PYNCCLX_TIMEOUT="1.5", PYNCCLX_TEST_END_S=str(end_s)
+        3, "after_the_last_call", nodes=nodes, count=count, PYNCCLX_TEST_TIMEOUT="1.5", PYNCCLX_TEST_END_S=str(end_s)
     )
     assert printed[0] == ["PeerTimeout 2"]
 
@@ -62,7 +62,7 @@ def test_the_late_rank_is_blamed_not_the_ended_one(nodes, count, end_s):
 )
 def test_all_that_wait_blame_the_rank_that_is_late(nodes, count):
     """Not the rank that it waits for, which itself waits for the late one."""
-    printed = lines(4, "left_out", nodes=nodes, count=count, PYNCCLX_TIMEOUT="1")
+    printed = lines(4, "left_out", nodes=nodes, count=count, PYNCCLX_TEST_TIMEOUT="1")
     blamed = [(rank, *text.split()) for rank in (0, 2, 3) for text in printed[rank]]
     assert {peer for *_, peer in blamed} <= {"1", "ok"}, blamed
     waiting = {name for _, name, peer in blamed if peer == "1"}
@@ -71,14 +71,14 @@ def test_all_that_wait_blame_the_rank_that_is_late(nodes, count):
 
 
 def test_a_rank_that_has_made_the_call_may_stand_still():
-    printed = lines(3, "beside_a_rank_that_stands_still", count=5, PYNCCLX_TIMEOUT="1.5")
+    printed = lines(3, "beside_a_rank_that_stands_still", count=5, PYNCCLX_TEST_TIMEOUT="1.5")
     assert printed == {0: ["PeerTimeout 1"], 1: ["late"], 2: ["ok"]}
 
 
 @pytest.mark.parametrize("nodes", ["a,a,b", pytest.param("a,b,b", marks=THOROUGH), ""])
 def test_free_after_a_timeout(nodes):
     """It releases, and raises nothing; the memory is there for the next communicator."""
-    printed = lines(3, "freed_after_a_timeout", nodes=nodes, PYNCCLX_TIMEOUT="1.5")
+    printed = lines(3, "freed_after_a_timeout", nodes=nodes, PYNCCLX_TEST_TIMEOUT="1.5")
     for texts in printed.values():
         assert texts == ["freed True True", "right 1 leases"], printed
 
@@ -91,7 +91,7 @@ def test_a_long_send_behind_short_ones_without_a_thread():
 
 def test_free_after_a_first_call_that_one_rank_leaves_out():
     """MPI matches that rank's next meeting with the call."""
-    printed = lines(3, "freed_after_a_first_call", count=5, PYNCCLX_TIMEOUT="1.5")
+    printed = lines(3, "freed_after_a_first_call", count=5, PYNCCLX_TEST_TIMEOUT="1.5")
     assert printed == {0: ["freed True PeerTimeout 2"], 1: ["freed True PeerTimeout 2"], 2: ["freed True"]}
 
 
