@@ -24,7 +24,7 @@ import pyncclx
 from common.overlap_report import warn_if_emulated, write_json
 from common.program import array_module
 
-SIZES = (8, 1024, 8192, 32768)  # bytes
+SIZES = (8, 1024, 8192, 32768, 65536, 131072)  # bytes
 CALLS, ROUNDS = 200, 7
 
 

@@ -15,7 +15,7 @@ from ..messages import postbox
 from ..messages.base import MessageBase
 from ..messages.endpoint import OPERATIONS as MESSAGES
 from ..messages.memory.bounce import SLOT_NBYTES
-from ..messages.plan import STAGED
+from ..messages.plan import STAGED_NBYTES
 from ..nodes.spanning import Spanning, spanning_of
 from ..operations import COLLECTIVES, blocking_form
 from ..staging.arguments import OPERATIONS
@@ -99,7 +99,7 @@ class Explained(MessageBase):
             how = "the sender's kernels store each partition in the receiver's array; the two meet once, by MPI"
             return f"native: {operation} of {nbytes} bytes: {how}"
         short, limit = nbytes <= SLOT_NBYTES, f"{SLOT_NBYTES} bytes"
-        if self.blocking == "host" and short and operation in STAGED:
+        if self.blocking == "host" and 0 < nbytes <= STAGED_NBYTES.get(operation, 0):
             return f"staged: {operation} of {nbytes} bytes: the call waits, so MPI moves a copy in pinned host memory"
         how = f"sender's kernel copies up to {limit}" if short else f"receiver's kernel fetches more than {limit}"
         first = "what cannot be shared, and the first message between two ranks, goes inside MPI's messages"

@@ -38,8 +38,14 @@ def sending(of_host: _Method) -> _Method:
         if began is not None:
             events.start(operation, began, comm)
         outgoing, request = None, None
-        if plan.is_staged and comm.known.endpoint.caller.blocking == "host" and staged.may_send(comm):
-            return staged.send(comm, plan, began)
+        if (
+            plan.is_staged
+            and plan.is_short
+            and comm.known.endpoint.caller.blocking == "host"
+            and comm.known.endpoint.postbox.receives.unsent.takes_copies
+        ):
+            staged.send(comm, plan, began)
+            return None if blocks else message_request()
         if plan is not NOTHING:
             endpoint, outgoing = comm.known.endpoint, Outgoing()
             try:

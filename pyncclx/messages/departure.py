@@ -111,6 +111,9 @@ class Departure:
         peers, plan = self.endpoint.peers, self.plan
         if plan.nbytes == 0:
             return self._envelope(EMPTY).pack()
+        blocks = plan.is_staged and self.endpoint.caller.blocking == "host"
+        if blocks and self.postbox.receives.unsent.takes_copies:
+            return self._data_alone()
         if peers.is_reader(self.peer):
             return (None if plan.is_short else self._offer()) or self._inline()
         if peers.are_far(self.peer) and not needs_envelope:
@@ -192,7 +195,7 @@ class Departure:
         return message
 
     def _data_alone(self) -> memoryview:
-        """Return the data as MPI's message, for a rank that cannot map this memory."""
+        """Return a copy of the data as MPI's message."""
         self.is_inline = True
         device, nbytes = self.endpoint.device, self.plan.nbytes
         message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)

@@ -34,7 +34,7 @@ def exchange(
     if blocks and sending[0].is_staged and receiving[0].is_staged and staged.may_wait():
         if began is not None:
             events.start(operation, began, comm)
-        staged.exchange(comm, sending[0], *receiving, status, began)
+        staged.exchange(comm, *sending, *receiving, status, began)
         return
     endpoint: Endpoint = comm.known.endpoint
     outgoing = None if sending[0] is NOTHING else Outgoing()

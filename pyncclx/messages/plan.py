@@ -25,8 +25,8 @@ from .envelope import inline_nbytes
 from .memory.bounce import SLOT_NBYTES
 
 _SYNCHRONOUS = ("Ssend", "Issend", "Ssend_init")
-#: Operations whose short messages MPI moves if calls block the host; see `staged.py`.
-STAGED = ("Send", "Recv", "Sendrecv")
+#: Longest messages that MPI moves if calls block the host, by operation (2 × H200, 2026-11-30). See `staged.py`.
+STAGED_NBYTES = {"Send": 128 << 10, "Isend": 16 << 10, "Recv": 128 << 10, "Sendrecv": 128 << 10}
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Plan:
     is_free_at_once : bool
         Whether subsequent work on the stream may reuse the buffer of a send without waiting for the receiver.
     is_staged : bool
-        Whether MPI moves the data through host memory if the communicator's calls block the host; see `staged.py`.
+        Whether MPI moves the data through host memory if the communicator's calls block the host.
     """
 
     operation: str
@@ -140,7 +140,7 @@ def _new_plan(
     plan = plan_of(endpoint, operation, buffer, rank, tag)
     if key is not None and type(buffer) is Buffer and buffer.stream is None:
         plan.of_current = is_of_current((buffer,))
-        plan.is_staged = plan.is_short and operation in STAGED
+        plan.is_staged = 0 < plan.nbytes <= STAGED_NBYTES.get(operation, 0)
         plan.buffer = replace(buffer, owner=None)
         endpoint.plans[key] = plan
     return plan

@@ -1,8 +1,9 @@
-"""Short messages of calls that block the host: MPI moves copies in host memory.
+"""Messages of calls that block the host: MPI moves copies in host memory.
 
-These are messages of `Send`, `Recv` and `Sendrecv`. The host waits for such a call in any case. Two copies and MPI's
-message take it less time than two kernels (see docs/design_notes.md, "Short messages and latency"). What MPI transfers
-is the data alone, as from a host array.
+These are messages of `Send`, `Isend`, `Recv` and `Sendrecv` up to `STAGED_NBYTES`. The host waits for such a call, or
+for its request, in any case. Two copies and MPI's message take it less time than two kernels (see docs/design_notes.md,
+"Short messages and latency"). What MPI transfers is the data alone, as from a host array. An `Outgoing` sends what is
+longer than a slot, since it has to wait for its receiver.
 """
 
 from __future__ import annotations
@@ -25,24 +26,16 @@ from .endpoint import Endpoint
 from .envelope import may_be_envelope
 from .host.dropped import DROPPED
 from .memory.scratch import host_memory
+from .pending import end_call
 from .plan import Plan, stream_of
 from .probe import HOLDING
 from .progress.unsent import UNFOLLOWED
 from .receive import Incoming
-
-# With so many sent messages that no receiver has taken, kernels move further ones, so that the copies take little
-# memory (number not measured).
-MOST_KEPT = 256
-
-
-def may_send(comm: MessageBase) -> bool:
-    """Return whether few messages wait for their receivers, which bounds memory."""
-    endpoint: Endpoint = comm.known.endpoint
-    return len(endpoint.postbox.receives.unsent.kept) < MOST_KEPT
+from .send import Outgoing
 
 
 def send(comm: MessageBase, plan: Plan, began: float | None) -> None:
-    """Send a copy of the data; do not wait for the receiver (Send)."""
+    """Send a copy of the data; do not wait for the receiver (Send, Isend)."""
     endpoint: Endpoint = comm.known.endpoint
     memory, begun, unsent = _downloaded(endpoint, plan), list[MPI.Request](), endpoint.postbox.receives.unsent
     try:
@@ -57,7 +50,7 @@ def send(comm: MessageBase, plan: Plan, began: float | None) -> None:
         unsent.keep_lost(memory)
         raise
     if began is not None:
-        events.emit("Send", events.STAGED, plan.nbytes, began, comm=comm, peer=plan.rank)
+        events.emit(plan.operation, events.STAGED, plan.nbytes, began, comm=comm, peer=plan.rank)
 
 
 def _downloaded(endpoint: Endpoint, plan: Plan) -> memoryview:
@@ -83,12 +76,30 @@ def receive(comm: MessageBase, plan: Plan, buf: Any, status: MPI.Status | None, 
 
 
 def exchange(
-    comm: MessageBase, sending: Plan, plan: Plan, buf: Any, status: MPI.Status | None, began: float | None
+    comm: MessageBase,
+    sending: Plan,
+    sendbuf: Any,
+    plan: Plan,
+    recvbuf: Any,
+    status: MPI.Status | None,
+    began: float | None,
 ) -> None:
     """Send a message and receive another one (Sendrecv)."""
     endpoint: Endpoint = comm.known.endpoint
-    sent = [_downloaded(endpoint, sending), MPI.BYTE]
-    _receive(comm, partial(MPI.Comm.Sendrecv, comm, sent, sending.rank, sending.tag), plan, buf, status, began)
+    if sending.is_short:
+        sent = [_downloaded(endpoint, sending), MPI.BYTE]
+        _receive(comm, partial(MPI.Comm.Sendrecv, comm, sent, sending.rank, sending.tag), plan, recvbuf, status, began)
+        return
+    outgoing = Outgoing()
+    try:
+        outgoing.begin(comm, endpoint, sending, sendbuf, stream_of(endpoint, sending))
+        outgoing.signal_ready()
+        receive(comm, plan, recvbuf, status, began)
+        outgoing.finish(outgoing.stream)
+    except BaseException:
+        outgoing.leave()
+        raise
+    end_call(endpoint, outgoing)
 
 
 def _receive(
@@ -101,7 +112,8 @@ def _receive(
 ) -> None:
     """Receive by mpi4py's ``call(memory, source, tag, status)``."""
     endpoint: Endpoint = comm.known.endpoint
-    stream, found, calls, scratch = _current(endpoint, plan), MPI.Status(), endpoint.calls, endpoint.postbox.scratch
+    stream, found, calls, postbox = _current(endpoint, plan), MPI.Status(), endpoint.calls, endpoint.postbox
+    scratch = postbox.scratch if plan.is_short else postbox.pinned_scratch
     entry = 0 if calls is None else calls.ring.add_packed(0, plan.facts)
     memory, moving = scratch.take(plan.room_nbytes), list[Incoming]()
     try:
@@ -109,7 +121,7 @@ def _receive(
             call([memory, MPI.BYTE], plan.rank, plan.tag, found)
         except MPI.Exception as error:
             # MPI may still use the memory. Of a message that is too long, Open MPI may have written past its end.
-            endpoint.postbox.receives.unsent.keep_lost((memory, call))
+            postbox.receives.unsent.keep_lost((memory, call))
             raise endpoint.explained(error, plan.operation) from error
         _upload(endpoint, plan, buf, memory, found, stream, moving)
     except BaseException as error:

@@ -42,10 +42,20 @@ def installed():
         postbox = POSTBOX.get()
         of_messages = patch.multiple(postbox, side_stream=streams.new_stream(), spare_events=[])
         launched = patch.object(postbox.receives, "_holds_all", False)
+        # Copies from pageable memory have read it when they return.
+        pageable = patch.object(postbox.scratch, "is_read_later", False)
         # CuPy's arrays may be in the making; NumPy's, which stand for them, are not.
         in_the_making = [patch.object(module, "is_of_current", bool) for module in (plan, persistent)]
         _reclaim(postbox)
-        with legacy, patch.multiple(device, **methods), of_messages, launched, in_the_making[0], in_the_making[1]:
+        with (
+            legacy,
+            patch.multiple(device, **methods),
+            of_messages,
+            launched,
+            pageable,
+            in_the_making[0],
+            in_the_making[1],
+        ):
             yield fake.library
             _reclaim(postbox)
 

@@ -89,7 +89,7 @@ class ReceiveProgress:
 
     @property
     def idle(self) -> bool:
-        """Whether no receive is open, and no send is pending, that needs the program's calls."""
+        """Whether no open receive and no pending send needs the program's calls."""
         return not (OPEN_RECEIVES or (UNFOLLOWED and open_host_receives()) or (self.unsent.kept and not OF_PROCESS))
 
     @property

@@ -34,6 +34,9 @@ STEPS = 16
 _AT_A_LOOK = 64
 # Number of kept messages that are tested when one is added. With more than one, ended messages do not accumulate.
 _FOR_ONE = 2
+# With so many messages that no receiver has taken, kernels move further ones, so that copies take little memory (number
+# not measured).
+_MOST_COPIES = 256
 # Memory of transfers whose requests are lost; MPI may use it at any time.
 _LOST: list[Any] = held([])
 
@@ -98,6 +101,11 @@ class Unsent:
             self._count_new()
             self._followed = [reference for reference in self._followed if is_under_way(reference)]
             return bool(self._followed)
+
+    @property
+    def takes_copies(self) -> bool:
+        """Whether the monitor thread completes sends of copies, and few are pending."""
+        return bool(OF_PROCESS) and len(self.kept) + len(self._open) < _MOST_COPIES
 
     def note_new(self) -> None:
         """Wake the monitor thread for new requests. If there are many, count them."""

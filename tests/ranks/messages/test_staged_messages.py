@@ -8,12 +8,14 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.messages.memory.bounce import SLOT_NBYTES
+from pyncclx.messages.plan import STAGED_NBYTES
 from support import gpu_streams
 from support.arrays import get, host_only, xp
 from support.reversed_ranks import ring
 
 LONGEST = SLOT_NBYTES // 8
-COUNTS = (1, 3, 500, LONGEST, LONGEST + 1)
+MOST, MOST_OF_ISEND = STAGED_NBYTES["Send"] // 8, STAGED_NBYTES["Isend"] // 8
+COUNTS = (1, 3, 500, MOST_OF_ISEND, MOST_OF_ISEND + 1, LONGEST, LONGEST + 1, MOST, MOST + 1)
 SPARE = 80  # elements behind the data: a host array needs them where kernels send
 
 
