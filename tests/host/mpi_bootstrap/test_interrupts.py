@@ -14,6 +14,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 log = tempfile.TemporaryFile("w+")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 if sys.argv[1] == "C":
     faulthandler.register(signal.SIGINT, file=log)
 before = signal.getsignal(signal.SIGINT)
