@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -58,7 +59,7 @@ class Team(Ending):
         self.errors.claims.append(self.bases[self.rank] + layout.LEASE_OVERFLOW_OFFSET)
         calls = RecordedCalls(device, self.rank, self.bases)
         self.errors.describe_calls, self.errors.find_call = calls.describe, calls.find
-        self.errors.late = lambda: calls.late() if HEAP.made is self.heap else ((), ())
+        self.errors.late = lambda: self._late(calls)
         self.windows = TeamWindows(device)
         self.scratch = Scratch(device, lambda: self.caller)
         self.order = LaunchOrder(device)
@@ -253,6 +254,13 @@ class Team(Ending):
         """
         places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
+
+    def _late(self, calls: RecordedCalls) -> tuple[list[int], list[int]]:
+        """Return `calls.late()`, in any thread; nothing if the leases cannot be read."""
+        with suppress(RuntimeError), self.device.attached():
+            if HEAP.made is self.heap:
+                return calls.late()
+        return [], []
 
     def progress(self) -> dict[str, Any]:
         """Return how many operations each rank has begun, as far as this rank can see.
