@@ -53,7 +53,8 @@ def with_evidence(
         error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
         return error
     peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # some pages may be gone by now
-    behind, ended = late() if error.epoch > 0 else ((), ())  # without a number: of no operation of all ranks
+    # An error without a number is not of a collective operation, so no call is on record for it.
+    behind, ended = late() if error.epoch > 0 else ((), ())
     absent = {
         other: peer
         for other, peer in peers.items()

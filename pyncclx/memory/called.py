@@ -86,7 +86,7 @@ class RecordedCalls:
         `text`. Call this method after the other ranks have had enough time to arrive there. It records `text` as this
         rank's call, and returns the other rank and its epoch, or None.
         """
-        channel = self._channel(self._rank)
+        channel = self._bases[self._rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES  # the first ChannelControl
         (finished,) = _epochs(self._device.peek(channel, 8))
         entered = _epochs(self._device.peek(channel + layout.ENTERED_OFFSET, 8 * len(self._bases)))
         epoch = finished + 1
@@ -97,31 +97,24 @@ class RecordedCalls:
         return None
 
     def late(self) -> tuple[list[int], list[int]]:
-        """Return the ranks that are before the failed operation, and those after it.
+        """Return which ranks have not begun the failed operation, and which ended it.
 
-        The ranks that are furthest behind come first. Every kernel of an operation of all ranks records its call before
-        it waits. The last call on this rank's record is that of the operation that failed, or of the one after it
-        (`LeaseHeader::recorded_late`).
+        The ranks that are furthest behind come first. Every kernel of a collective operation records its call before it
+        waits. The last call on this rank's record is that of the operation that failed, or of the one after it
+        (`LeaseHeader::recorded_late`). The calls are followed by the first channel's last ended operation.
         """
-        ranks = range(len(self._bases))
-        recorded = [self._recorded(rank) for rank in ranks]
-        if not (own := recorded[self._rank]):
+        ranks, nbytes = range(len(self._bases)), layout.HEADER_NBYTES + layout.CALLS_NBYTES + 8
+        leases = [self._device.peek(base, nbytes) for base in self._bases]
+        recorded = [_epochs(lease[layout.HEADER_NBYTES : -8])[:: NBYTES // 8] for lease in leases]
+        own = max(recorded[self._rank])
+        if not own:
             return [], []
-        ahead = [max((_signed(epoch, own[0]) for epoch in epochs), default=-_HALF) for epochs in recorded]
-        (after,) = struct.unpack("=I", self._device.peek(self._bases[self._rank] + layout.RECORDED_LATE_OFFSET, 4))
-        failed = ahead[self._rank] - bool(after)
-        ended = [_signed(_epochs(self._device.peek(self._channel(rank), 8))[0], own[0]) for rank in ranks]
-        behind = sorted((rank for rank in ranks if ahead[rank] < failed), key=ahead.__getitem__)
+        begun = [max((_signed(epoch, own) for epoch in epochs if epoch), default=-_HALF) for epochs in recorded]
+        ended = [_signed(_epochs(lease[-8:])[0], own) for lease in leases]
+        (after,) = struct.unpack_from("=I", leases[self._rank], layout.RECORDED_LATE_OFFSET)
+        failed = begun[self._rank] - bool(after)
+        behind = sorted((rank for rank in ranks if begun[rank] < failed), key=begun.__getitem__)
         return behind, [rank for rank in ranks if ended[rank] >= failed]
-
-    def _channel(self, rank: int) -> int:
-        """Return the address of a rank's first `ChannelControl`."""
-        return self._bases[rank] + layout.HEADER_NBYTES + layout.CALLS_NBYTES
-
-    def _recorded(self, rank: int) -> list[int]:
-        """Return the numbers of the operations whose calls are on a rank's record."""
-        words = self._device.peek(self._record(rank, 0), layout.CALLS_NBYTES)
-        return [epoch for epoch in _epochs(words)[:: NBYTES // 8] if epoch]
 
     def _call(self, rank: int, epoch: int) -> str | None:
         """Return the text of a rank's call in an operation; None if none is recorded."""
