@@ -198,8 +198,8 @@ class ErrorRecord(Monitored):
         record = read_words(self._watch)
         wait = kernel_errors.wait_of(record, self.rank)
         kind = _KINDS.get(record.failure, comm_failures.ABORTED)
-        if kind == comm_failures.TIMED_OUT:
-            self._with_evidence(wait)
+        if kind != comm_failures.MISMATCH:
+            self._with_evidence(wait)  # this may change `wait.peer`
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         if kind != comm_failures.MISMATCH:
