@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from mpi4py import MPI
@@ -104,10 +105,8 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     """
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
-            try:
+            with _explained(comm):
                 is_over = _is_over_in_time(comm, request, seconds, lambda: False)
-            except MPI.Exception as error:
-                raise _policies[0].explain(comm, error) from error
             if not is_over:
                 raise _policies[0].late(comm, [])
         elif (late := missing(comm, request, seconds)) or not request.Test():
@@ -145,16 +144,24 @@ def missing(
             late()
         return _has_note(comm, MPI.ANY_SOURCE)
 
-    try:
+    with _explained(comm):
         try:
             if _is_over_in_time(comm, request, seconds, given_up):
                 return []
         except MPI.Exception:
-            # If others have given up, MPI may have matched this collective with one that this rank has left out.
+            # The other ranks may have timed out in a collective that this rank has not called. MPI then matches this
+            # collective with that one, and raises.
             if not (given_up() or was_late):
                 raise
             give_up(comm, request)
         return _without_note(comm)
+
+
+@contextmanager
+def _explained(comm: MPI.Comm) -> Iterator[None]:
+    """Raise the failure policy's exception for an error of MPI."""
+    try:
+        yield
     except MPI.Exception as error:
         raise _policies[0].explain(comm, error) from error
 
