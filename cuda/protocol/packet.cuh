@@ -48,7 +48,8 @@ struct Packets {
         return inbox + channel.place_of(channel.team.rank, source) * channel.team.slot_packets;
     }
 
-    // False: it has not come, and `word` is 0. The slot has a word of an earlier operation, which may be no place or count.
+    // Returns false if the word has not come; `word` is then 0. The slot still holds a word of an earlier operation. Nobody
+    // may take that for a place in a window or for a count.
     __device__ bool receive_word(int source, u32 position, u64& word) {
         Patience patience;
         for (word = 0;;) {

@@ -67,7 +67,7 @@ struct FewTokens : Steps {
         send_word(holder, position + 1, pack.y);
     }
 
-    // False: it has not come, and `word` is 0.
+    // Returns false if the word has not come; `word` is then 0.
     __device__ bool receive_word(int source, const Pack* place, u64& word) const {
         Patience patience;
         for (word = 0;;) {

@@ -48,7 +48,7 @@ class Endings:
     thread: StepThread
     closed: bool
     _watch: Watch
-    _late: int | None = None  # the rank that a failed kernel has waited for, once it is known
+    _late: int | None = None  # the late rank of a kernel's timeout, once it is known
     _closing: deque[Callable[[], object]] | None = None  # the steps of `close` that are left
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Endings:
             raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
 
     def _late_behind(self, peer: int) -> int:
-        """Return the late rank: `peer`, or one that has not begun the call."""
+        """Return a rank that has not begun the last call: `peer` if possible."""
         late = self._watch.absent(self.number, (peer,))
         return peer if peer in late else late[0]
 

@@ -70,8 +70,8 @@ class RollCall:
     def late(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks that have not begun call `number`; `peers` if all have.
 
-        A rank whose program has ended does not answer. So these are the ranks that have answered, or else those of
-        `peers`.
+        A rank whose program has ended does not answer. So the result consists of ranks that have answered. If there is
+        none, it consists of the ranks in `peers` that have not answered.
         """
         absent = self.absent(number)
         answered = tuple(rank for rank in absent if rank in self._heard)

@@ -65,7 +65,7 @@ class Watcher:
         try:
             self._posted.ring()
             if self._thread is None:
-                # After an interrupt the thread may run although it is not known.
+                # If a signal handler raised here, the thread would run, but `_thread` would be None.
                 with interrupts_deferred():
                     self._thread = threads.start("pyncclx messages", self._run)
                 # Without a thread the interpreter is exiting, and only calls make progress.
