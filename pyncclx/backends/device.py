@@ -229,10 +229,7 @@ class Exports(Protocol):
         """Allocate zeroed memory that other processes can open until this process ends."""
 
     def allocation(self, address: int) -> Exported | None:
-        """Return the allocation at an address, with its handle for other processes.
-
-        Return None if they cannot open it.
-        """
+        """Return the allocation at an address; None if others cannot open it."""
 
     def export(self, address: int, nbytes: int) -> Exported | None:
         """Return memory with a handle for other processes; None if they cannot open it."""
@@ -251,6 +248,9 @@ class Exports(Protocol):
 
     def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy between addresses of the device or the host, in stream order."""
+
+    def copy_pageable(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        """Wait for a stream, then copy from or to pageable host memory."""
 
     def peek(self, address: int, nbytes: int) -> bytes:
         """Read device memory now, without waiting for any stream."""

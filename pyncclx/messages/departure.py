@@ -190,17 +190,20 @@ class Departure:
         message = np.empty(inline_nbytes(self.plan.nbytes) + GAP_NBYTES, np.uint8)
         message[:ENVELOPE_NBYTES] = np.frombuffer(envelope.pack(), np.uint8)
         device, address = self.endpoint.device, MPI.Get_address(message) + ENVELOPE_NBYTES + GAP_NBYTES
-        device.copy(address, self.buffer.address, self.plan.nbytes, self.stream)
-        device.synchronize(self.stream)
+        device.copy_pageable(address, self.buffer.address, self.plan.nbytes, self.stream)
         return message
 
     def _data_alone(self) -> memoryview:
         """Return a copy of the data as MPI's message."""
         self.is_inline = True
         device, nbytes = self.endpoint.device, self.plan.nbytes
-        message = host_memory(device, nbytes, is_pinned=nbytes >= PINNED_NBYTES)
-        device.copy(MPI.Get_address(message), self.buffer.address, nbytes, self.stream)
-        device.synchronize(self.stream)
+        is_pinned = nbytes >= PINNED_NBYTES
+        message = host_memory(device, nbytes, is_pinned=is_pinned)
+        if not is_pinned:
+            device.copy_pageable(MPI.Get_address(message), self.buffer.address, nbytes, self.stream)
+        else:
+            device.copy(MPI.Get_address(message), self.buffer.address, nbytes, self.stream)
+            device.synchronize(self.stream)
         return message.data
 
     def withdraw(self) -> None:

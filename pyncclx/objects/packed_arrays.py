@@ -146,17 +146,16 @@ class PackedArrays(NamedTuple):
             data = self.block()
         except MemoryError:
             for own, nbytes, start in self._places():
-                device.copy(address + start, own, nbytes, self.stream)
+                device.copy_pageable(address + start, own, nbytes, self.stream)
         else:
             self.pack(data.address)
-            device.copy(address, data.address, self.nbytes, self.stream)
-        device.synchronize(self.stream)
+            device.copy_pageable(address, data.address, self.nbytes, self.stream)
         return copy
 
     def upload(self, copy: np.ndarray[Any, Any]) -> list[Any]:
         """Copy the data from host memory, and return the arrays."""
         data = self.block()
-        self.device.copy(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
+        self.device.copy_pageable(data.address, MPI.Get_address(copy), self.nbytes, self.stream)
         self.unpack(data.address)
         self.device.synchronize(self.stream)
         return self.finish()

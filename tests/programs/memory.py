@@ -187,12 +187,10 @@ class Gpu(Place):
         finally:
             self._streams.append(stream)
 
-    def load(self, memory: Any) -> np.ndarray:
-        self._cupy.cuda.get_current_stream().synchronize()
-        return super().load(memory)
-
     def on_device(self, array: np.ndarray) -> Any:
         return self._cupy.asarray(array)
 
     def on_host(self, array: Any) -> np.ndarray:
+        # While the copy waited for its stream, the library's thread could fetch no message (docs/sharp_bits.md).
+        self._cupy.cuda.get_current_stream().synchronize()
         return self._cupy.asnumpy(array)

@@ -51,6 +51,12 @@ class GpuExports(GpuMemory):
         if nbytes:
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
+    def copy_pageable(self, to: int, source: int, nbytes: int, stream: Any) -> None:
+        # While CUDA's copy waits for its stream, other threads cannot load kernels or create events. The stream may
+        # wait for what they do.
+        self.synchronize(stream)
+        self.copy(to, source, nbytes, stream)
+
     def peek(self, address: int, nbytes: int) -> bytes:
         copy = ctypes.create_string_buffer(nbytes)
         self._copy_now(ctypes.addressof(copy), address, nbytes)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..handles import Exported
 from .memory import HostMemory, SharedMemory, Upload, allocate
-from .streams import Stream
+from .streams import Event, Stream
 
 # Between path and name in a handle.
 _SEPARATOR = " "
@@ -70,6 +70,12 @@ class HostExports(HostMemory):
             ctypes.memmove(to, source, nbytes)
         else:
             stream.enqueue(functools.partial(ctypes.memmove, to, source, nbytes))
+
+    def copy_pageable(self, to: int, source: int, nbytes: int, stream: Stream | None) -> None:
+        end = Event()
+        end.record(stream)
+        end.synchronize()
+        ctypes.memmove(to, source, nbytes)
 
     def peek(self, address: int, nbytes: int) -> bytes:
         return ctypes.string_at(address, nbytes)

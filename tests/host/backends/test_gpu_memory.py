@@ -69,6 +69,16 @@ def test_rows_of_tables_are_no_part_of_a_graph(fake, device, captures):
     assert fake.library.taken()[-1] == ("synchronize", int(used))
 
 
+def test_a_copy_to_pageable_memory_never_waits_for_a_kernel(fake, device):
+    """Other threads could load no kernels meanwhile, and the kernel may wait for what they do."""
+    stream, waited, copies = fake.Stream(), [], fake.driver["cuMemcpyAsync"]
+    copies.side_effect = lambda *arguments: waited.extend(fake.library.taken()) or (0,)
+    fake.library.taken()
+    device.copy_pageable(0x2000, 0x1000, 5, stream)
+    assert waited == [("synchronize", stream.ptr)]
+    assert copies.call_args.args[:3] == (0x2000, 0x1000, 5)
+
+
 def test_shared_memory_is_given_up_with_its_owner(fake, device):
     """It is unmapped later: kernels may use it, or a stream may be captured."""
     given_up, memory = [], MagicMock()

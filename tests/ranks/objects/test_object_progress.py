@@ -82,6 +82,22 @@ def test_irecv_before_send(comm, ring, monkeypatch, elsewhere, send, blocking):
     assert_everywhere(comm, until_all_are_read(comm))
 
 
+@pytest.mark.timeout(40)
+def test_short_arrays_behind_a_synchronous_send(comm, ring, monkeypatch):
+    """The copy to the host follows a kernel that waits for the receiver, whose other thread is to fetch the message."""
+    monkeypatch.undo()
+    above, below = ring
+    for call in range(3):
+        received = put(labels(0, LONG, -1))
+        request = comm.Irecv(received, below, 6)
+        comm.Ssend(put(labels(comm.rank, LONG, call)), above, 6)
+        objects = comm.allgather((comm.rank, put(labels(comm.rank, 5, call))))
+        request.Wait()
+        assert_everywhere(comm, not difference(received, labels(below, LONG, call)), f"message {call}")
+        fits = [rank == each and not difference(x, labels(each, 5, call)) for each, (rank, x) in enumerate(objects)]
+        assert_everywhere(comm, all(fits), f"objects {call}")
+
+
 @pytest.mark.parametrize("receive", ["recv", "irecv", "mprobe", "waitall"])
 @pytest.mark.parametrize("send", ["send", "isend", "ssend"])
 def test_arrays_of_a_window(comm, ring, send, receive):
