@@ -172,9 +172,9 @@ def nodes_are_known() -> None:
     """A process asks once on which node it is: before the tests of a module, which may pretend other nodes."""
     if SIZE > 1 and "pyncclx" in sys.modules:
         import pyncclx  # noqa: PLC0415  as above
-        from pyncclx.messages.postbox import POSTBOX  # noqa: PLC0415
+        from pyncclx.messages.context import CONTEXT  # noqa: PLC0415
 
-        POSTBOX.get()
+        CONTEXT.get()
         assert pyncclx.Communicator(WORLD).node_topology.size == SIZE
 
 

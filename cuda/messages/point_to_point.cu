@@ -1,6 +1,6 @@
 // Send and receive: MPI matches messages, on the host; these kernels move what has been matched.
 //
-// A message has two words in its sender's memory, which carry its clock (pyncclx/messages/postbox.py hands them out; a
+// A message has two words in its sender's memory, which carry its clock (pyncclx/messages/context.py hands them out; a
 // word is not used for another message before this one is over):
 //   ready   the sender's stream writes it once the data is there, the receiver's kernel reads it;
 //   done    the receiver's kernel writes it once it has read everything, the sender reads it.

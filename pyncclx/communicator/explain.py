@@ -11,7 +11,7 @@ from ..collectives import CHOOSE, copy_engine, over_nodes
 from ..errors import NotSupported
 from ..launch.time_slicing import REFUSAL, is_left_to_host
 from ..memory.heap import memory_held
-from ..messages import postbox
+from ..messages import context
 from ..messages.base import MessageBase
 from ..messages.endpoint import OPERATIONS as MESSAGES
 from ..messages.memory.bounce import SLOT_NBYTES
@@ -155,4 +155,4 @@ class Explained(MessageBase):
             "shuffles": sum(dependent.nbytes for dependent in shuffles.dependents) if shuffles else 0,
             "device teams": sum(device_team.nbytes for device_team in team.device_teams) if team else 0,
         }
-        return memory_held() | mine | {"messages": postbox.memory_held()}
+        return memory_held() | mine | {"messages": context.memory_held()}

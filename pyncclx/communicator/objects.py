@@ -187,6 +187,6 @@ class ObjectMessages(MessageBase):
             received = super().recv(*receiving) if HOLDING else _recv(self, *receiving)
             request.wait()
         except BaseException:
-            self.endpoint.postbox.receives.unsent.keep(request, message)  # the request keeps the pickle
+            self.endpoint.context.receives.unsent.keep(request, message)  # the request keeps the pickle
             raise
         return received

@@ -10,7 +10,7 @@
 3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`memory/scratch.py`,
    `mpi_transfer.py`).
 4. `Incoming.finish` waits for the envelope. If no other receive is open, it waits in MPI. Otherwise it polls by
-   `progress/polling.py`, which launches receives in the order of their clocks (`LamportClock` in `postbox.py`).
+   `progress/polling.py`, which launches receives in the order of their clocks (`LamportClock` in `context.py`).
 5. `Incoming.launch` reads the location of the data from the envelope. It copies data in the same MPI message. For data
    in the sender's memory (`memory/opened.py`) it packs the arguments of a kernel (`arguments.py`).
 6. `endpoint.py`: `Endpoint.launch` launches `pull` of `cuda/messages/point_to_point.cu`, which waits until the sender
@@ -20,7 +20,7 @@
 `Send` takes the first two steps too. Then `departure.py` chooses a transport for the receiver (`peers.py`) and sends
 the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Nonblocking calls return requests of
 `pending.py` and post their receive. The monitor thread (`progress/watcher.py`) polls posted receives while the program
-does not. `postbox.py` holds the state of the process, and `base.py` that of each communicator.
+does not. `context.py` holds the state of the process, and `base.py` that of each communicator.
 
 Persistent requests (`persistent/base.py`, `persistent/works.py`) begin an `Outgoing` or `Incoming` at each start. One
 launch serves all requests that start together (`persistent/starts.py`, `persistent/batch.py`). In a graph they use

@@ -63,12 +63,12 @@ class Arrival(OpenReceive):
         started: pass a message that MPI has received to `accept`. Call this in a try block; its handler has to call
         `Incoming.leave`.
         """
-        postbox = self.postbox = endpoint.postbox
+        context = self.context = endpoint.context
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
         self.stream = self._kernel_stream = stream
         # The program may remove the array from its list.
         self.owner = owner[0] if type(owner) is list else owner
-        self.status, scratch = MPI.Status(), postbox.scratch
+        self.status, scratch = MPI.Status(), context.scratch
         self._probed, self._scratch = probed, scratch
         if comm is None:
             return
@@ -78,7 +78,7 @@ class Arrival(OpenReceive):
         if isinstance(plan.buffer, TypedBuffer):
             plan.buffer.allocate(endpoint.device, stream)
         if plan.nbytes >= PINNED_NBYTES and endpoint.peers.is_far(plan.rank):
-            scratch = self._scratch = postbox.pinned_scratch
+            scratch = self._scratch = context.pinned_scratch
         self._comm, nbytes, begun = comm, plan.room_nbytes, list[MPI.Request]()
         try:
             memory = self._message = scratch.free.pop() if 2 * nbytes <= KEPT_NBYTES else scratch.take(nbytes)
@@ -109,7 +109,7 @@ class Arrival(OpenReceive):
 
     def poll(self) -> bool:
         """Test whether the message has arrived, and read its envelope. Return True once."""
-        status, capacity_nbytes, postbox = self.status, self.plan.nbytes, self.postbox
+        status, capacity_nbytes, context = self.status, self.plan.nbytes, self.context
         try:
             if self._refusal is None:
                 if self._request and not self._request.Test(status):
@@ -124,9 +124,9 @@ class Arrival(OpenReceive):
                 envelope = self.envelope = unpack(self._message, nbytes)
                 if envelope is not None:
                     nbytes, self.clock = envelope.nbytes, envelope.clock
-                    if envelope.clock > postbox.clock.now:
-                        postbox.clock.observe(envelope.clock)
-                    if envelope.answer or envelope.sender.node != postbox.sender.node:
+                    if envelope.clock > context.clock.now:
+                        context.clock.observe(envelope.clock)
+                    if envelope.answer or envelope.sender.node != context.sender.node:
                         self._meet(envelope)
                 self._nbytes = nbytes
                 status.Set_elements(MPI.BYTE, min(nbytes, capacity_nbytes))
@@ -146,10 +146,10 @@ class Arrival(OpenReceive):
 
     def _meet(self, envelope: Envelope) -> None:
         """Record a sender on another node; confirm mapped bounce memory if requested."""
-        if envelope.sender.node != self.postbox.sender.node:
+        if envelope.sender.node != self.context.sender.node:
             self.endpoint.peers.far.add(self.status.source)
-        if envelope.answer and self.postbox.opened.bounce_address(envelope.sender) is not None:
-            self.postbox.readers.answer(envelope.sender, envelope.answer - 1)
+        if envelope.answer and self.context.opened.bounce_address(envelope.sender) is not None:
+            self.context.readers.answer(envelope.sender, envelope.answer - 1)
 
     def _receive(self, memory: memoryview, begun: list[MPI.Request]) -> None:
         """Begin MPI's receive into memory of any length; add its request to `begun`."""

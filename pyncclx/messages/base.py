@@ -96,7 +96,7 @@ class _Attachment(Attachment):
         made, self.endpoint, self.prepared = self._made, None, None
         if made is not None:
             made.forget_comm()
-            made.postbox.bounce.headers.reclaim()
+            made.context.bounce.headers.reclaim()
 
     def abandon(self) -> None:
         """Release the endpoint without a call of MPI.
@@ -176,7 +176,7 @@ class MessageBase(Base):
         endpoint, own = Endpoint(self, backends.select(), state.calls(self), topology), self._messages
         endpoint.team, endpoint.caller = state.team, state
         with LOCK:
-            own.handshakes = own.handshakes or Handshakes(self.contacts, endpoint.postbox, endpoint.device, self.rank)
+            own.handshakes = own.handshakes or Handshakes(self.contacts, endpoint.context, endpoint.device, self.rank)
             endpoint.partitioned.handshakes = own.handshakes
         return endpoint
 

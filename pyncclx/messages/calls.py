@@ -42,7 +42,7 @@ def sending(of_host: _Method) -> _Method:
             plan.is_staged
             and plan.is_short
             and comm.known.endpoint.caller.blocking == "host"
-            and comm.known.endpoint.postbox.receives.unsent.takes_copies
+            and comm.known.endpoint.context.receives.unsent.takes_copies
         ):
             staged.send(comm, plan, began)
             return None if blocks else message_request()

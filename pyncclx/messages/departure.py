@@ -68,8 +68,8 @@ class Departure:
         # The program may remove the array from its list.
         self.owner = owner[0] if type(owner) is list else owner
         self.is_settled = plan.is_free_at_once
-        self._channel, postbox, ring = channel, endpoint.postbox, endpoint.ring
-        self.postbox, clock = postbox, postbox.clock
+        self._channel, context, ring = channel, endpoint.context, endpoint.ring
+        self.context, clock = context, context.clock
         # Inlined from `LamportClock.next`, because this runs for each message.
         with LOCK:
             clock.now = self.clock = clock.now + 1
@@ -80,7 +80,7 @@ class Departure:
             self._entry = ring.add_packed(0, plan.facts)
         place, once = None, None
         if plan.is_short and (plan.rank in endpoint.peers.readers or endpoint.peers.is_reader(plan.rank)):
-            place = postbox.bounce.slots.take(self.clock, endpoint.peers.numbers[plan.rank])
+            place = context.bounce.slots.take(self.clock, endpoint.peers.numbers[plan.rank])
         try:
             if place is None:
                 self.message: Any = self._choose(needs_envelope=comm is None)
@@ -88,10 +88,10 @@ class Departure:
                     spec, once = sent_spec(self.message)
                     self.message = spec[0]
             else:
-                ready, slot, offset = postbox.bounce.slot_addresses[place]
+                ready, slot, offset = context.bounce.slot_addresses[place]
                 self.put, self.is_copied = PUT.pack(plan.buffer.address, slot, ready, plan.nbytes, self.clock), True
                 located = None if channel is None else channel.located
-                self.message = eager(postbox.sender, self.clock, plan.nbytes, place, endpoint.rank, offset, located)
+                self.message = eager(context.sender, self.clock, plan.nbytes, place, endpoint.rank, offset, located)
                 spec = [self.message, MPI.BYTE]
             if comm is not None:
                 start = STARTS[plan.is_synchronous]
@@ -112,7 +112,7 @@ class Departure:
         if plan.nbytes == 0:
             return self._envelope(EMPTY).pack()
         blocks = plan.is_staged and self.endpoint.caller.blocking == "host"
-        if blocks and self.postbox.receives.unsent.takes_copies:
+        if blocks and self.context.receives.unsent.takes_copies:
             return self._data_alone()
         if peers.is_reader(self.peer):
             return (None if plan.is_short else self._offer()) or self._inline()
@@ -121,7 +121,7 @@ class Departure:
         return self._inline(answer=peers.numbers[self.peer] + 1)
 
     def _envelope(self, transport: int) -> Envelope:
-        envelope = Envelope(self.postbox.sender, transport, self.clock, self.plan.nbytes, source=self.endpoint.rank)
+        envelope = Envelope(self.context.sender, transport, self.clock, self.plan.nbytes, source=self.endpoint.rank)
         return envelope if self._channel is None else self._channel.described(envelope)
 
     def _offer(self) -> bytes | None:
@@ -131,7 +131,7 @@ class Departure:
             return None
         envelope, exported = located
         number = self.endpoint.peers.numbers[self.peer]
-        place = self.postbox.bounce.tickets.take(self.clock, number, exported)
+        place = self.context.bounce.tickets.take(self.clock, number, exported)
         if place is None:
             if exported is not None:
                 exported.close()
@@ -210,4 +210,4 @@ class Departure:
         """Free the place of a message whose envelope was not sent."""
         self.put, self._offered = b"", None
         if self.clock:
-            self.postbox.bounce.withdraw(self.clock)
+            self.context.bounce.withdraw(self.clock)

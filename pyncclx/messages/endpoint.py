@@ -29,12 +29,12 @@ from ..team.launch_order import LaunchOrder
 from ..team.streams import ANY_CALLER, Caller
 from ..team.team import Team
 from .arguments import teams_of
+from .context import CONTEXT
 from .envelope import Sender
 from .memory.headers import Used
 from .partitioned.contacts import contact_tag, highest_tag
 from .partitioned.handshakes import PartitionedEnds
 from .peers import Peers
-from .postbox import POSTBOX
 
 #: Names of the methods; error records contain their indices.
 OPERATIONS = (
@@ -55,7 +55,7 @@ class Endpoint(Monitored):
     Attributes
     ----------
     device : Device
-    postbox : Postbox
+    context : MessageContext
         The message context that all communicators of the process share.
     rank, size : int
         This process's rank, and the number of ranks to send to; in an intercommunicator, those of the remote group.
@@ -91,8 +91,8 @@ class Endpoint(Monitored):
         topology: Callable[[], Topology | None] = lambda: None,
     ) -> None:
         self.serial = next(_serials)
-        self.device, self.postbox = device, POSTBOX.get()
-        self.watcher = self.postbox.receives.watcher
+        self.device, self.context = device, CONTEXT.get()
+        self.watcher = self.context.receives.watcher
         self.world_ranks = ulfm.world_ranks(comm)
         self.highest_tag, self._contact_tag = highest_tag(), contact_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
@@ -101,11 +101,11 @@ class Endpoint(Monitored):
         self.calls, self.ring = calls, None if calls is None else calls.ring
         self.caller: Caller = ANY_CALLER
         self.watch = device.allocate_watch(kernel_errors.WORDS_NBYTES)
-        header = self.postbox.bounce.headers.take()
+        header = self.context.bounce.headers.take()
         self.timeout_s = settings.TIMEOUT.get()
         self.failure: Exception | None = None
         self.teams = teams_of(OPERATIONS, header=header, watch=self.watch.address, timeout_s=self.timeout_s)
-        self.peers = Peers(self.serial, self.postbox.readers, self.world_ranks, topology)
+        self.peers = Peers(self.serial, self.context.readers, self.world_ranks, topology)
         self._streams = UsedStreams(device)  # used by all threads since the last `drain`
         self.plans: BoundedCache[Hashable, Any] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
@@ -114,7 +114,7 @@ class Endpoint(Monitored):
         self.broken: set[tuple[int, int]] = set()
         if comm.size > 1 or isinstance(comm, MPI.Intercomm):
             DETECTOR.get().watch(self)
-        self.postbox.bounce.headers.take_back_after(self, Used(header, self.watch, self._streams))
+        self.context.bounce.headers.take_back_after(self, Used(header, self.watch, self._streams))
 
     @cached_property
     def order(self) -> LaunchOrder:
@@ -122,10 +122,10 @@ class Endpoint(Monitored):
         return LaunchOrder(self.device)
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
-        """Launch a kernel of the postbox on `stream`, with its `Team` and `arguments`."""
+        """Launch a kernel of the message context on `stream`, with its `Team` and `arguments`."""
         if stream is not self._streams.last and stream is not self._streams.before:
             self._streams.add(stream)
-        function, parameters = self.postbox.functions[kernel], self.teams[operation] + arguments
+        function, parameters = self.context.functions[kernel], self.teams[operation] + arguments
         self.device.launch(function, grid, threads, parameters, stream)
 
     def enqueue(self, function: Function, grid: int, threads: int, parameters: bytes, stream: Any) -> None:
@@ -150,7 +150,7 @@ class Endpoint(Monitored):
     def check(self) -> None:
         """Raise a recorded error: of a kernel, a send or, once, the monitor thread."""
         if self.watcher.failure is not None:
-            self.postbox.receives.check()
+            self.context.receives.check()
         if late.INTERRUPTED:
             late.raise_kept()
         if self.failure is not None:
@@ -179,11 +179,11 @@ class Endpoint(Monitored):
             self.watch.array[kernel_errors.FAILURE] = kernel_errors.LOST
         for rank in set(failure.ranks).difference(before):
             sender, broken = self.senders.get(rank), frozenset[int]()
-            bounce = self.postbox.opened.bounce_address(sender) if sender is not None else None
+            bounce = self.context.opened.bounce_address(sender) if sender is not None else None
             if sender is not None and bounce is not None:
-                broken = self.postbox.bounce.release_receives(sender.uid, bounce)
+                broken = self.context.bounce.release_receives(sender.uid, bounce)
             self.broken.update((rank, clock) for clock in broken)
-            self.postbox.bounce.end_sends(self.peers.numbers[rank])
+            self.context.bounce.end_sends(self.peers.numbers[rank])
             if self.partitioned.let_go(rank) or broken:
                 self.watch.array[kernel_errors.FAILURE] = kernel_errors.LOST
 

@@ -30,7 +30,7 @@ def message_request(*messages: Any, status: MPI.Status | None = None) -> Request
     """
     for message in messages:
         if isinstance(message, Incoming):
-            message.postbox.receives.post(message)
+            message.context.receives.post(message)
         elif not message.plan.is_free_at_once:
             message.post()
     request, work = empty(), MessageWork()
@@ -60,7 +60,7 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
                 if isinstance(message, Incoming) and not message.launched:
                     receives.append(message)
         if len(receives) > 1:
-            receives[0].postbox.receives.launch_all(receives)
+            receives[0].context.receives.launch_all(receives)
         _finish(begun, failures, waits)
     except BaseException:
         for message in dict.fromkeys((*(message for _, _, message in begun), *messages)):
@@ -143,7 +143,7 @@ class MessageWork(Work):
         if not messages:
             return True
         messages[0].endpoint.check()
-        messages[0].postbox.receives.launch_arrived()
+        messages[0].context.receives.launch_arrived()
         # Query all messages, because each `is_over` makes progress.
         over = [message.is_over() for message in messages]
         return all(over)
@@ -185,12 +185,12 @@ class MessageWork(Work):
         messages = tuple(message for reference in self._abandoned if (message := reference()) is not None)
         self._abandoned = ()
         for message in messages:
-            message.postbox.receives.unsent.give_back(message)
+            message.context.receives.unsent.give_back(message)
         return messages
 
     def drop(self) -> None:
         if self.messages:
-            self.messages[0].postbox.receives.unsent.dropped.append(self)
+            self.messages[0].context.receives.unsent.dropped.append(self)
 
 
 class StreamWait(tuple[int, ...]):

@@ -166,7 +166,7 @@ def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
         current, stream = endpoint.device.current_and_private()
         if stream is not None:
             try:
-                event = endpoint.postbox.spare_events.pop()
+                event = endpoint.context.spare_events.pop()
             except IndexError:
                 event = endpoint.device.event()
             event.record_eager(current)

@@ -56,7 +56,7 @@ class Incoming(OpenArrival):
 
     def launch_soon(self, outgoing: Outgoing) -> None:
         """Poll for about the time of a launch; if the message arrives, launch both."""
-        if OPEN_RECEIVES and not self.postbox.receives.claim(self):
+        if OPEN_RECEIVES and not self.context.receives.claim(self):
             return
         for _ in range(POLLS):
             if self.poll():
@@ -65,7 +65,7 @@ class Incoming(OpenArrival):
 
     def await_message(self) -> None:
         """Wait on the host until the message has arrived and its kernel is launched."""
-        receives, self.is_awaited = self.postbox.receives, True
+        receives, self.is_awaited = self.context.receives, True
         try:
             if (OPEN_RECEIVES or UNFOLLOWED or self.is_posted) and not receives.claim(self):
                 receives.wait_until(lambda: self.launched)
@@ -99,7 +99,7 @@ class Incoming(OpenArrival):
                 endpoint, stream, kernel, blocks = self.endpoint, self._kernel_stream, "pull", 1
                 if nbytes > BLOCK_NBYTES:
                     blocks = min(-(-nbytes // BLOCK_NBYTES), endpoint.device.max_channels)
-                arrived = self.postbox.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), 1]
+                arrived = self.context.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), 1]
                 arguments = PULL.pack(ready, done, arrived, data, buffer, nbytes, clock, peer, tag)
                 if outgoing is not None:
                     kernel, arguments = "put_and_pull", outgoing.put + arguments
@@ -159,19 +159,19 @@ class Incoming(OpenArrival):
             return None
         if envelope.transport == EMPTY or (self.endpoint.comm_failure is not None and self._is_lost()):
             return None
-        endpoint, postbox, sender, place = self.endpoint, self.postbox, envelope.sender, envelope.place
-        bounce, source, clock = postbox.opened.bounces.get(sender.uid), self.status.source, envelope.clock
+        endpoint, context, sender, place = self.endpoint, self.context, envelope.sender, envelope.place
+        bounce, source, clock = context.opened.bounces.get(sender.uid), self.status.source, envelope.clock
         if bounce is None:
-            bounce = postbox.opened.bounce_address(sender)
+            bounce = context.opened.bounce_address(sender)
             # The bounce memory is open here: otherwise MPI would have transferred the data.
             assert bounce is not None
         if self.start_event is not None:
-            self._kernel_stream = postbox.side_stream
+            self._kernel_stream = context.side_stream
             self.start_event.order_eager(self._kernel_stream)
         # After an error, the kernel only sets the done word.
         data = bounce + envelope.offset if envelope.transport == EAGER else self._opened(envelope)
         nbytes, ready = 0 if self._error else envelope.nbytes, bounce + READY + CLOCK.size * place
-        postbox.bounce.pulled.setdefault(sender.uid, {})[place] = clock
+        context.bounce.pulled.setdefault(sender.uid, {})[place] = clock
         endpoint.senders[source] = sender
         words = ready, ready + TO_DONE, clock
         return PULL_MESSAGE, data, self.buffer.address, nbytes, *words, 0, 0, 0, source, self.status.tag
@@ -205,7 +205,7 @@ class Incoming(OpenArrival):
         return 0
 
     def _release(self, envelope: Envelope) -> None:
-        device, release = self.endpoint.device, self.postbox.opened.release
+        device, release = self.endpoint.device, self.context.opened.release
         # An exported copy is closed only after the kernel has ended.
         if device.exports_are_copies:
             device.call_between(self._kernel_stream, partial(release, envelope))
@@ -224,8 +224,8 @@ class Incoming(OpenArrival):
         if not self.launched:
             self.await_message()
         device, last = self.endpoint.device, self._kernel_stream
-        if self.postbox.opened.is_full and not device.is_capturing(stream):
-            self.postbox.make_room()
+        if self.context.opened.is_full and not device.is_capturing(stream):
+            self.context.make_room()
         if isinstance(self.buffer, TypedBuffer) and self._error is None:
             last = self._unpack()
         end, self._end_event = self._end_event, None
@@ -234,7 +234,7 @@ class Incoming(OpenArrival):
         elif last is not stream:
             device.order(last, stream)
         if end is not None and self._end_uses.pop() is not None:
-            self.postbox.spare_events.append(end)
+            self.context.spare_events.append(end)
         if self.endpoint.broken and self.envelope is not None and self._error is None:
             self.endpoint.check_data(self.plan.operation, self.status.source, self.envelope.clock)
         if self._error is not None:
@@ -244,7 +244,7 @@ class Incoming(OpenArrival):
 
     def post(self) -> None:
         """Post the receive, so that it makes progress during all waits of this process."""
-        self.postbox.receives.post(self)
+        self.context.receives.post(self)
 
     def leave(self, status: MPI.Status | None = None) -> None:
         """End the receive of a call that has raised.

@@ -105,14 +105,14 @@ def end_launch(receives: Sequence[_Incoming]) -> None:
             elif message is not None:
                 scratch.give_back(message, each._copied)
         except BaseException:
-            each.postbox.receives.unsent.keep_lost(message)
+            each.context.receives.unsent.keep_lost(message)
             raise
         event, each.start_event = each.start_event, None
         if event is not None:
-            each.postbox.spare_events.append(event)
+            each.context.spare_events.append(event)
         if each.is_abandoned:
             each._finish_alone()
-        is_full, is_typed = each.postbox.opened.is_full, isinstance(each.buffer, TypedBuffer)
+        is_full, is_typed = each.context.opened.is_full, isinstance(each.buffer, TypedBuffer)
         each.is_settled = each._error is None and each._kernel_stream is each.stream and not (is_full or is_typed)
         # Set this last, because another thread may wait for it.
         each.launched = True

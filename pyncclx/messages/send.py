@@ -47,7 +47,7 @@ class Outgoing(Departure):
 
     def post(self) -> None:
         """Have MPI make progress for the message if MPI has not sent it yet."""
-        unsent = self.postbox.receives.unsent
+        unsent = self.context.receives.unsent
         if unsent.dropped:
             unsent.take_dropped()
         # Get_status leaves an error for the call that waits.
@@ -58,7 +58,7 @@ class Outgoing(Departure):
     def _close(self) -> None:
         """Undo `post`."""
         self._is_open = False
-        self.postbox.receives.unsent.discard(self)
+        self.context.receives.unsent.discard(self)
 
     # The sender's kernels
 
@@ -81,7 +81,7 @@ class Outgoing(Departure):
         if plan.is_free_at_once:
             # These are the steps of `Unsent.keep`, inlined to save each send a function call. Most messages are already
             # sent.
-            unsent = self.postbox.receives.unsent
+            unsent = self.context.receives.unsent
             try:
                 is_sent = self._request.Test()
             # The message's receiver has failed, and no call waits for the message, so nothing raises.
@@ -106,20 +106,20 @@ class Outgoing(Departure):
             self.put = b""
             batch.append(entry)
         if plan.is_free_at_once:
-            self.postbox.receives.unsent.keep(self._request, self.message)
+            self.context.receives.unsent.keep(self._request, self.message)
         if self._offered is not None:
-            ready, _ = words_of(self.postbox.bounce.address, self._offered)
+            ready, _ = words_of(self.context.bounce.address, self._offered)
             entry = SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, plan.rank, plan.tag
             self._is_signalled = True
             batch.append(entry)
 
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
-        ready_word, done_word = words_of(self.postbox.bounce.address, self._offered)
+        ready_word, done_word = words_of(self.context.bounce.address, self._offered)
         words = ready_word if ready else 0, done_word if wait else 0
         arguments = OFFER.pack(*words, self.clock, self.peer, self.plan.tag)
         if wait:
-            self.postbox.waits[self._offered] = self.clock, get_ident()
+            self.context.waits[self._offered] = self.clock, get_ident()
         has_launched = False
         try:
             self.endpoint.launch(self.plan.operation, "offer", 1, 1, arguments, stream)
@@ -130,7 +130,7 @@ class Outgoing(Departure):
                 if wait:
                     self._offered = None
             elif wait:
-                del self.postbox.waits[self._offered]
+                del self.context.waits[self._offered]
 
     # The end
 
@@ -145,7 +145,7 @@ class Outgoing(Departure):
             self.endpoint.device.order(self.stream, stream)
         if self.plan.is_free_at_once:
             return
-        receives, end_s = self.postbox.receives, time.monotonic() + self.endpoint.timeout_s
+        receives, end_s = self.context.receives, time.monotonic() + self.endpoint.timeout_s
         while not (self._offered is None or receives.idle or self.is_over() or time.monotonic() > end_s):
             receives.launch_arrived()
             os.sched_yield()
@@ -160,10 +160,10 @@ class Outgoing(Departure):
         if self._is_open:
             self._close()
         try:
-            self.postbox.receives.wait(self._request, self._hopeless)
+            self.context.receives.wait(self._request, self._hopeless)
         except Exception as error:
             # MPI may still read the message.
-            self.postbox.receives.unsent.keep(self._request, self.message)
+            self.context.receives.unsent.keep(self._request, self.message)
             if not isinstance(error, MPI.Exception) or isinstance(error, MPIError):
                 raise
             raise endpoint.explained(error, operation) from error
@@ -185,7 +185,7 @@ class Outgoing(Departure):
 
     def has_ended(self) -> bool:
         """Return whether the receiver has read the buffer and MPI has sent its part."""
-        if self._offered is not None and self.postbox.bounce.done_words(self._offered, 1)[0] == self.clock:
+        if self._offered is not None and self.context.bounce.done_words(self._offered, 1)[0] == self.clock:
             self._offered = None
         try:
             is_over = self._offered is None and bool(self._request.Test())
@@ -222,16 +222,16 @@ class Outgoing(Departure):
     def keep_lost(self) -> None:
         """Keep MPI's part of the message, because an interrupt may have lost its request."""
         if self._request is MPI.REQUEST_NULL:
-            self.postbox.receives.unsent.keep_lost(self.message)
+            self.context.receives.unsent.keep_lost(self.message)
 
     def abandon(self) -> None:
         """Let the message complete without a call; the library keeps it until then."""
         if self._is_open:
             self._close()
         self.keep_memory()
-        self.postbox.receives.unsent.keep_message(self)
+        self.context.receives.unsent.keep_message(self)
 
     def keep_memory(self) -> None:
         """Keep the array alive until the stream has done its present work."""
         memory = self.buffer, self.owner
-        self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)
+        self.context.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)

@@ -37,7 +37,7 @@ from .send import Outgoing
 def send(comm: MessageBase, plan: Plan, began: float | None) -> None:
     """Send a copy of the data; do not wait for the receiver (Send, Isend)."""
     endpoint: Endpoint = comm.known.endpoint
-    memory, begun, unsent = _downloaded(endpoint, plan), list[MPI.Request](), endpoint.postbox.receives.unsent
+    memory, begun, unsent = _downloaded(endpoint, plan), list[MPI.Request](), endpoint.context.receives.unsent
     try:
         # Python runs no signal handler between MPI's call and the append to the list.
         begun += map(MPI.Comm.Isend, (comm,), ([memory, MPI.BYTE],), (plan.rank,), (plan.tag,))
@@ -112,8 +112,8 @@ def _receive(
 ) -> None:
     """Receive by mpi4py's ``call(memory, source, tag, status)``."""
     endpoint: Endpoint = comm.known.endpoint
-    stream, found, calls, postbox = _current(endpoint, plan), MPI.Status(), endpoint.calls, endpoint.postbox
-    scratch = postbox.scratch if plan.is_short else postbox.pinned_scratch
+    stream, found, calls, context = _current(endpoint, plan), MPI.Status(), endpoint.calls, endpoint.context
+    scratch = context.scratch if plan.is_short else context.pinned_scratch
     entry = 0 if calls is None else calls.ring.add_packed(0, plan.facts)
     memory, moving = scratch.take(plan.room_nbytes), list[Incoming]()
     try:
@@ -121,7 +121,7 @@ def _receive(
             call([memory, MPI.BYTE], plan.rank, plan.tag, found)
         except MPI.Exception as error:
             # MPI may still use the memory. Of a message that is too long, Open MPI may have written past its end.
-            postbox.receives.unsent.keep_lost((memory, call))
+            context.receives.unsent.keep_lost((memory, call))
             raise endpoint.explained(error, plan.operation) from error
         _upload(endpoint, plan, buf, memory, found, stream, moving)
     except BaseException as error:

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from pyncclx import backends
 from pyncclx.messages import plan
+from pyncclx.messages.context import CONTEXT
 from pyncclx.messages.persistent import base as persistent
-from pyncclx.messages.postbox import POSTBOX
 from support import fake_driver
 
 _OF_STREAMS = (
@@ -39,14 +39,14 @@ def installed():
         legacy.ptr = streams.ordinal = 0
         methods = {name: getattr(streams, name) for name in _OF_STREAMS}
         methods |= {"launch": launch, "copy": copy, "launches_at_once": True}
-        postbox = POSTBOX.get()
-        of_messages = patch.multiple(postbox, side_stream=streams.new_stream(), spare_events=[])
-        launched = patch.object(postbox.receives, "_holds_all", False)
+        context = CONTEXT.get()
+        of_messages = patch.multiple(context, side_stream=streams.new_stream(), spare_events=[])
+        launched = patch.object(context.receives, "_holds_all", False)
         # Copies from pageable memory have read it when they return.
-        pageable = patch.object(postbox.scratch, "is_read_later", False)
+        pageable = patch.object(context.scratch, "is_read_later", False)
         # CuPy's arrays may be in the making; NumPy's, which stand for them, are not.
         in_the_making = [patch.object(module, "is_of_current", bool) for module in (plan, persistent)]
-        _reclaim(postbox)
+        _reclaim(context)
         with (
             legacy,
             patch.multiple(device, **methods),
@@ -57,10 +57,10 @@ def installed():
             in_the_making[1],
         ):
             yield fake.library
-            _reclaim(postbox)
+            _reclaim(context)
 
 
-def _reclaim(postbox):
+def _reclaim(context):
     """Let endpoints that have gone ask for the ends of their streams while these are the device's."""
     gc.collect()
-    postbox.bounce.headers.reclaim()
+    context.bounce.headers.reclaim()

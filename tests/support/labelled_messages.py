@@ -48,7 +48,7 @@ def map_peers_if(comm, mapped, monkeypatch):
 
 def unread(comm):
     """The places of this rank's messages that are not known to have been read, or declined."""
-    bounce, numbers = comm.endpoint.postbox.bounce, comm.endpoint.peers.numbers
+    bounce, numbers = comm.endpoint.context.bounce, comm.endpoint.peers.numbers
     pools = bounce.slots, bounce.tickets
     return [place for number in numbers for pool in pools for place in pool.held_for(number)]
 
@@ -57,7 +57,7 @@ def assert_all_read(comm):
     """All ranks' messages have been read, or will be soon. Collective."""
     end = time.monotonic() + 5
     while unread(comm) and time.monotonic() < end:
-        comm.endpoint.postbox.receives.unsent.sweep()
+        comm.endpoint.context.receives.unsent.sweep()
         time.sleep(0.001)
     assert_everywhere(comm, not unread(comm), f"places {unread(comm)} are held")
 
@@ -65,4 +65,4 @@ def assert_all_read(comm):
 def end_unread(comm):
     """End this rank's messages that a test leaves unread, as those to a rank that has failed."""
     for number in comm.endpoint.peers.numbers:
-        comm.endpoint.postbox.bounce.end_sends(number)
+        comm.endpoint.context.bounce.end_sends(number)

@@ -49,7 +49,7 @@ class HostFetch:
             length = inline_nbytes(envelope.nbytes)
         self._message_nbytes = min(length, memory.nbytes)
         self._message = memory.read(self._message_nbytes)
-        self._stream = self._endpoint.postbox.host_array_stream
+        self._stream = self._endpoint.context.host_array_stream
         # What MPI has refused, because the data behind the envelope was too long, is there in part.
         nbytes = min(envelope.nbytes, memory.nbytes - ENVELOPE_NBYTES * self.is_inline)
         self._data = np.empty(nbytes, np.uint8)
@@ -129,7 +129,7 @@ class HostFetch:
 
     def abandon(self) -> None:
         """Read the data although no call waits: the sender waits to reuse its memory."""
-        self._endpoint.postbox.receives.unsent.keep_message(self)
+        self._endpoint.context.receives.unsent.keep_message(self)
         self._memory.replace(self._message_nbytes, self._data[:0])
 
     def _wait(self) -> None:

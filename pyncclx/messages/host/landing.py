@@ -124,7 +124,7 @@ class HostLanding(Follows):
     def keep(self, request: HostReceive) -> None:
         """Complete the request after its message arrives, although no call waits for it."""
         self.is_claimed = True
-        self._comm.lasting_endpoint.postbox.receives.unsent.keep_message(_Left(request))
+        self._comm.lasting_endpoint.context.receives.unsent.keep_message(_Left(request))
 
     def drop(self, handle: int) -> None:
         """Continue the receive of a dropped request; see `DroppedReceive`.

@@ -115,7 +115,7 @@ class OpenedMemory:
         """Close the least recently used allocations while more than MAX_OPEN are open.
 
         Closing memory may wait for all work of the device. So only the program's thread does it, at the end of a
-        receive, after kernels that the sender may wait for have been launched. See also `Postbox.make_room`.
+        receive, after kernels that the sender may wait for have been launched. See also `MessageContext.make_room`.
         """
         with self._lock:
             idle = [key for key in self._allocations if key not in self._in_use]
@@ -131,7 +131,7 @@ class OpenedMemory:
 def address_of(endpoint: _Endpoint, envelope: Envelope, source: int) -> int:
     """Return the address in this process of data in a rank's window or offered memory."""
     if envelope.transport != WINDOW:
-        opened: OpenedMemory = endpoint.postbox.opened
+        opened: OpenedMemory = endpoint.context.opened
         return opened.data_address(envelope)
     # All ranks create windows together, so each has a team.
     team: Team = endpoint.team
@@ -155,7 +155,7 @@ def can_read(endpoint: _Endpoint, envelope: Envelope | None) -> bool:
         # The window is being created.
         if team is None or envelope.allocation not in team.windows.by_number:
             return False
-    opened, sender = endpoint.postbox.opened, envelope.sender
+    opened, sender = endpoint.context.opened, envelope.sender
     bounce = opened.bounces.get(sender.uid) or opened.bounce_address(sender)
     if bounce is None:
         return False

@@ -64,7 +64,7 @@ class PartitionedMessage(Startable):
         name, device = f"{operation}: buf", self.endpoint.device
         self.buffer = resolve(buf, name, writable=receives, device=device, blocks=self.partitions)
         self.places = places_of((self.buffer.owner,))
-        self.pieces = Pieces(self.endpoint.postbox.arena)
+        self.pieces = Pieces(self.endpoint.context.arena)
         weakref.finalize(self, self.pieces.give_back).atexit = False
         ends = self.endpoint.partitioned
         ends.add(self)
@@ -154,7 +154,7 @@ class PartitionedMessage(Startable):
         deadline = time.monotonic() + self.endpoint.timeout_s
         while not over():
             self.check_errors()
-            self.endpoint.postbox.receives.launch_arrived()
+            self.endpoint.context.receives.launch_arrived()
             if time.monotonic() > deadline:
                 raise PeerTimeout(f"{self.name} with tag {self.tag}", 1, self.endpoint.rank, self.peer, 1, 0)
             os.sched_yield()
@@ -191,7 +191,7 @@ class PartitionedMessage(Startable):
         if not self.active or self.is_nobodys:
             return True
         self.check_errors()
-        self.endpoint.postbox.receives.launch_arrived()
+        self.endpoint.context.receives.launch_arrived()
         return self._began is not None and self._began.is_over() and self.round_is_over()
 
     def round_is_over(self) -> bool:

@@ -17,9 +17,9 @@ from mpi_bootstrap.own_errors import own_error
 from ...backends import Device, Exported
 from ...errors import MPIError, NotSupported, PeerTimeout
 from ...requests.open_receives import LOCK
+from ..context import MessageContext
 from ..envelope import EMPTY, ENVELOPE_NBYTES, Envelope, unpack
 from ..memory.arena import Piece, Pieces
-from ..postbox import Postbox
 from .board import CONTENT_NBYTES, NBYTES, Note, OwnBoard, PeerBoard
 from .contacts import LOCATION, REFUSAL, Contacts, freed
 
@@ -71,14 +71,14 @@ class Handshakes:
     Parameters
     ----------
     contacts : Contacts
-    postbox : Postbox
+    context : MessageContext
     device : Device
     rank : int
         This process's rank.
     """
 
-    def __init__(self, contacts: Contacts, postbox: Postbox, device: Device, rank: int) -> None:
-        self._contacts, self._postbox, self._device, self._rank = contacts, postbox, device, rank
+    def __init__(self, contacts: Contacts, context: MessageContext, device: Device, rank: int) -> None:
+        self._contacts, self._context, self._device, self._rank = contacts, context, device, rank
         self._numbers: Counter[tuple[bool, int, int]] = Counter()
         # This rank's boards for each sender, and the places of unanswered offers.
         self._boards: dict[int, list[OwnBoard]] = {}
@@ -121,7 +121,7 @@ class Handshakes:
     def _new_board(self, boards: list[OwnBoard]) -> OwnBoard:
         """Allocate a board for a sender."""
         if self._pieces is None:
-            self._pieces = Pieces(self._postbox.arena)
+            self._pieces = Pieces(self._context.arena)
             weakref.finalize(self, self._pieces.give_back).atexit = False
         piece = self._pieces.take(NBYTES, zeroed=True)
         board = OwnBoard(self._device, piece.address)
@@ -131,9 +131,9 @@ class Handshakes:
 
     def _announce(self, rank: int, *boards: OwnBoard) -> None:
         """Send the location of the last board: on the previous board, or by a message."""
-        postbox, board = self._postbox, boards[-1]
+        context, board = self._context, boards[-1]
         assert board.piece is not None
-        location = located(Envelope(postbox.sender, EMPTY, postbox.clock.next(), NBYTES), board.piece)
+        location = located(Envelope(context.sender, EMPTY, context.clock.next(), NBYTES), board.piece)
         if len(boards) > 1:
             boards[0].link(location)
         else:
@@ -180,9 +180,9 @@ class Handshakes:
 
     def _read(self, rank: int) -> None:
         """Store the new offers of a rank, once in each poll of all open receives."""
-        if self._rounds.get(rank) == self._postbox.receives.round:
+        if self._rounds.get(rank) == self._context.receives.round:
             return
-        self._rounds[rank] = self._postbox.receives.round
+        self._rounds[rank] = self._context.receives.round
         if rank not in self._opened:
             location = self._contacts.take(rank, LOCATION)
             if location is not None:
@@ -202,21 +202,21 @@ class Handshakes:
     @mpi_bootstrap.interrupts_deferred()
     def _open(self, rank: int, location: Envelope) -> None:
         """Open a board of a receiver; if that is impossible, send a refusal."""
-        postbox, text = self._postbox, self._refused.get(rank, "")
+        context, text = self._context, self._refused.get(rank, "")
         if text:
             raise NotSupported(text)
-        if location.sender.node != postbox.sender.node:
+        if location.sender.node != context.sender.node:
             text = f"ranks {self._rank} and {rank} are on different nodes, between which no kernel sends partitions"
             text = f"{text}; use Send_init and Recv_init"
         else:
             try:
-                address = postbox.opened.data_address(location)
-                weakref.finalize(self, postbox.opened.unused.append, location).atexit = False
+                address = context.opened.data_address(location)
+                weakref.finalize(self, context.opened.unused.append, location).atexit = False
                 self._opened.setdefault(rank, []).append(PeerBoard(self._device, address))
             except (OSError, RuntimeError) as error:
                 text = f"rank {self._rank} cannot open the memory of rank {rank} ({error})"
         if text:
-            head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0)
+            head = Envelope(context.sender, EMPTY, context.clock.next(), 0)
             self._refused[rank] = text
             self._contacts.send(rank, REFUSAL, head, text.encode()[:_BODY_NBYTES])
             raise NotSupported(text)
@@ -227,8 +227,8 @@ class Handshakes:
 
         The receiver may already have reused the place of an answered offer.
         """
-        postbox = self._postbox
-        head = Envelope(postbox.sender, EMPTY, postbox.clock.next(), 0, error_class)
+        context = self._context
+        head = Envelope(context.sender, EMPTY, context.clock.next(), 0, error_class)
         with LOCK:
             if key not in self._offers:
                 return

@@ -64,8 +64,8 @@ class PartitionedReceive(PartitionedMessage):
         self._is_offered = True
 
     def _envelope(self, transport: int) -> Envelope:
-        postbox = self.endpoint.postbox
-        return Envelope(postbox.sender, transport, postbox.clock.next(), self.nbytes, self.partitions)
+        context = self.endpoint.context
+        return Envelope(context.sender, transport, context.clock.next(), self.nbytes, self.partitions)
 
     def _located_buffer(self) -> Envelope:
         """Return an envelope with the location where the sender stores partitions."""
@@ -164,7 +164,7 @@ class PartitionedReceive(PartitionedMessage):
             text = "it was started in a graph, which runs without the host; let a kernel ask"
             raise NotSupported(f"Parrived: {text}")
         self.check_errors()
-        self.endpoint.postbox.receives.launch_arrived()
+        self.endpoint.context.receives.launch_arrived()
         if not (self._has_met() and self._began.is_over() and self._come()[partition]):
             return False
         if self._landing is not None and partition not in self._landed:
@@ -205,5 +205,5 @@ class PartitionedReceive(PartitionedMessage):
             return False
         (epoch,) = self.peek(self.epoch, 1)
         words = WORD.pack((epoch + FAR) % (1 << 32)) * self.partitions
-        self.endpoint.postbox.bounce.write(self.epoch + WORD.size, words)
+        self.endpoint.context.bounce.write(self.epoch + WORD.size, words)
         return self.active

@@ -121,7 +121,7 @@ class PartitionedSend(PartitionedMessage):
             self._words = self.pieces.take(2 * WORD.size, zeroed=True).address
         assert self._key is not None
         self._meeting = self._meeting or Meeting(self, self._key)
-        self.endpoint.postbox.receives.post(self._meeting)
+        self.endpoint.context.receives.post(self._meeting)
 
     @property
     def is_met(self) -> bool:
@@ -172,7 +172,7 @@ class PartitionedSend(PartitionedMessage):
             return 0
         address = address_of(self.endpoint, envelope, self.peer)
         if envelope.transport != WINDOW:
-            weakref.finalize(self, self.endpoint.postbox.opened.unused.append, envelope).atexit = False
+            weakref.finalize(self, self.endpoint.context.opened.unused.append, envelope).atexit = False
         return address
 
     # Rounds
@@ -279,7 +279,7 @@ class PartitionedSend(PartitionedMessage):
     def let_go(self) -> bool:
         if self._other is not None:
             (epoch,) = self.peek(self._words, 1)
-            write = self.endpoint.postbox.bounce.write
+            write = self.endpoint.context.bounce.write
             write(self._other.words, WORD.pack((epoch + FAR) % (1 << 32)))
             write(self._words + WORD.size, WORD.pack((epoch * self._other.partitions + FAR) % (1 << 32)))
         return self.active

@@ -111,7 +111,7 @@ class PersistentMessage(MessageWork, Startable):
             message.begin(self.comm, endpoint, self._plan, None, stream, self.channel)
             if self.receives:
                 self.status = message.status
-                endpoint.postbox.receives.post(message)
+                endpoint.context.receives.post(message)
             else:
                 message.signal_ready()
                 if not self._plan.is_free_at_once:

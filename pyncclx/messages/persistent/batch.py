@@ -50,7 +50,7 @@ def launch(endpoint: Endpoint, operation: str, messages: list[Message], stream: 
     messages.sort(key=_KIND)  # the order of MessageKind
     while messages:
         some, packed, grid, total = messages[:MOST_MESSAGES], b"", 0, 0
-        words = endpoint.postbox.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), MOST_MESSAGES]
+        words = endpoint.context.bounce.arrived[getattr(stream, "ptr", 0), get_ident(), MOST_MESSAGES]
         for each in some:
             total += each[3] if each[0] == PULL_MESSAGE else 0
         for kind, data, buffer, nbytes, ready, done, clock, arrived, epoch, stride, peer, tag in some:

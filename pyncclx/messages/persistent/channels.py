@@ -61,7 +61,7 @@ class Outlet:
     """
 
     def __init__(self, endpoint: Endpoint, nbytes: int, place: int) -> None:
-        self._device, ends, arena = endpoint.device, endpoint.postbox.bounce.ends, endpoint.postbox.arena
+        self._device, ends, arena = endpoint.device, endpoint.context.bounce.ends, endpoint.context.arena
         self.number, self._place, self._nbytes, self._answered = next(_numbers), place, nbytes, False
         self._words = _Words.at(ends.address(place))
         weakref.finalize(self, ends.give_back, place).atexit = False
@@ -69,7 +69,7 @@ class Outlet:
         if 0 < nbytes <= SLOT_NBYTES:
             self._slots = arena.take(2 * self._stride)
             weakref.finalize(self, arena.give_back, self._slots).atexit = False
-        self.located = self.described(Envelope(endpoint.postbox.sender, EAGER, 0, nbytes)).of_channel
+        self.located = self.described(Envelope(endpoint.context.sender, EAGER, 0, nbytes)).of_channel
 
     def described(self, envelope: Envelope) -> Envelope:
         """Return a copy of an envelope that also describes the channel."""
@@ -107,7 +107,7 @@ class Inlet:
     """
 
     def __init__(self, endpoint: Endpoint, bounce: int, envelope: Envelope, source: int, place: int) -> None:
-        ends = endpoint.postbox.bounce.ends
+        ends = endpoint.context.bounce.ends
         self.nbytes, self._stride, self._source = envelope.nbytes, envelope.channel_stride, source
         self._theirs, self._mine = _Words.at(end_address(bounce, envelope.channel_place)), ends.address(place)
         weakref.finalize(self, ends.give_back, place).atexit = False
@@ -127,7 +127,7 @@ class Inlet:
         """Set the sender's answer word, on a stream that never waits for a peer."""
         answer = bytearray(_ANSWER)
         endpoint.device.copy(
-            self._theirs.done + 4, MPI.Get_address(answer), len(answer), endpoint.postbox.host_array_stream
+            self._theirs.done + 4, MPI.Get_address(answer), len(answer), endpoint.context.host_array_stream
         )
 
     def receive(self, batch: list[Message], buffer: int, tag: int) -> None:
@@ -144,7 +144,7 @@ def _opened(inlet: Inlet, endpoint: Endpoint, envelope: Envelope, source: int) -
         assert endpoint.team is not None  # all ranks create windows together
         return endpoint.team.windows[envelope.allocation].bases[source] + envelope.offset
     located = envelope._replace(offset=envelope.channel_offset) if envelope.channel_stride else envelope
-    opened = endpoint.postbox.opened
+    opened = endpoint.context.opened
     address = opened.data_address(located)
     weakref.finalize(inlet, opened.unused.append, located).atexit = False
     return address
@@ -156,7 +156,7 @@ def outlet_of(endpoint: Endpoint, address: int, nbytes: int) -> Outlet | None:
     in_place = nbytes > SLOT_NBYTES and (team is None or team.windows.at(address) is None)
     if in_place and (device.exports_are_copies or device.allocation(address) is None):
         return None
-    place = endpoint.postbox.bounce.ends.take()
+    place = endpoint.context.bounce.ends.take()
     return None if place is None else Outlet(endpoint, nbytes, place)
 
 
@@ -166,19 +166,19 @@ def inlet_of(endpoint: Endpoint, envelope: Envelope, source: int) -> Inlet | Non
     If it is new, create it and answer the sender. Return None if the envelope names no channel, if no place in this
     process's bounce memory is free, or if the sender's memory cannot be mapped.
     """
-    postbox = endpoint.postbox
-    bounce = postbox.opened.bounce_address(envelope.sender) if envelope.channel else None
+    context = endpoint.context
+    bounce = context.opened.bounce_address(envelope.sender) if envelope.channel else None
     if bounce is None:
         return None
     key = channel_of(envelope)
-    inlet: Inlet | None = postbox.inlets.get(key)
+    inlet: Inlet | None = context.inlets.get(key)
     if inlet is not None:
         return inlet
-    place = postbox.bounce.ends.take()
+    place = context.bounce.ends.take()
     if place is None:
         return None
     try:
-        inlet = postbox.inlets[key] = Inlet(endpoint, bounce, envelope, source, place)
+        inlet = context.inlets[key] = Inlet(endpoint, bounce, envelope, source, place)
     except (OSError, RuntimeError) as error:
         if own_error(error) is None:
             raise

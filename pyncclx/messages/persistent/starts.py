@@ -74,7 +74,7 @@ def start_several(works: Sequence[_Persistent]) -> None:
                 message.begin(work.comm, work.endpoint, work._plan, None, group.stream, work.channel)
                 if work.receives:
                     work.status = message.status
-                    message.postbox.receives.post(message)
+                    message.context.receives.post(message)
                 elif len(works) == 1:
                     message.signal_ready()
                 else:

@@ -18,7 +18,7 @@ from ..memory.opened import can_read, is_ready
 def event_of(endpoint: Endpoint) -> Event:
     """Return an event for a receive's start or end; reuse one if possible."""
     try:
-        return endpoint.postbox.spare_events.pop()
+        return endpoint.context.spare_events.pop()
     except IndexError:
         return endpoint.device.event()
 
@@ -142,4 +142,4 @@ class OpenArrival(Arrival):
     def keep_memory(self) -> None:
         """Keep the array until the work enqueued so far on its stream has ended."""
         memory = self.buffer, self.owner
-        self.postbox.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)
+        self.context.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)

@@ -1,6 +1,6 @@
 """Poll for the messages of open receives, and launch their kernels.
 
-Every message has a logical clock; see `LamportClock` in `postbox.py`. The program's calls launch receiving kernels in
+Every message has a logical clock; see `LamportClock` in `context.py`. The program's calls launch receiving kernels in
 the order of these clocks. The monitor thread launches only kernels that wait for no sender, so their order does not
 matter.
 """

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from pyncclx.backends import host
 from pyncclx.derived.buffers import TypedBuffer
-from pyncclx.messages import postbox as postbox_module
+from pyncclx.messages import context as context_module
 from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, Sender
 from pyncclx.messages.memory import opened as opened_memory
@@ -85,7 +85,7 @@ def device():
 
 @pytest.fixture
 def endpoint(device):
-    postbox = SimpleNamespace(
+    context = SimpleNamespace(
         opened=Opened(),
         side_stream=SIDE,
         bounce=SimpleNamespace(arrived=defaultdict(int), pulled={}),
@@ -96,7 +96,7 @@ def endpoint(device):
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
     nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set(), "comm_failure": None}
     lives = {"timeout_s": 60.0, "failure_of": lambda rank, operation: None}
-    return SimpleNamespace(device=device, postbox=postbox, launch=launch, **lives, **nothing)
+    return SimpleNamespace(device=device, context=context, launch=launch, **lives, **nothing)
 
 
 class Typed(TypedBuffer):
@@ -138,15 +138,15 @@ def test_memory_is_closed_where_no_peer_can_be_waited_for(monkeypatch, idle, bus
     """To close it waits for the device: for an open receive's sender, a collective's ranks, or a message's receiver."""
     closed = []
     detector = SimpleNamespace(made=SimpleNamespace(waits_in_collectives=lambda: busy))
-    monkeypatch.setattr(postbox_module, "DETECTOR", detector)
-    postbox = SimpleNamespace(
+    monkeypatch.setattr(context_module, "DETECTOR", detector)
+    context = SimpleNamespace(
         receives=SimpleNamespace(idle=idle),
         opened=SimpleNamespace(make_room=lambda: closed.append(1)),
         bounce=SimpleNamespace(done_words=lambda first, number: (7, 6, *[0] * (number - 2))),
         waits=waits,
     )
-    postbox.another_thread_waits = lambda: postbox_module.Postbox.another_thread_waits(postbox)
-    postbox_module.Postbox.make_room(postbox)
+    context.another_thread_waits = lambda: context_module.MessageContext.another_thread_waits(context)
+    context_module.MessageContext.make_room(context)
     assert bool(closed) == closes
 
 

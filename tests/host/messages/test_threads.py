@@ -1,4 +1,4 @@
-"""Threads that use different communicators at once share the heap, the postbox and opened memory without harm."""
+"""Threads that use different communicators at once share heap, message context and opened memory without harm."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ import mpi_bootstrap
 from pyncclx import backends
 from pyncclx.backends import Exported
 from pyncclx.memory import heap
-from pyncclx.messages import postbox
+from pyncclx.messages import context
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
 from pyncclx.messages.memory.bounce import CLOCK
 from pyncclx.messages.memory.opened import MAX_OPEN, OpenedMemory, is_ready
@@ -70,7 +70,7 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "value"), [(heap, "Heap", heap.HEAP), (postbox, "Postbox", postbox.POSTBOX)]
+    ("module", "name", "value"), [(heap, "Heap", heap.HEAP), (context, "MessageContext", context.CONTEXT)]
 )
 def test_a_process_has_one(monkeypatch, module, name, value):
     monkeypatch.setattr(module, name, Slow)
@@ -166,7 +166,7 @@ def test_to_open_memory_waits_for_nothing():
     """A sender may wait for a receive that this process cannot wait for: its device does what the sender waits for."""
     device = Device(copies=False)
     opened = OpenedMemory(device, b"me", 0)
-    endpoint = SimpleNamespace(device=device, postbox=SimpleNamespace(opened=opened))
+    endpoint = SimpleNamespace(device=device, context=SimpleNamespace(opened=opened))
     for number in range(2 * MAX_OPEN):
         envelope = offered(CLOCK_OF_READY, number << 20)
         assert is_ready(endpoint, envelope), f"message {number}"
@@ -184,7 +184,7 @@ def test_other_memory_at_an_address():
     """The sender has freed what was there, and has allocated again: a kernel may still read the first."""
     device = Device(copies=False)
     opened = OpenedMemory(device, b"me", 0)
-    endpoint = SimpleNamespace(device=device, postbox=SimpleNamespace(opened=opened))
+    endpoint = SimpleNamespace(device=device, context=SimpleNamespace(opened=opened))
     first = opened.data_address(offered(1))
     assert is_ready(endpoint, offered(CLOCK_OF_READY, identity=8))
     second = opened.data_address(offered(2, identity=8))

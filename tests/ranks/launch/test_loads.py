@@ -7,7 +7,7 @@ import pyncclx
 from pyncclx import Prequest, Request, backends
 from pyncclx.derived import packing
 from pyncclx.launch import kernels
-from pyncclx.messages import postbox
+from pyncclx.messages import context
 from pyncclx.messages.partitioned import starts as partitioned_starts
 from support.arrays import get, host_only, put, xp
 from support.labelled_messages import data_of
@@ -26,12 +26,12 @@ def anew(monkeypatch):
     monkeypatch.setattr(device, "loads_beside_kernels", False)
     monkeypatch.setattr(kernels, "_loaded", {})
     monkeypatch.setattr(packing, "_packings", {})
-    for value in (postbox.POSTBOX, partitioned_starts.FUNCTIONS):
+    for value in (context.CONTEXT, partitioned_starts.FUNCTIONS):
         value.reset()
     comm = pyncclx.Communicator().Dup()
     yield comm
     comm.Free()
-    for value in (postbox.POSTBOX, partitioned_starts.FUNCTIONS):
+    for value in (context.CONTEXT, partitioned_starts.FUNCTIONS):
         value.reset()
 
 

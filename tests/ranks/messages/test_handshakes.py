@@ -384,7 +384,7 @@ def test_each_board_is_read_once_in_a_poll(own, monkeypatch):
     Prequest.Startall(sends)
     with LOCK, monkeypatch.context() as patch:
         patch.setattr(PeerBoard, "look", lambda board: read.append(board) or look(board))
-        own.endpoint.postbox.receives.launch_arrived()
+        own.endpoint.context.receives.launch_arrived()
     is_right = len(read) == 1 and not any(send._work.is_met for send in sends)
     MPI.Comm.Barrier(own)
     Prequest.Startall(receives)

@@ -107,7 +107,7 @@ def test_an_interrupt_after_mpi_has_the_message(own, monkeypatch, name, count):
 @host_only
 def test_receives_that_leave_their_streams_use_events_again(own):
     """As those of a program that tests its requests beside collectives do."""
-    spare = own.endpoint.postbox.spare_events
+    spare = own.endpoint.context.spare_events
     few, y, before = xp.zeros(4), xp.zeros(LONG), len(spare)
     for turn in range(40):
         if own.rank == 0:

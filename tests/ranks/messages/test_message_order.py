@@ -103,7 +103,7 @@ def test_no_place_left(comm, monkeypatch):
     """Without slots, and without places for offers, data goes through MPI."""
     map_peers(comm)
     right, left = ring(comm)
-    bounce_memory = comm.endpoint.postbox.bounce
+    bounce_memory = comm.endpoint.context.bounce
     for places in ("slots", "tickets"):
         monkeypatch.setattr(getattr(bounce_memory, places), "take", lambda *_: None)
         with comparing() as compare:

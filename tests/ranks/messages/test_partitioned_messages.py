@@ -13,7 +13,7 @@ from mpi4py import MPI
 import pyncclx
 import pyncclx.device as d
 from pyncclx import PartitionedRequest, Prequest, Request
-from pyncclx.messages import postbox
+from pyncclx.messages import context
 from pyncclx.system import settings
 from support.arrays import Output, get, gpu_only, host_only, put, synchronize, xp
 from support.device_api import one_communicator
@@ -231,7 +231,7 @@ def test_rounds_wrap_around(comm, epoch):
     whole_round(requests, 4)
     synchronize()
     MPI.Comm.Barrier(comm)
-    write = postbox.POSTBOX.get().bounce.write
+    write = context.CONTEXT.get().bounce.write
     write(receive._work.epoch, np.full(7, epoch, "u4").tobytes())
     write(send._work.epoch, np.array([epoch, epoch * 6 % (1 << 32)], "u4").tobytes())
     synchronize()
@@ -513,7 +513,7 @@ def test_memory_is_used_again(comm):
                 request.Free()
             del requests, request
             synchronize()
-            taken.append(postbox.POSTBOX.get().arena.nbytes)
+            taken.append(context.CONTEXT.get().arena.nbytes)
     assert taken[-1] == taken[1]
 
 
@@ -532,7 +532,7 @@ def test_an_end_that_does_not_come(comm, monkeypatch):
     with raises_everywhere(own, pyncclx.PeerTimeout, match="Psend_init with tag 7"):
         send.Wait()
     own.Free()
-    receives = comm.endpoint.postbox.receives
+    receives = comm.endpoint.context.receives
     receives.launch_arrived()
     assert_everywhere(comm, receives.idle, "no end waits for the handshake of a freed communicator")
     own = comm.Dup()

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Prequest, Request
-from pyncclx.messages import postbox
+from pyncclx.messages import context
 from pyncclx.staging import requests as drop_in
 from support.arrays import Output, get, gpu_only, put, synchronize, xp
 from support.everywhere import assert_everywhere, raises_everywhere
@@ -471,7 +471,7 @@ def test_a_copy_of_the_handle_waits_for_the_data(comm, copy, is_dropped, count):
                 if is_dropped:
                     del request
                     gc.collect()
-                    postbox.POSTBOX.get().receives.unsent.take_dropped()
+                    context.CONTEXT.get().receives.unsent.take_dropped()
                 MPI.Comm.Barrier(comm)
                 copied.Wait(status)
                 compare(recv, data_of(last, TAG, index, count), f"round {index}")

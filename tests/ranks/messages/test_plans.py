@@ -65,7 +65,7 @@ def test_plans_keep_no_array(comm):
     comm.Barrier()
     alive = weakref.ref(array)
     del array
-    comm.endpoint.postbox.receives.unsent.sweep()
+    comm.endpoint.context.receives.unsent.sweep()
     assert alive() is None
 
 
@@ -195,7 +195,7 @@ def test_a_failure_since(comm, operation, what, monkeypatch):
             patch.setattr(endpoint, "failure", SendTimeout("Send with tag 1", comm.rank, right))
         elif what == "the thread":
             patch.setattr(endpoint, "watcher", SimpleNamespace(failure=OSError()))
-            patch.setattr(endpoint.postbox.receives, "check", refuse)
+            patch.setattr(endpoint.context.receives, "check", refuse)
         else:
             endpoint.watch.array[kernel_errors.FAILURE] = kernel_errors.ABORTED
         try:

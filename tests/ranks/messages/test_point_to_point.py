@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import PeerTimeout, Request, events
-from pyncclx.messages import postbox
+from pyncclx.messages import context
 from pyncclx.messages.endpoint import Endpoint
 from pyncclx.messages.envelope import inline_nbytes
 from pyncclx.messages.memory import bounce, headers
@@ -332,7 +332,7 @@ def test_bad_arguments(comm):
     for call in (comm.Sendrecv, comm.Isendrecv):
         with pytest.raises(BufferError, match="read-only"):
             call(array, 0, 0, Interface(array, readonly=True), 0, 0)
-    assert comm.endpoint.postbox.receives.idle
+    assert comm.endpoint.context.receives.idle
 
 
 @pytest.mark.ranks(2)
@@ -361,7 +361,7 @@ def test_a_persistent_request_starts_no_more_after_a_wait_in_vain(monkeypatch, k
         if opened:
             opened.Cancel()
             opened.Wait()
-        assert comm.endpoint.postbox.receives.idle
+        assert comm.endpoint.context.receives.idle
     MPI.Comm.Barrier(comm)
     if comm.rank == dest:
         MPI.Comm.Recv(comm, bytearray(inline_nbytes(LARGE * 8)), 0, 11)  # nothing is left behind
@@ -527,7 +527,7 @@ def test_between_two_groups():
 def test_memory_is_reported():
     comm = pyncclx.Communicator()
     comm.Sendrecv(xp.zeros(1), comm.rank, 0, xp.ones(1), comm.rank, 0)
-    slots = postbox.POSTBOX.get().arena.nbytes
+    slots = context.CONTEXT.get().arena.nbytes
     assert comm.memory_report()["messages"] - slots == bounce.NBYTES <= 4 << 20
     request = comm.Send_init(xp.zeros(1), MPI.PROC_NULL)
     request.Start()

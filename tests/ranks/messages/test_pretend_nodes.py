@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Prequest, Request
-from pyncclx.messages import departure, postbox
+from pyncclx.messages import context, departure
 from pyncclx.messages.memory import scratch
 from pyncclx.messages.persistent import works
 from pyncclx.objects import messages as object_messages
@@ -36,7 +36,7 @@ def comm(monkeypatch):
 
 def forget_node():
     """A process finds its node out once."""
-    postbox.POSTBOX.reset()
+    context.CONTEXT.reset()
     object_messages._ALONE.reset()
 
 
@@ -209,7 +209,7 @@ def test_a_send_that_nobody_receives(method, monkeypatch):
     """Its wait ends, names the receiver, and does so at each later call; the others receive."""
     monkeypatch.setenv("PYNCCLX_NODE", str(MPI.COMM_WORLD.rank))
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "0.3")
-    postbox.POSTBOX.reset()
+    context.CONTEXT.reset()
     comm, dest = pyncclx.Communicator().Dup(), MPI.COMM_WORLD.size - 1
     count = 3 if method in ("Ssend", "Issend") else LARGE
     if comm.rank == 0:
@@ -229,7 +229,7 @@ def test_a_send_that_nobody_receives(method, monkeypatch):
     MPI.Comm.Barrier(comm)
     with contextlib.suppress(pyncclx.PeerTimeout):
         comm.Free()
-    postbox.POSTBOX.reset()
+    context.CONTEXT.reset()
 
 
 def test_partitioned_requests_between_nodes_are_refused(comm):

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from pyncclx import Prequest, Request
 from pyncclx.failures.detector import DETECTOR
-from pyncclx.messages.postbox import POSTBOX
+from pyncclx.messages.context import CONTEXT
 from support.arrays import HOST, get, own_gpu, own_stream, put, synchronize, xp
 from support.labelled_messages import data_of
 from support.reference import NODES
@@ -128,7 +128,7 @@ def test_threads_with_communicators_of_their_own(comm, make, count):
 def wait_for_kernel():
     """Wait until another thread of this process waits for its receiver in a kernel."""
     end = time.monotonic() + 5
-    while not (waits := POSTBOX.get().waits) and time.monotonic() < end:
+    while not (waits := CONTEXT.get().waits) and time.monotonic() < end:
         time.sleep(0.001)
     assert waits
 
@@ -142,11 +142,11 @@ def test_memory_of_peers_is_not_closed_while_another_thread_waits(comm, monkeypa
     for own in owns * 3:  # the first messages tell ranks of each other's memory
         own.Sendrecv(x, right, 0, xp.empty_like(x), left, 0)
     if comm.rank == 0 and comm.size > 1:
-        postbox = POSTBOX.get()
-        postbox.waits.clear()
+        context = CONTEXT.get()
+        context.waits.clear()
         # A graph of another test might run.
         monkeypatch.setattr(DETECTOR.get(), "waits_in_collectives", lambda: False)
-        monkeypatch.setattr(postbox.opened, "make_room", lambda: closed.append(len(closed)))
+        monkeypatch.setattr(context.opened, "make_room", lambda: closed.append(len(closed)))
 
         def send():
             with own_gpu(), own_stream():
@@ -156,11 +156,11 @@ def test_memory_of_peers_is_not_closed_while_another_thread_waits(comm, monkeypa
         thread = threading.Thread(target=send)
         thread.start()
         wait_for_kernel()
-        postbox.make_room()
+        context.make_room()
         owns[1].Send(x, 1)
         thread.join()
         before, _ = len(closed), owns[0].synchronize()
-        postbox.make_room()
+        context.make_room()
         after = len(closed)
     elif comm.rank == 1:
         for own in reversed(owns):

@@ -30,7 +30,7 @@ def by_kernels(comm, monkeypatch):
 
 def unread(comm):
     """How many objects of this process the library keeps, for their receivers have not read them."""
-    unsent = comm.endpoint.postbox.receives.unsent
+    unsent = comm.endpoint.context.receives.unsent
     unsent.sweep(len(unsent.kept))
     return sum(type(each) is Outgoing for each in unsent.kept)
 
@@ -137,7 +137,7 @@ def test_one_object_that_comes_late_keeps_no_other(comm, ring):
 def test_two_threads_send(comm, ring, monkeypatch):
     """On communicators of their own; no message is forgotten before its receiver has read it."""
     above, below = ring
-    bounce, forgotten = comm.endpoint.postbox.bounce, []
+    bounce, forgotten = comm.endpoint.context.bounce, []
 
     def check(self):
         if self._offered is not None and bounce.done_words(self._offered, 1)[0] != self.clock:

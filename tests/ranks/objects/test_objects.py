@@ -384,7 +384,7 @@ def test_no_memory_for_a_message(comm, monkeypatch, ring):
     request.wait()
     comm.synchronize()
     comm.Barrier()
-    places = comm.endpoint.postbox.bounce.tickets.held_for(comm.endpoint.peers.numbers[above])
+    places = comm.endpoint.context.bounce.tickets.held_for(comm.endpoint.peers.numbers[above])
     assert_everywhere(comm, not places, f"{places} are held")
     assert_everywhere(
         comm, not difference(comm.sendrecv(put(labels(comm.rank, 9)), above, source=below), labels(below, 9))

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Request
-from pyncclx.messages.postbox import POSTBOX
+from pyncclx.messages.context import CONTEXT
 from support.arrays import Output, get_in_order, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import NODES, comparing, labels
@@ -144,7 +144,7 @@ def test_free_of_a_window_and_a_shuffle(begun):
 @pytest.mark.one_node
 def test_register(begun):
     comm = pyncclx.Communicator().Dup()
-    device = POSTBOX.get().receives.device
+    device = CONTEXT.get().receives.device
     array = device.array(device.allocate_exported(8 * COUNT).memory, (COUNT,), "i8") if xp is np else xp.zeros(COUNT)
     registration = comm.Register(array)
     with begun():

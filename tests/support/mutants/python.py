@@ -491,7 +491,7 @@ PYTHON = {
         "ranks/nodes/test_comparison.py",
     ),
     "messages: the host waits for peers before it closes memory": Mutant(
-        "pyncclx/messages/postbox.py",
+        "pyncclx/messages/context.py",
         "if self.receives.idle and not is_busy",
         "if not is_busy",
         "host/messages/test_open_receives.py",

@@ -1,4 +1,4 @@
-"""The message context (postbox): state that all communicators of a process share.
+"""The message context: state that all communicators of a process share.
 
 It is created at the first message.
 """
@@ -58,7 +58,7 @@ class LamportClock:
             self.now = max(self.now, clock)
 
 
-class Postbox:
+class MessageContext:
     """Memory, kernels and progress of all messages of this process.
 
     Attributes
@@ -138,10 +138,10 @@ class Postbox:
         return any(done[place] < clock for place, clock in others)
 
 
-POSTBOX = PerProcess(lambda: Postbox(backends.select()))
+CONTEXT = PerProcess(lambda: MessageContext(backends.select()))
 
 
 def memory_held() -> int:
     """Return the bytes of bounce memory, and of channels and partitioned messages."""
-    postbox = POSTBOX.made
-    return 0 if postbox is None else NBYTES + postbox.arena.nbytes
+    context = CONTEXT.made
+    return 0 if context is None else NBYTES + context.arena.nbytes
