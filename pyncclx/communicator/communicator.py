@@ -19,7 +19,7 @@ from mpi_bootstrap.plain import note_duplication
 
 from ..collectives.neighbors import meet_neighbors
 from ..failures.policy import explains_failures
-from ..messages.progress.unsent import going_on
+from ..messages.progress.pending_sends import going_on
 from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda

@@ -25,8 +25,8 @@ from ..messages.base import MessageBase
 from ..messages.envelope import SHORT_NBYTES  # noqa: F401
 from ..messages.host import receive as host_receive
 from ..messages.probe import HOLDING  # noqa: F401
-from ..messages.progress import unsent  # noqa: F401
-from ..messages.progress.unsent import going_on, note_buffered  # noqa: F401
+from ..messages.progress import pending_sends  # noqa: F401
+from ..messages.progress.pending_sends import going_on, note_buffered  # noqa: F401
 from ..recording.facts import records_all
 from ..staging.arguments import OPERATIONS, is_nonblocking, is_persistent, parameters
 from ..system import settings
@@ -115,7 +115,7 @@ _RECEIVES = {
     "Recv": _RECEIVE.format(buffer="buf"),
     "Irecv": """if buf.nbytes < SHORT_NBYTES:
                 done = original(self, buf, source, tag)
-                return going_on(done) if unsent.OF_PROCESS else done
+                return going_on(done) if pending_sends.OF_PROCESS else done
             return host_receive.ireceive_plain(self, original, buf, source, tag)""",
     "Sendrecv": _RECEIVE.format(buffer="recvbuf"),
 }
@@ -158,7 +158,7 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
         "parameters": ", ".join(f'{each}=default["{each}"]' if each in defaults else each for each in arguments),
         "plain": _plain(name),
         "guard": _GUARD.format(tag="recvtag" if "recvtag" in arguments else "tag") if name in _ANY_TAG else "",
-        "done": "going_on(done) if unsent.OF_PROCESS else done" if is_nonblocking(name) else "done",
+        "done": "going_on(done) if pending_sends.OF_PROCESS else done" if is_nonblocking(name) else "done",
     }
     if name == "Bsend":
         texts["done"] = "note_buffered()"

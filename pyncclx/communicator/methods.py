@@ -19,7 +19,7 @@ from ..launch.later import is_for_later, launch_later, made_alone
 from ..launch.launched import Launched, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.time_slicing import leave_to_host
-from ..messages.progress.unsent import going_on
+from ..messages.progress.pending_sends import going_on
 from ..nodes.requests import launched, prepared
 from ..nodes.spanning import Spanning, spanning_of
 from ..operations import blocking_form

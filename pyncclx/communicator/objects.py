@@ -11,7 +11,7 @@ from mpi4py import MPI
 from ..failures.policy import explains_failures
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
-from ..messages.progress.unsent import going_on, note_buffered
+from ..messages.progress.pending_sends import going_on, note_buffered
 from ..objects import operands
 from ..objects.broadcast import in_step
 from ..objects.messages import Exchange, seal
@@ -187,6 +187,6 @@ class ObjectMessages(MessageBase):
             received = super().recv(*receiving) if HOLDING else _recv(self, *receiving)
             request.wait()
         except BaseException:
-            self.endpoint.context.receives.unsent.keep(request, message)  # the request keeps the pickle
+            self.endpoint.context.receives.pending_sends.keep(request, message)  # the request keeps the pickle
             raise
         return received

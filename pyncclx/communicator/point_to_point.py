@@ -12,7 +12,7 @@ from ..messages import calls, exchange
 from ..messages.host import receive as host_receive
 from ..messages.host.memory import gathered
 from ..messages.plan import NOTHING, planned, stream_of
-from ..messages.progress.unsent import going_on
+from ..messages.progress.pending_sends import going_on
 from ..requests.status import check_status
 from .methods import or_staged
 from .persistent_messages import PersistentMessages

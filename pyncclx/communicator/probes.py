@@ -15,7 +15,7 @@ from ..messages.base import MessageBase
 from ..messages.host.dropped import DROPPED, serve_dropped
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
-from ..messages.progress.unsent import going_on
+from ..messages.progress.pending_sends import going_on
 from ..requests.status import check_status
 from ..system.mpi_library import goes_on_after_failures
 

@@ -13,7 +13,7 @@ from .. import events
 from ..arrays import places
 from ..errors import NotSupported
 from ..failures.policy import explains_failures, raise_explained
-from ..messages.progress.unsent import going_on, note_buffered
+from ..messages.progress.pending_sends import going_on, note_buffered
 from ..recording.facts import is_on, records_all
 from ..staging import stage
 from ..staging.arguments import (

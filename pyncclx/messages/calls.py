@@ -17,7 +17,7 @@ from .base import MessageBase
 from .pending import emit, end_call, message_request
 from .plan import NOTHING, place_of, planned, stream_of
 from .probe import ProbedMessage
-from .progress.unsent import UNFOLLOWED
+from .progress.pending_sends import UNFOLLOWED
 from .receive import Incoming
 from .send import Outgoing
 
@@ -42,7 +42,7 @@ def sending(of_host: _Method) -> _Method:
             plan.is_staged
             and plan.is_short
             and comm.known.endpoint.caller.blocking == "host"
-            and comm.known.endpoint.context.receives.unsent.takes_copies
+            and comm.known.endpoint.context.receives.pending_sends.takes_copies
         ):
             staged.send(comm, plan, began)
             return None if blocks else message_request()

@@ -109,8 +109,8 @@ class MessageContext:
         self.inlets: weakref.WeakValueDictionary[tuple[Sender, int], Any] = weakref.WeakValueDictionary()
         self.clock, self.spare_events = LamportClock(), list[Event]()
         self.waits: dict[int, tuple[int, int]] = {}
-        unsent = self.receives.unsent
-        self.scratch, self.pinned_scratch = (Scratch(device, unsent, is_pinned=pinned) for pinned in (False, True))
+        sends = self.receives.pending_sends
+        self.scratch, self.pinned_scratch = (Scratch(device, sends, is_pinned=pinned) for pinned in (False, True))
         self.side_stream: Any = None
         self.host_array_stream: Any = None
         # If exports are copies, they are closed after their kernels have ended, so such devices use the current stream.

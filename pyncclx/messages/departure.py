@@ -112,7 +112,7 @@ class Departure:
         if plan.nbytes == 0:
             return self._envelope(EMPTY).pack()
         blocks = plan.is_staged and self.endpoint.caller.blocking == "host"
-        if blocks and self.context.receives.unsent.takes_copies:
+        if blocks and self.context.receives.pending_sends.takes_copies:
             return self._data_alone()
         if peers.is_reader(self.peer):
             return (None if plan.is_short else self._offer()) or self._inline()

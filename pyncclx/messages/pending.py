@@ -185,12 +185,12 @@ class MessageWork(Work):
         messages = tuple(message for reference in self._abandoned if (message := reference()) is not None)
         self._abandoned = ()
         for message in messages:
-            message.context.receives.unsent.give_back(message)
+            message.context.receives.pending_sends.give_back(message)
         return messages
 
     def drop(self) -> None:
         if self.messages:
-            self.messages[0].context.receives.unsent.dropped.append(self)
+            self.messages[0].context.receives.pending_sends.dropped.append(self)
 
 
 class StreamWait(tuple[int, ...]):

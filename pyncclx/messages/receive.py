@@ -23,7 +23,7 @@ from .memory.bounce import CLOCK, READY, TO_DONE
 from .memory.opened import address_of
 from .persistent.batch import BLOCK_NBYTES, Message
 from .progress.beside_stream import OpenArrival
-from .progress.unsent import UNFOLLOWED
+from .progress.pending_sends import UNFOLLOWED
 from .receive_launch import end_launch, launch_together, leave
 from .send import Outgoing
 

@@ -105,7 +105,7 @@ def end_launch(receives: Sequence[_Incoming]) -> None:
             elif message is not None:
                 scratch.give_back(message, each._copied)
         except BaseException:
-            each.context.receives.unsent.keep_lost(message)
+            each.context.receives.pending_sends.keep_lost(message)
             raise
         event, each.start_event = each.start_event, None
         if event is not None:

@@ -47,18 +47,18 @@ class Outgoing(Departure):
 
     def post(self) -> None:
         """Have MPI make progress for the message if MPI has not sent it yet."""
-        unsent = self.context.receives.unsent
-        if unsent.dropped:
-            unsent.take_dropped()
+        pending_sends = self.context.receives.pending_sends
+        if pending_sends.dropped:
+            pending_sends.take_dropped()
         # Get_status leaves an error for the call that waits.
         if not (self.plan.is_free_at_once or self._request.Get_status()):
             self._is_open = True
-            unsent.add(self)
+            pending_sends.add(self)
 
     def _close(self) -> None:
         """Undo `post`."""
         self._is_open = False
-        self.context.receives.unsent.discard(self)
+        self.context.receives.pending_sends.discard(self)
 
     # The sender's kernels
 
@@ -79,16 +79,16 @@ class Outgoing(Departure):
                 if has_launched or has_begun(self.put):
                     self.put = b""
         if plan.is_free_at_once:
-            # These are the steps of `Unsent.keep`, inlined to save each send a function call. Most messages are already
-            # sent.
-            unsent = self.context.receives.unsent
+            # These are the steps of `PendingSends.keep`, inlined to save each send a function call. Most messages are
+            # already sent.
+            pending_sends = self.context.receives.pending_sends
             try:
                 is_sent = self._request.Test()
             # The message's receiver has failed, and no call waits for the message, so nothing raises.
             except MPI.Exception:
                 is_sent = True
-            if not is_sent or unsent.dropped:
-                unsent.keep(self._request, self.message)
+            if not is_sent or pending_sends.dropped:
+                pending_sends.keep(self._request, self.message)
         elif wait:
             # Wait for MPI first. MPI may need calls of this rank to transfer the envelope, and the receiver waits for
             # the envelope.
@@ -106,7 +106,7 @@ class Outgoing(Departure):
             self.put = b""
             batch.append(entry)
         if plan.is_free_at_once:
-            self.context.receives.unsent.keep(self._request, self.message)
+            self.context.receives.pending_sends.keep(self._request, self.message)
         if self._offered is not None:
             ready, _ = words_of(self.context.bounce.address, self._offered)
             entry = SIGNAL_MESSAGE, 0, 0, 0, ready, 0, self.clock, 0, 0, 0, plan.rank, plan.tag
@@ -163,7 +163,7 @@ class Outgoing(Departure):
             self.context.receives.wait(self._request, self._hopeless)
         except Exception as error:
             # MPI may still read the message.
-            self.context.receives.unsent.keep(self._request, self.message)
+            self.context.receives.pending_sends.keep(self._request, self.message)
             if not isinstance(error, MPI.Exception) or isinstance(error, MPIError):
                 raise
             raise endpoint.explained(error, operation) from error
@@ -222,16 +222,16 @@ class Outgoing(Departure):
     def keep_lost(self) -> None:
         """Keep MPI's part of the message, because an interrupt may have lost its request."""
         if self._request is MPI.REQUEST_NULL:
-            self.context.receives.unsent.keep_lost(self.message)
+            self.context.receives.pending_sends.keep_lost(self.message)
 
     def abandon(self) -> None:
         """Let the message complete without a call; the library keeps it until then."""
         if self._is_open:
             self._close()
         self.keep_memory()
-        self.context.receives.unsent.keep_message(self)
+        self.context.receives.pending_sends.keep_message(self)
 
     def keep_memory(self) -> None:
         """Keep the array alive until the stream has done its present work."""
         memory = self.buffer, self.owner
-        self.context.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)
+        self.context.receives.pending_sends.keep_for(self.endpoint.device, self.stream, memory)

@@ -29,7 +29,7 @@ from .memory.scratch import host_memory
 from .pending import end_call
 from .plan import Plan, stream_of
 from .probe import HOLDING
-from .progress.unsent import UNFOLLOWED
+from .progress.pending_sends import UNFOLLOWED
 from .receive import Incoming
 from .send import Outgoing
 
@@ -37,17 +37,17 @@ from .send import Outgoing
 def send(comm: MessageBase, plan: Plan, began: float | None) -> None:
     """Send a copy of the data; do not wait for the receiver (Send, Isend)."""
     endpoint: Endpoint = comm.known.endpoint
-    memory, begun, unsent = _downloaded(endpoint, plan), list[MPI.Request](), endpoint.context.receives.unsent
+    memory, begun, kept = _downloaded(endpoint, plan), list[MPI.Request](), endpoint.context.receives.pending_sends
     try:
         # Python runs no signal handler between MPI's call and the append to the list.
         begun += map(MPI.Comm.Isend, (comm,), ([memory, MPI.BYTE],), (plan.rank,), (plan.tag,))
-        if not begun[0].Test() or unsent.dropped:
-            unsent.keep(begun[0], memory)
+        if not begun[0].Test() or kept.dropped:
+            kept.keep(begun[0], memory)
     except MPI.Exception as error:
         raise endpoint.explained(error, plan.operation) from error
     except BaseException:
         # MPI may be sending the copy.
-        unsent.keep_lost(memory)
+        kept.keep_lost(memory)
         raise
     if began is not None:
         events.emit(plan.operation, events.STAGED, plan.nbytes, began, comm=comm, peer=plan.rank)
@@ -121,7 +121,7 @@ def _receive(
             call([memory, MPI.BYTE], plan.rank, plan.tag, found)
         except MPI.Exception as error:
             # MPI may still use the memory. Of a message that is too long, Open MPI may have written past its end.
-            context.receives.unsent.keep_lost((memory, call))
+            context.receives.pending_sends.keep_lost((memory, call))
             raise endpoint.explained(error, plan.operation) from error
         _upload(endpoint, plan, buf, memory, found, stream, moving)
     except BaseException as error:

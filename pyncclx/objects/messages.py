@@ -100,7 +100,7 @@ def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Seale
 
 def _copy(endpoint: Endpoint, packed: PackedArrays) -> Buffer | None:
     """Return a copy of the data; None if unread copies have reached their limit."""
-    if not endpoint.context.receives.unsent.has_room(packed.nbytes, MOST_KEPT_NBYTES):
+    if not endpoint.context.receives.pending_sends.has_room(packed.nbytes, MOST_KEPT_NBYTES):
         return None
     try:
         data = packed.new_block()

@@ -57,7 +57,7 @@ def assert_all_read(comm):
     """All ranks' messages have been read, or will be soon. Collective."""
     end = time.monotonic() + 5
     while unread(comm) and time.monotonic() < end:
-        comm.endpoint.context.receives.unsent.sweep()
+        comm.endpoint.context.receives.pending_sends.sweep()
         time.sleep(0.001)
     assert_everywhere(comm, not unread(comm), f"places {unread(comm)} are held")
 

@@ -16,7 +16,7 @@ from mpi_bootstrap.own_errors import own_error
 from ...requests.open_receives import LOCK
 from ...requests.shown import set_handle
 from ...system.process import held
-from ..progress.unsent import Follows, follow_later
+from ..progress.pending_sends import Follows, follow_later
 
 #: A view that Python never destroys; for receives whose memory mpi4py does not hold by a view.
 LASTING = memoryview(b"")

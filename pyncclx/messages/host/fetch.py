@@ -129,7 +129,7 @@ class HostFetch:
 
     def abandon(self) -> None:
         """Read the data although no call waits: the sender waits to reuse its memory."""
-        self._endpoint.context.receives.unsent.keep_message(self)
+        self._endpoint.context.receives.pending_sends.keep_message(self)
         self._memory.replace(self._message_nbytes, self._data[:0])
 
     def _wait(self) -> None:

@@ -31,7 +31,7 @@ from ..envelope import (
     may_be_envelope,
 )
 from ..probe import ProbedMessage
-from ..progress.unsent import Follows
+from ..progress.pending_sends import Follows
 from .dropped import LASTING, DroppedReceive, follow_dropped
 from .fetch import HostFetch, complete
 from .memory import HostMemory, memory_of
@@ -124,7 +124,7 @@ class HostLanding(Follows):
     def keep(self, request: HostReceive) -> None:
         """Complete the request after its message arrives, although no call waits for it."""
         self.is_claimed = True
-        self._comm.lasting_endpoint.context.receives.unsent.keep_message(_Left(request))
+        self._comm.lasting_endpoint.context.receives.pending_sends.keep_message(_Left(request))
 
     def drop(self, handle: int) -> None:
         """Continue the receive of a dropped request; see `DroppedReceive`.

@@ -15,7 +15,7 @@ from ...staging.requests import Prequest
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
 from ..base import MessageBase
-from ..progress.unsent import follow
+from ..progress.pending_sends import follow
 from .dropped import LASTING, DroppedReceive, follow_dropped
 from .landing import HostLanding
 from .memory import ScatteredMemory, has_own_datatype, memory_of

@@ -20,7 +20,7 @@ from ...team.base import Base
 from ..base import MessageBase
 from ..envelope import inline_nbytes, may_be_envelope
 from ..probe import ProbedMessage
-from ..progress.unsent import follow, going_on
+from ..progress.pending_sends import follow, going_on
 from .dropped import DROPPED, LASTING, serve_dropped
 from .fetch import HostFetch, complete
 from .landing import HostLanding

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...backends import Device, Event
 from ..progress.kept import Kept
-from ..progress.unsent import Unsent
+from ..progress.pending_sends import PendingSends
 
 # Shortest message for pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).
 PINNED_NBYTES = 16 << 10
@@ -33,8 +33,8 @@ class Scratch:
         Unused pieces of KEPT_NBYTES, each for messages of up to half that.
     """
 
-    def __init__(self, device: Device, unsent: Unsent, *, is_pinned: bool) -> None:
-        self._device, self._unsent, self._is_pinned = device, unsent, is_pinned
+    def __init__(self, device: Device, pending_sends: PendingSends, *, is_pinned: bool) -> None:
+        self._device, self._pending_sends, self._is_pinned = device, pending_sends, is_pinned
         self.is_read_later = is_pinned or device.name == "host"
         self.free: list[memoryview] = []
         # Pieces that a copy may still read, each with the event after the copy.
@@ -72,7 +72,7 @@ class Scratch:
     def drop(self, memory: Any, copied: Event | None = None) -> None:
         """Free memory after the copy from it has ended."""
         if copied is not None:
-            self._unsent.keep_message(Kept(copied.is_over, memory))
+            self._pending_sends.keep_message(Kept(copied.is_over, memory))
 
     def _reclaim(self) -> None:
         """Test the queue's next copies, and reuse the pieces of those that have ended.

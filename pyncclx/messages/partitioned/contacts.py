@@ -130,7 +130,7 @@ class Contacts:
             return
         self.expect(rank)
         sending = MPI.Comm.Isend(self._comm, [message, MPI.BYTE], rank, contact_tag())
-        PROGRESS.get().unsent.keep(sending, message)
+        PROGRESS.get().pending_sends.keep(sending, message)
 
     def take(self, rank: int, kind: int) -> tuple[Envelope, bytes] | None:
         """Return head and body of a rank's message of a kind; None before it arrives."""

@@ -142,4 +142,4 @@ class OpenArrival(Arrival):
     def keep_memory(self) -> None:
         """Keep the array until the work enqueued so far on its stream has ended."""
         memory = self.buffer, self.owner
-        self.context.receives.unsent.keep_for(self.endpoint.device, self.stream, memory)
+        self.context.receives.pending_sends.keep_for(self.endpoint.device, self.stream, memory)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 class Kept(NamedTuple):
     """Memory, or a message with its memory, that the library keeps until its use ends.
 
-    `Unsent` also keeps other objects with `has_ended` and `nbytes`.
+    `PendingSends` also keeps other objects with `has_ended` and `nbytes`.
 
     Attributes
     ----------

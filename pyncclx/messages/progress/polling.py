@@ -20,7 +20,7 @@ from ... import backends
 from ...backends import Device
 from ...requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from ...system.process import PerProcess
-from .unsent import OF_PROCESS, UNFOLLOWED, Follows, Unsent, begin_to_follow, is_under_way
+from .pending_sends import OF_PROCESS, UNFOLLOWED, Follows, PendingSends, begin_to_follow, is_under_way
 from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
@@ -35,7 +35,7 @@ class ReceiveProgress:
     Attributes
     ----------
     device : Device
-    unsent : Unsent
+    pending_sends : PendingSends
     watcher : Watcher
     round : int
         Number of the current or last poll of all open receives.
@@ -47,12 +47,12 @@ class ReceiveProgress:
         # Receives that are being launched. If their request is dropped meanwhile, it must not post them again.
         self._leaving: list[OpenReceive] = []
         self.watcher = Watcher(self)
-        self.unsent = Unsent(self.watcher)
+        self.pending_sends = PendingSends(self.watcher)
 
     @property
     def turn(self) -> int:
         """Counter that changes when the program begins a request or polls for messages."""
-        return self._turn + self.unsent.begun
+        return self._turn + self.pending_sends.begun
 
     def post(self, receive: OpenReceive) -> None:
         """Open a receive: every later poll also checks for its message."""
@@ -90,17 +90,18 @@ class ReceiveProgress:
     @property
     def idle(self) -> bool:
         """Whether no open receive and no pending send needs the program's calls."""
-        return not (OPEN_RECEIVES or (UNFOLLOWED and open_host_receives()) or (self.unsent.kept and not OF_PROCESS))
+        has_sends = self.pending_sends.kept and not OF_PROCESS
+        return not (OPEN_RECEIVES or (UNFOLLOWED and open_host_receives()) or has_sends)
 
     @property
     def at_rest(self) -> bool:
         """Whether no receive is open and MPI has no work left for any request."""
-        return not OPEN_RECEIVES and not self.unsent
+        return not OPEN_RECEIVES and not self.pending_sends
 
     @property
     def may_have_more(self) -> bool:
         """Whether MPI may have work left that belongs to no request."""
-        return self.unsent.may_have_more
+        return self.pending_sends.may_have_more
 
     def launch_arrived(self) -> None:
         """Launch the receives whose messages have arrived, in the order of their clocks.
@@ -113,8 +114,8 @@ class ReceiveProgress:
             self.check()
         with LOCK:
             self._turn += 1
-            if self.unsent.kept and not OF_PROCESS:
-                self.unsent.go_on()
+            if self.pending_sends.kept and not OF_PROCESS:
+                self.pending_sends.go_on()
             arrived = self._arrived()
             if arrived:
                 self._launch(arrived)
@@ -169,7 +170,7 @@ class ReceiveProgress:
     def go_on(self) -> None:
         """Run, on the monitor thread, work that peers may wait for, without waiting."""
         self.launch_due()
-        self.unsent.go_on()
+        self.pending_sends.go_on()
 
     def launch_due(self) -> None:
         """Launch arrived receives that a sender may wait for and whose data is ready."""
@@ -235,7 +236,7 @@ def _open_again(receives: Sequence[OpenReceive]) -> None:
 def _of_process() -> ReceiveProgress:
     progress = ReceiveProgress(backends.select())
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        begin_to_follow(progress.unsent)
+        begin_to_follow(progress.pending_sends)
     return progress
 
 

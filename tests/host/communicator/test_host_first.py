@@ -13,8 +13,8 @@ from pyncclx import backends
 from pyncclx.arrays import places, pointers
 from pyncclx.communicator import host_first
 from pyncclx.communicator.host_first import is_plain
-from pyncclx.messages.progress import unsent
-from pyncclx.messages.progress.unsent import Unsent
+from pyncclx.messages.progress import pending_sends
+from pyncclx.messages.progress.pending_sends import PendingSends
 from pyncclx.staging import arguments
 from pyncclx.team.state import STAGES_BY_DEFAULT
 
@@ -130,8 +130,8 @@ def test_nothing_is_asked_of_plain_arrays(MPI, nothing_asked, count):
 
 def test_mpi_goes_on_with_requests(MPI, nothing_asked, monkeypatch):
     """Of short and long arrays, in all forms of calls."""
-    followed = Unsent(SimpleNamespace(wake=lambda: None))
-    monkeypatch.setattr(unsent, "OF_PROCESS", [followed])
+    followed = PendingSends(SimpleNamespace(wake=lambda: None))
+    monkeypatch.setattr(pending_sends, "OF_PROCESS", [followed])
     comm = MPI.COMM_SELF
     for count in (1, 1000):
         x, y = np.ones(count), np.zeros(count)

@@ -91,7 +91,7 @@ def endpoint(device):
         bounce=SimpleNamespace(arrived=defaultdict(int), pulled={}),
         scratch=SimpleNamespace(drop=lambda message, copied: None),
         spare_events=[],
-        receives=SimpleNamespace(unsent=SimpleNamespace(keep_for=lambda *_: None)),
+        receives=SimpleNamespace(pending_sends=SimpleNamespace(keep_for=lambda *_: None)),
     )
     launch = lambda operation, kernel, *rest: device.done.append((kernel, rest[-1]))  # noqa: E731
     nothing = {"team": None, "calls": None, "ring": None, "senders": {}, "broken": set(), "comm_failure": None}

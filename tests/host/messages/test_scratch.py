@@ -7,7 +7,7 @@ import pytest
 
 from pyncclx.backends import select
 from pyncclx.messages.memory.scratch import Scratch
-from pyncclx.messages.progress.unsent import Unsent
+from pyncclx.messages.progress.pending_sends import PendingSends
 
 
 class Copy:
@@ -30,13 +30,13 @@ class Watcher:
 
 
 @pytest.fixture
-def unsent():
-    return Unsent(Watcher())
+def pending_sends():
+    return PendingSends(Watcher())
 
 
 @pytest.fixture(params=[False, True], ids=["ordinary", "pinned"])
-def scratch(request, unsent):
-    return Scratch(select(), unsent, is_pinned=request.param)
+def scratch(request, pending_sends):
+    return Scratch(select(), pending_sends, is_pinned=request.param)
 
 
 def address(piece):
@@ -75,16 +75,16 @@ def test_a_stream_that_waits_keeps_no_memory_of_others(scratch):
 
 
 @pytest.mark.parametrize("release", [Scratch.give_back, Scratch.drop])
-def test_memory_that_is_not_used_again(scratch, unsent, release):
+def test_memory_that_is_not_used_again(scratch, pending_sends, release):
     """It is freed when its copy is over, though no other message follows."""
     memory, copy = np.empty(3 << 20, np.uint8), Copy()
     freed = weakref.ref(memory)
     release(scratch, memory, copy)
     del memory
-    unsent.sweep()
+    pending_sends.sweep()
     assert freed() is not None
     copy.over = True
-    unsent.sweep()
+    pending_sends.sweep()
     assert freed() is None
 
 

@@ -51,7 +51,7 @@ def is_released(comm, memory):
         try:
             memory.clear()
         except BufferError:
-            comm.endpoint.context.receives.unsent.sweep()
+            comm.endpoint.context.receives.pending_sends.sweep()
         else:
             return True
     return False

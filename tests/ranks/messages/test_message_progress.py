@@ -490,8 +490,8 @@ def test_streams(comm, capturing):
 @pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="one rank sends to itself")
 def test_mpi_has_sent_a_short_message_before_its_receiver_calls(comm, monkeypatch):
     """So the send leaves nothing that later calls, or the monitor thread, would have to see to."""
-    unsent, kept, array = comm.endpoint.context.receives.unsent, [], put(np.zeros(SHORT))
-    monkeypatch.setattr(unsent, "keep", lambda *message: kept.append(message))
+    pending_sends, kept, array = comm.endpoint.context.receives.pending_sends, [], put(np.zeros(SHORT))
+    monkeypatch.setattr(pending_sends, "keep", lambda *message: kept.append(message))
     MPI.Comm.Barrier(comm)
     if is_odd(comm):
         for _ in range(4):

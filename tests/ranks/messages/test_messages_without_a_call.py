@@ -206,7 +206,7 @@ def test_a_send_whose_request_is_let_go(comm, ring, acquainted, count, strided, 
         while alive() is not None and time.monotonic() < end:  # till the watcher has seen it
             comm.Isend(put(np.zeros(1)), MPI.PROC_NULL).Wait()
             time.sleep(0.001)
-            comm.endpoint.context.receives.unsent.sweep()
+            comm.endpoint.context.receives.pending_sends.sweep()
         assert_everywhere(comm, alive() is None)
 
 

@@ -471,7 +471,7 @@ def test_a_copy_of_the_handle_waits_for_the_data(comm, copy, is_dropped, count):
                 if is_dropped:
                     del request
                     gc.collect()
-                    context.CONTEXT.get().receives.unsent.take_dropped()
+                    context.CONTEXT.get().receives.pending_sends.take_dropped()
                 MPI.Comm.Barrier(comm)
                 copied.Wait(status)
                 compare(recv, data_of(last, TAG, index, count), f"round {index}")

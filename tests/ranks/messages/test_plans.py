@@ -65,7 +65,7 @@ def test_plans_keep_no_array(comm):
     comm.Barrier()
     alive = weakref.ref(array)
     del array
-    comm.endpoint.context.receives.unsent.sweep()
+    comm.endpoint.context.receives.pending_sends.sweep()
     assert alive() is None
 
 

@@ -30,9 +30,9 @@ def by_kernels(comm, monkeypatch):
 
 def unread(comm):
     """How many objects of this process the library keeps, for their receivers have not read them."""
-    unsent = comm.endpoint.context.receives.unsent
-    unsent.sweep(len(unsent.kept))
-    return sum(type(each) is Outgoing for each in unsent.kept)
+    pending_sends = comm.endpoint.context.receives.pending_sends
+    pending_sends.sweep(len(pending_sends.kept))
+    return sum(type(each) is Outgoing for each in pending_sends.kept)
 
 
 def until_all_are_read(comm):

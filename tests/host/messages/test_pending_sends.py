@@ -4,9 +4,9 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.messages.progress import unsent
+from pyncclx.messages.progress import pending_sends
 from pyncclx.messages.progress.kept import Kept
-from pyncclx.messages.progress.unsent import MOST_NEW, Unsent, begin_to_follow
+from pyncclx.messages.progress.pending_sends import MOST_NEW, PendingSends, begin_to_follow
 
 
 class Watcher:
@@ -32,8 +32,8 @@ def watcher():
 @pytest.fixture
 def own(watcher, monkeypatch):
     """In the place of the process's, which has what other tests have begun."""
-    own = Unsent(watcher)
-    monkeypatch.setattr(unsent, "OF_PROCESS", [own])
+    own = PendingSends(watcher)
+    monkeypatch.setattr(pending_sends, "OF_PROCESS", [own])
     return own
 
 
@@ -109,8 +109,8 @@ def test_many_requests_one_after_the_other(comm, own):
 @pytest.fixture
 def early(monkeypatch):
     """No kernel of this process may wait yet."""
-    monkeypatch.setattr(unsent, "OF_PROCESS", [])
-    monkeypatch.setattr(unsent, "UNFOLLOWED", [])
+    monkeypatch.setattr(pending_sends, "OF_PROCESS", [])
+    monkeypatch.setattr(pending_sends, "UNFOLLOWED", [])
 
 
 def test_what_has_begun_before_is_followed_later(comm, early, watcher):
@@ -118,7 +118,7 @@ def test_what_has_begun_before_is_followed_later(comm, early, watcher):
     requests = [comm.Irecv([bytearray(1 << 11), MPI.BYTE], 0, tag=number) for number in range(2)]
     comm.Send([b"data", MPI.BYTE], 0, 0)
     requests[0].Wait()
-    own = Unsent(watcher)
+    own = PendingSends(watcher)
     begin_to_follow(own)
     assert watcher.woken >= 1
     assert own
@@ -133,7 +133,7 @@ def test_few_are_kept_before(comm, early):
         request = comm.Irecv([bytearray(1 << 11), MPI.BYTE], 0, tag=number)
         comm.Send([b"data", MPI.BYTE], 0, number)
         request.Wait()
-        assert len(unsent.UNFOLLOWED) <= MOST_NEW
+        assert len(pending_sends.UNFOLLOWED) <= MOST_NEW
 
 
 def test_nothing_is_followed_before_a_kernel_may_wait(comm, early):
@@ -179,17 +179,17 @@ def test_a_message_whose_end_keeps_another(own):
 class Dropped:
     """A message that is abandoned."""
 
-    def __init__(self, unsent, left):
-        self.unsent, self.left = unsent, left
+    def __init__(self, pending_sends, left):
+        self.pending_sends, self.left = pending_sends, left
 
     def abandon(self):
         self.left.append(self)
-        self.unsent.keep_message(Kept(lambda: False, None))
+        self.pending_sends.keep_message(Kept(lambda: False, None))
 
 
 def test_thousands_of_dropped_requests(watcher):
     """To keep an abandoned message must not abandon the next one: thousands would recurse too deep."""
-    own, left = Unsent(watcher), []
+    own, left = PendingSends(watcher), []
     own.dropped.extend(Dropped(own, left) for _ in range(3000))
     own.take_dropped()
     assert len(left) == 3000

@@ -58,7 +58,7 @@ class Follows(ref[Any]):
         """Run work of the request that other ranks may wait for, without waiting."""
 
 
-class Unsent:
+class PendingSends:
     """Work that MPI may still have to do for this process.
 
     Attributes
@@ -243,7 +243,7 @@ class Unsent:
 
 
 #: The pending sends of this process: one item after they are created, if the monitor thread may call MPI.
-OF_PROCESS: list[Unsent] = held([])
+OF_PROCESS: list[PendingSends] = held([])
 #: MPI requests that no thread follows: the program began them before the pending sends were created, or the monitor
 #: thread may not call MPI.
 UNFOLLOWED: list[ref[Any]] = held([])
@@ -255,9 +255,9 @@ def going_on(request: _Begun) -> _Begun:
     return request
 
 
-def begin_to_follow(unsent: Unsent) -> None:
+def begin_to_follow(pending_sends: PendingSends) -> None:
     """Follow this process's requests from now on, also those already begun."""
-    OF_PROCESS.append(unsent)
+    OF_PROCESS.append(pending_sends)
     before, UNFOLLOWED[:] = list(UNFOLLOWED), ()
     for reference in filter(is_under_way, before):
         follow(reference)
