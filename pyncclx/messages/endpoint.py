@@ -122,7 +122,7 @@ class Endpoint(Monitored):
         return LaunchOrder(self.device)
 
     def launch(self, operation: str, kernel: str, grid: int, threads: int, arguments: bytes, stream: Any) -> None:
-        """Launch a kernel of the message context on `stream`, with its `Team` and `arguments`."""
+        """Launch a kernel of the context on `stream`, with its `Team` and `arguments`."""
         if stream is not self._streams.last and stream is not self._streams.before:
             self._streams.add(stream)
         function, parameters = self.context.functions[kernel], self.teams[operation] + arguments

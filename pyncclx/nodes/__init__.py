@@ -14,7 +14,7 @@ its ranks make a `Spanning` (`spanning.py`), which has these parts:
 `nccl_library.py`) enqueues its steps on streams, and they can be captured. `Rails.why` gives the reason for the choice.
 
 Where the host waits anyway, short messages (`Spanning.is_short`) go to the ranks that need them through host memory,
-and no kernel waits for another. This is the host exchange: `short_exchange.py`, `Composition.share`.
+and no kernel waits for another. This is the host exchange: `host_exchange.py`, `Composition.share`.
 
 How ``comm.Allreduce(x, y)`` runs:
 

@@ -25,8 +25,8 @@ from ..failures.comm_failures import left_by
 from ..failures.policy import explained
 from ..recording.failures import noted
 from .engine import Failed
+from .host_exchange import LABEL_NBYTES, text_of
 from .mpi_engine import Outbox
-from .short_exchange import LABEL_NBYTES, text_of
 
 _TAG = 9  # pieces and records use other tags
 _CALLS, _STOP = b"c", b"s"  # first bytes of messages: labels follow; no labels follow any more

@@ -17,10 +17,10 @@ from ..team.plans import producers_of
 from ..team.streams import is_of_current
 from ..team.team import Team
 from .engine import Transfer
+from .host_exchange import Block, Share, label_of
 from .places import Places
 from .program import Program, Step
 from .rails import without_empty
-from .short_exchange import Block, Share, label_of
 from .spanning import Spanning
 
 # Bytes of a vector or of results for each thread, before more blocks are used. Not measured.
@@ -210,18 +210,18 @@ class Composition:
         """Add steps that send this rank's bytes to some ranks, and receive other ranks'.
 
         All ranks call this, with a number of bytes for which `Spanning.is_short` is true. After the steps, the bytes of
-        rank r, also of this rank, are at ``Spanning.short.address_of(r)``. In addition, the `blocks`, which are parts
-        of the ranks' bytes, are packed at `Spanning.short.gathered`. The blocks together are not longer than the bytes
-        of all ranks.
+        rank r, also of this rank, are at ``Spanning.host_exchange.address_of(r)``. In addition, the `blocks`, which are
+        parts of the ranks' bytes, are packed at `Spanning.host_exchange.gathered`. The blocks together are not longer
+        than the bytes of all ranks.
         """
-        short, me = self.spanning.short, self.places.rank
+        exchange, me = self.spanning.host_exchange, self.places.rank
         if nbytes:
-            self.copy(short.address_of(me), source, nbytes)
+            self.copy(exchange.address_of(me), source, nbytes)
         receivers, senders = ([rank for rank in ranks if rank != me] for ranks in (to, sources))
         share = Share(f"{self.operation}, {name}", self.label, nbytes, receivers, senders, blocks)
 
         def run(team: Team, stream: Any, call: int) -> None:
-            short.run(share, stream, call)
+            exchange.run(share, stream, call)
 
         self._follows_streams = False
         self._add(Step(run, through_host=True))

@@ -18,9 +18,9 @@ from ..recording.failures import noted
 from ..team.step_thread import StepThread
 from ..team.team import Team
 from .comparison import Comparison
+from .host_exchange import label_of
 from .places import Places
 from .rails import Rails
-from .short_exchange import label_of
 from .watchdog import Watch
 
 _ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # raised on other ranks without a message

@@ -13,9 +13,9 @@ from ..team.compare import Comparison, compare
 from ..team.state import State
 from ..team.streams import current_stream, stream_for
 from .composition import Composition
+from .host_exchange import label_of
 from .mpi_engine import keep_left
 from .program import Program, SpanningCall
-from .short_exchange import label_of
 from .spanning import Spanning
 
 

@@ -26,12 +26,12 @@ from .comparison import Comparison
 from .endings import Endings
 from .engine import EngineError
 from .failures_elsewhere import FailureWords, RanksElsewhere
+from .host_exchange import MOST_RANKS, HostExchange, host_waits, most_nbytes
 from .mpi_engine import keep_left
 from .places import Places
 from .program import Program
 from .rails import Rails
 from .roll_call import RollCall
-from .short_exchange import MOST_RANKS, ShortExchange, host_waits, most_nbytes
 from .watchdog import WATCHDOG, Watch
 
 NAME = "nodes"  # name of the attachment
@@ -78,7 +78,7 @@ class Spanning(Endings, Attachment):
             raise
         self.number = 0
         self.has_threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self._short: ShortExchange | None = None
+        self._host_exchange: HostExchange | None = None
         self.comparison = Comparison(
             *(topology.rank, self.places.size, self._comm_of_engine, self._differ),
             look_soon=lambda look: WATCHDOG.get().look_once(self.team.device, look),
@@ -133,12 +133,12 @@ class Spanning(Endings, Attachment):
         return self.host_waits and self.places.size <= MOST_RANKS and nbytes <= most_nbytes(self.places.size)
 
     @property
-    def short(self) -> ShortExchange:
+    def host_exchange(self) -> HostExchange:
         """The host exchange. Collective at the first use."""
-        if self._short is None:
+        if self._host_exchange is None:
             errors, device = self.team.errors, self.team.device
-            self._short = ShortExchange(self.rails.mpi(), self.places, device, errors, self.failure_words)
-        return self._short
+            self._host_exchange = HostExchange(self.rails.mpi(), self.places, device, errors, self.failure_words)
+        return self._host_exchange
 
     def enter_graph(self, program: Program) -> None:
         """Stop comparing calls, because a graph will contain this one.
@@ -231,8 +231,8 @@ class Spanning(Endings, Attachment):
             yield self._leave_engines
         else:
             yield from (self._await_programs, self.comparison.close, self._release, self.scratch.close)
-            if self._short is not None:
-                yield self._short.close
+            if self._host_exchange is not None:
+                yield self._host_exchange.close
             yield from (self.rails.close, self._asides.clear)
         yield self.local.Free  # its ranks meet here, even if only some of them have failed
 
@@ -250,8 +250,8 @@ class Spanning(Endings, Attachment):
         for stream in self._asides.values():
             with own_errors_suppressed():
                 self.team.device.synchronize(stream)
-        if self._short is not None:
-            self._short.abandon()
+        if self._host_exchange is not None:
+            self._host_exchange.abandon()
         self.rails.abandon()
         keep_left(self.scratch)
 

@@ -32,8 +32,8 @@ MOST_RANKS = {
     **dict.fromkeys(("memory/test_register", "nodes/test_late_steps", "team/test_disagreement"), 3),
     **dict.fromkeys(("autograd/", "examples/test_decoding", "examples/test_training", "torch/"), 4),
     **dict.fromkeys(("device/test_device_api_misuse", "memory/test_window_failures", "team/test_failures"), 4),
-    **dict.fromkeys(("nodes/test_one_rank", "nodes/test_operators", "nodes/test_pinned", "nodes/test_short"), 4),
-    **dict.fromkeys(("team/test_comparison", "tuning/"), 4),
+    **dict.fromkeys(("nodes/test_host_exchange", "nodes/test_one_rank", "nodes/test_operators"), 4),
+    **dict.fromkeys(("nodes/test_pinned", "team/test_comparison", "tuning/"), 4),
 }
 
 # What does the same with every MPI library: kernels, what is compiled for them, and what they find out.

@@ -11,9 +11,9 @@ from functools import partial
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.host_exchange import Block
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
-from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from ..allgather import Gathering
 from ..transformed import Arguments
@@ -80,14 +80,14 @@ def _are_blocks(spans: list[Span]) -> bool:
 
 
 def _on_host(composition: Composition, own: int, recv: int, spans: list[Span]) -> None:
-    places, short = composition.places, composition.spanning.short
+    places, exchange = composition.places, composition.spanning.host_exchange
     mine, everyone = spans[places.rank], range(places.size)
     blocks = [Block(rank, 0, span.nbytes) for rank, span in enumerate(spans)]
     name = "exchange of blocks on the host"
     composition.share(name, own, mine.nbytes, to=everyone, sources=everyone, blocks=blocks)
     place = 0
     for begin, nbytes in _runs(spans):
-        composition.copy(recv + begin, short.gathered + place, nbytes)
+        composition.copy(recv + begin, exchange.gathered + place, nbytes)
         place += nbytes
 
 

@@ -62,7 +62,7 @@ def _on_host(composition: Composition, address: int, nbytes: int, root: int) -> 
     to, sources = (range(places.size), ()) if at_root else ((), (root,))
     composition.share("exchange on the host", address, nbytes if at_root else 0, to=to, sources=sources)
     if not at_root:
-        composition.copy(address, composition.spanning.short.address_of(root), nbytes)
+        composition.copy(address, composition.spanning.host_exchange.address_of(root), nbytes)
 
 
 def _short(composition: Composition, address: int, nbytes: int, root: int) -> None:

@@ -11,8 +11,8 @@ from functools import partial
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
+from ...nodes.host_exchange import Block
 from ...nodes.program import SpanningCall
-from ...nodes.short_exchange import Block
 from ...team.base import IntraBase as Intracomm
 from ..alltoall import Exchange
 from ..alltoallw import Sides, with_packed
@@ -106,7 +106,7 @@ def _alltoall_on_host(composition: Composition, send: int, recv: int, nbytes: in
     everyone, blocks = range(size), [Block(each, rank * nbytes, nbytes) for each in range(size)]
     name = "exchange of blocks on the host"
     composition.share(name, send, size * nbytes, to=everyone, sources=everyone, blocks=blocks)
-    composition.copy(recv, composition.spanning.short.gathered, size * nbytes)
+    composition.copy(recv, composition.spanning.host_exchange.gathered, size * nbytes)
 
 
 def _transformed(size: int, given: Arguments) -> SpanningCall:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
+from ...nodes.host_exchange import STRIDE_NBYTES
 from ...nodes.nccl_library import NcclReduction, nccl_reduction
 from ...nodes.places import Places
 from ...nodes.program import SpanningCall
-from ...nodes.short_exchange import STRIDE_NBYTES
 from ...operators import bound_op
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
@@ -120,7 +120,7 @@ def fold_shared(composition: Composition, folding: Folding, nbytes: int, result:
     Like the other algorithms, they fold each node's vectors, then the nodes' results, so the result has the same bits.
     No rank waits for others to prepare the kernels, because the host exchange finds ranks whose calls differ.
     """
-    places, vectors = composition.places, composition.spanning.short.address + begin
+    places, vectors = composition.places, composition.spanning.host_exchange.address + begin
     ends = list(itertools.accumulate(len(places.ranks_of(node)) for node in range(places.count)))
     stride = STRIDE_NBYTES
     if ends[-1] > places.count:

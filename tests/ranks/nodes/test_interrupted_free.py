@@ -9,8 +9,8 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.memory.heap import HEAP
 from pyncclx.nodes.comparison import Comparison
+from pyncclx.nodes.host_exchange import HostExchange
 from pyncclx.nodes.rails import Rails
-from pyncclx.nodes.short_exchange import ShortExchange
 from pyncclx.nodes.spanning import spanning_of
 from pyncclx.team.kept import Scratch
 from support.arrays import get, put, xp
@@ -21,7 +21,7 @@ SIZE, RANK = WORLD.size, WORLD.rank
 LAST = SIZE - 1
 COUNT = 20_000
 pytestmark = pytest.mark.ranks(2)
-PLACES = {"comparison": (Comparison, "close"), "rails": (Rails, "close"), "short": (ShortExchange, "close")}
+PLACES = {"comparison": (Comparison, "close"), "rails": (Rails, "close"), "short": (HostExchange, "close")}
 PLACES |= {"scratch": (Scratch, "close"), "end": (Comparison, "end")}
 
 

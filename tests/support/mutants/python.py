@@ -506,19 +506,19 @@ PYTHON = {
         "pyncclx/nodes/spanning.py",
         "        self.comparison.end()\n",
         "",
-        "ranks/nodes/test_short.py",
+        "ranks/nodes/test_host_exchange.py",
     ),
     "over nodes: short blocks for another rank": Mutant(
         "pyncclx/collectives/over_nodes/exchanges.py",
         "Block(each, rank * nbytes, nbytes)",
         "Block(each, each * nbytes, nbytes)",
-        "ranks/nodes/test_short.py",
+        "ranks/nodes/test_host_exchange.py",
     ),
     "over nodes: the fold of another part of short vectors": Mutant(
         "pyncclx/collectives/over_nodes/reduce_scatter.py",
         "recv, begin=mine.begin)",
         "recv, begin=0)",
-        "ranks/nodes/test_short.py",
+        "ranks/nodes/test_host_exchange.py",
     ),
     "calls over nodes: the watchdog does not look while the host enqueues": Mutant(
         "pyncclx/nodes/watchdog.py",

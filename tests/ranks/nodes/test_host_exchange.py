@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.nodes.short_exchange import host_waits, most_nbytes
+from pyncclx.nodes.host_exchange import host_waits, most_nbytes
 from pyncclx.nodes.spanning import Spanning
 from pyncclx.nodes.watchdog import PAUSE_S
 from support.arrays import Output, put, xp
@@ -140,7 +140,7 @@ def test_a_rank_that_has_given_up(comm):
     own = comm.Dup()
     own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
     if RANK == SIZE - 1:
-        own.spanning.short._errors = type("GaveUp", (), {"has_failed": True})
+        own.spanning.host_exchange._errors = type("GaveUp", (), {"has_failed": True})
     raised = None
     try:
         own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))

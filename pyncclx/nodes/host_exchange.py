@@ -63,7 +63,7 @@ class Share(NamedTuple):
     to, sources : sequence of int
         The ranks that receive them, and those whose bytes this rank receives. This rank is in neither.
     blocks : sequence of Block
-        Blocks that the host packs at `ShortExchange.gathered`, one after the other.
+        Blocks that the host packs at `HostExchange.gathered`, one after the other.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Share(NamedTuple):
     blocks: Sequence[Block] = ()
 
 
-class ShortExchange:
+class HostExchange:
     """Records of all ranks in this process's memory, and the receives that fill them.
 
     Parameters
