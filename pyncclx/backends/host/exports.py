@@ -75,7 +75,7 @@ class HostExports(HostMemory):
         end = Event()
         end.record(stream)
         end.synchronize()
-        ctypes.memmove(to, source, nbytes)
+        self.copy(to, source, nbytes, None)
 
     def peek(self, address: int, nbytes: int) -> bytes:
         return ctypes.string_at(address, nbytes)
