@@ -4,7 +4,8 @@
 // word is not used for another message before this one is over):
 //   ready   the sender's stream writes it once the data is there, the receiver's kernel reads it;
 //   done    the receiver's kernel writes it once it has read everything, the sender reads it.
-// Both are released by their writers and acquired by their readers.
+// Both are released by their writers and acquired by their readers. If the sender's wait for `done` ends early, it writes 0
+// to `ready`, because its stream may then overwrite the data: a receiver that comes later times out, too.
 //
 // A short message is copied to a slot beside these words (`put_eager`, one block), and the sender's buffer is free at once. A
 // long one stays in place: `offer` (one thread) signals `ready`, or waits for `done`, or both. `pull` (any number of blocks)
@@ -65,6 +66,13 @@ __device__ __forceinline__ bool wait_for_clock(const Team& team, const u64* word
     return wait_for(team, word, Awaited{u32(clock), tag, peer, clock, 0});
 }
 
+// The words of a place are kPlaces words apart (pyncclx/messages/memory/bounce.py).
+constexpr u32 kPlaces = 640;
+
+__device__ __forceinline__ void await_receiver(const Team& team, const u64* done, u64 clock, int peer, int tag) {
+    if (!wait_for_clock(team, done, clock, peer, tag)) st_release_sys(const_cast<u64*>(done) - kPlaces, u64(0));
+}
+
 // The work of one block.
 __device__ __forceinline__ void put_message(const Put& put) {
     move_packs(
@@ -108,7 +116,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_eager(const __grid_constan
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) offer(const __grid_constant__ OfferArgs args) {
     if (args.ready) st_release_sys(args.ready, args.clock);
-    if (args.done) wait_for_clock(args.team, args.done, args.clock, args.peer, args.tag);
+    if (args.done) await_receiver(args.team, args.done, args.clock, args.peer, args.tag);
 }
 
 template <class = void>
@@ -183,7 +191,7 @@ __device__ __forceinline__ void signal_or_await(const Team& team, const Message&
     const bool signals = message.kind == kSignalMessage;
     if (message.epoch == nullptr) {
         if (signals) st_release_sys(message.ready, message.clock);
-        else wait_for_clock(team, message.done, message.clock, message.peer, message.tag);
+        else await_receiver(team, message.done, message.clock, message.peer, message.tag);
         return;
     }
     const u32 epoch = *message.epoch + 1;

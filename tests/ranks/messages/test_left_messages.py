@@ -54,6 +54,44 @@ def test_a_send_that_timed_out_sends_nothing_later(monkeypatch):
         each.state.abandon()
 
 
+@pytest.mark.parametrize("receive", ["Recv", "Irecv", "host array"])
+@pytest.mark.parametrize("send", ["Send", "Isend", "two Isends"])
+def test_a_stream_that_timed_out_leaves_no_data(monkeypatch, send, receive):
+    """The sender's stream goes on and overwrites its buffer: a receive that comes then raises, and has none of that."""
+    comm = pyncclx.Communicator(WORLD).Dup()
+    map_peers(comm)
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
+    own, raised = comm.Dup(), None
+    x, y = put(np.full(LONG, 1.0)), np.full(LONG, -1.0) if receive == "host array" else put(np.full(LONG, -1.0))
+    own.Sendrecv(x, 1 - own.rank, 0, xp.empty(LONG), 1 - own.rank, 0)
+    own.synchronize()
+    if own.rank == 0:
+        if send == "Send":
+            own.Send(x, 1, 5)
+        else:
+            pyncclx.Request.Waitall([own.Isend(x, 1, tag) for tag in ((5, 6) if send.startswith("two") else (5,))])
+        x[:] = 99
+        with pytest.raises(pyncclx.PeerTimeout, match="rank 0 timed out waiting for rank 1"):
+            own.synchronize()
+        WORLD.Barrier()
+    else:
+        WORLD.Barrier()
+        try:
+            if receive == "Irecv":
+                own.Irecv(y, 0, 5).Wait()
+            else:
+                own.Recv(y, 0, 5)
+            own.synchronize()
+        except pyncclx.PeerTimeout as error:
+            raised = error
+    WORLD.Barrier()
+    got = y if isinstance(y, np.ndarray) else get(y)
+    assert_everywhere(WORLD, own.rank == 0 or (raised is not None and (got == -1).all()), f"{raised}, {got[:3]}")
+    end_unread(own)
+    for each in (own, comm):
+        each.state.abandon()
+
+
 class Interrupted(BaseException):
     """What a signal handler raises."""
 

@@ -126,6 +126,12 @@ KERNELS = {
         "atomic_add_gpu(args.taken, args.count) + args.count - 1;",
         "ranks/windows/test_win_signals.py",
     ),
+    "Send: data of a send that timed out stay readable": Mutant(
+        "cuda/messages/point_to_point.cu",
+        "if (!wait_for_clock(team, done, clock, peer, tag)) st",
+        "if (wait_for_clock(team, done, clock, peer, tag)) st",
+        "ranks/messages/test_left_messages.py",
+    ),
     "Recv: every block writes to the beginning": Mutant(
         "cuda/messages/point_to_point.cu",
         "to + part.begin, part.nbytes",
