@@ -99,14 +99,14 @@ _RECEIVE = """status = MPI.Status() if status is None else status
             except MPI.Exception as error:
                 host_receive.raise_refused(self, error, "{{name}}")
             except BaseException:
-                host_receive.abandon(self, {buffer})
+                host_receive.examine_interrupted(self, {buffer}, status)
                 raise
             try:
                 if status.Get_count(MPI.BYTE) >= SHORT_NBYTES:
                     host_receive.examine(self, {buffer}, status)
             except BaseException as error:
                 if own_error(error) is None:
-                    host_receive.abandon(self, {buffer})
+                    host_receive.examine_interrupted(self, {buffer}, status)
                 raise
             return None"""
 #: The source of receives into host arrays. They examine the message, which may be the envelope of a device array. While

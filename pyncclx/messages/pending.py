@@ -65,6 +65,8 @@ def finish_messages(works: dict[int, MessageWork], failures: Failures, waits: di
     except BaseException:
         for message in dict.fromkeys((*(message for _, _, message in begun), *messages)):
             message.leave()
+        for _, work, message in begun:
+            work.is_received |= isinstance(message, Incoming) and message.launched
         raise
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpi_bootstrap.own_errors import own_error
+from mpi_bootstrap import interrupts_deferred
+from mpi_bootstrap.own_errors import own_error, own_errors_suppressed
 
 from ..backends import Event
 from ..derived.buffers import TypedBuffer
@@ -251,11 +252,27 @@ class Incoming(OpenArrival):
 
         As in MPI, `status` then describes the message, if one has arrived.
         """
-        if status is not None and self.launched:
+        if not self.has_begun:
+            return
+        if not (self._request or self.launched or self in OPEN_RECEIVES):
+            self._end_interrupted()
+        if status is not None and (self.launched or self.has_arrived):
             copy_status(status, self.status)
-        if self.has_begun:
-            self.cancel()
-            self.abandon()
+        self.cancel()
+        self.abandon()
+
+    def _end_interrupted(self) -> None:
+        """Receive the data of a message after which a signal handler has raised.
+
+        As in MPI, its exception comes after the data.
+        """
+        # Only the exception of the call is raised.
+        with interrupts_deferred(to_the_end=True), own_errors_suppressed():
+            if not self.has_arrived:
+                self.poll()
+            self.launch()
+            if self.endpoint.caller.blocking == "host":
+                self.endpoint.device.synchronize(self.stream)
 
     @property
     def has_begun(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from mpi_bootstrap import interrupts_deferred
+from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from .shown import handle_of, set_handle
 from .status import check_status, fill_empty, has_ended
@@ -54,13 +55,35 @@ class HostReceive(Undivided):
         """Wait for the message and its data, and set the status."""
         landing = self.landing
         landing.is_claimed = True
+        # Otherwise the view's end in MPI's call would call the landing. Python would print the exception of a signal
+        # handler there, and not raise it.
+        view = landing()  # noqa: F841
         try:
             _wait(self, status)
             landing.complete(status)
-        except BaseException:
-            landing.set_origin(status)
-            landing.abandon()
+        except BaseException as error:
+            self.end_interrupted(status, error)
             raise
+
+    def end_interrupted(self, status: MPI.Status, error: BaseException) -> None:
+        """End a receive after an exception.
+
+        As in MPI, the exception of a signal handler comes after the data.
+        """
+        landing = self.landing
+        landing.set_origin(status)
+        if not self.has_received(status):
+            landing.is_claimed = False
+        elif isinstance(error, MPI.Exception):
+            landing.abandon()
+        else:
+            # Only the exception of the call is raised.
+            with own_errors_suppressed():
+                landing.complete(status)
+
+    def has_received(self, status: MPI.Status) -> bool:
+        """Return whether MPI has received a message; `status` is that of MPI's wait."""
+        return not self
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Complete the request if its data has arrived; return whether it has.

@@ -59,8 +59,8 @@ class Request(ObjectRequests):
             return super().Wait(status)
         try:
             finish(work)
-        except MPI.Exception:
-            if status is not None:
+        except BaseException as error:
+            if status is not None and (work.is_received or isinstance(error, MPI.Exception)):
                 work.fill(status)
             raise
         finally:

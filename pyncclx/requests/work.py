@@ -33,6 +33,8 @@ class Work:
         The error raised in that query, because Open MPI does not pass it on.
     is_persistent : bool
         Whether its request can be started again.
+    is_received : bool
+        Whether `finish` has received a message before a signal handler has raised; `fill` describes it.
     shown : Shown or None
         The generalized request for mpi4py's own calls.
     finisher : callable or None
@@ -41,7 +43,7 @@ class Work:
     """
 
     active = True
-    is_asked = is_persistent = False
+    is_asked = is_persistent = is_received = False
     asked_error: BaseException | None = None
     shown: Any = None
     finisher: Finisher | None = None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from mpi_bootstrap import interrupts_deferred
 from mpi_bootstrap.own_errors import own_errors_suppressed
 
 from ...arrays import places
@@ -105,7 +106,9 @@ class HostLanding(Follows):
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received, and set its status."""
         if status.Get_count(_BYTE) % STEP_NBYTES in _RESTS and self._find(status) is not None:
-            self._finish(status)
+            # As in MPI, the exception of a signal handler comes after the data.
+            with interrupts_deferred(to_the_end=True):
+                self._finish(status)
             return
         self._buf = None
         if self._memory is not None:

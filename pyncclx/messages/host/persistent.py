@@ -10,7 +10,7 @@ from ...errors import MPIError, NotSupported
 from ...requests.host_receive import HostReceive
 from ...requests.open_receives import LOCK
 from ...requests.shown import handle_of, set_handle
-from ...requests.status import copy_status
+from ...requests.status import copy_status, fill_empty
 from ...staging.requests import Prequest
 from ...system.mpi_library import mpi_is_gone
 from ...team.base import Base
@@ -104,6 +104,7 @@ class HostReceivePrequest(HostReceive, Prequest):
         """Wait for the message, and set the status."""
         received = self._received
         if received is None:
+            fill_empty(status)
             super().finish(status)
             # MPI returns an empty status if the request was inactive.
             if status.source == MPI.ANY_SOURCE and not status.Is_cancelled():
@@ -111,12 +112,15 @@ class HostReceivePrequest(HostReceive, Prequest):
         else:
             try:
                 self.finish_received(status)
-            except BaseException:
+            except BaseException as error:
                 self._received = self._error = None
-                self.landing.abandon()
+                self.end_interrupted(received, error)
                 raise
             finally:
                 copy_status(status, received)
+
+    def has_received(self, status: MPI.Status) -> bool:
+        return status.source != MPI.ANY_SOURCE
 
     def finish_received(self, status: MPI.Status) -> None:
         """Raise the error of the message that `has_come` found, or wait for its data."""

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mpi4py import MPI
 
+from mpi_bootstrap import interrupts_deferred
 from mpi_bootstrap.own_errors import own_error, own_errors_suppressed
 
 from ...errors import MPIError
@@ -45,14 +46,14 @@ def receive(
     except MPI.Exception as error:
         raise_refused(comm, error, call.__name__)
     except BaseException:
-        abandon(comm, recvbuf)
+        examine_interrupted(comm, recvbuf, status)
         raise
     try:
         examine(comm, recvbuf, status)
     except BaseException as error:
         # An interrupt may have prevented `examine` from finding the envelope.
         if own_error(error) is None:
-            abandon(comm, recvbuf)
+            examine_interrupted(comm, recvbuf, status)
         raise
 
 
@@ -68,17 +69,22 @@ def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
     """Fetch the data if mpi4py's call has received a device array's envelope."""
     # In `MPI.Comm.Recv(comm, array)`, comm may be one of mpi4py's communicators.
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
-        fetch = None
-        try:
+        # As in MPI, the exception of a signal handler comes after the data.
+        with interrupts_deferred(to_the_end=True):
             memory = memory_of(recvbuf)
             envelope = memory.envelope()
             if envelope is not None:
-                fetch = HostFetch(comm, memory, envelope)
-        except BaseException:
-            abandon(comm, recvbuf)
-            raise
-        if fetch is not None:
-            complete(fetch, status)
+                complete(HostFetch(comm, memory, envelope), status)
+
+
+def examine_interrupted(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
+    """Fetch the data of a message that an interrupted call has received.
+
+    As in MPI, the exception of the signal handler comes after the data.
+    """
+    # Only the exception of the call is raised.
+    with own_errors_suppressed():
+        examine(comm, recvbuf, status)
 
 
 def abandon(comm: MessageBase, recvbuf: Any) -> None:
