@@ -67,7 +67,7 @@ MPI.Finalize()
 
 
 def run(program, ranks=3, **variables):
-    done = launch.job(ranks, "-c", BEGIN + program + END, **{"PYNCCLX_TIMEOUT": "15", **variables})
+    done = launch.job(ranks, "-c", BEGIN + program + END, **{"PYNCCLX_TIMEOUT": "60", **variables})
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(re.findall(r"rank (\d): right, child (-?\d+)", done.stdout)), done
 
