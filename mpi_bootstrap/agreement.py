@@ -239,6 +239,11 @@ def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None
         return None, error
 
 
+def is_agreed(error: BaseException) -> bool:
+    """Return whether all ranks have raised an exception together, in `agree` or `exchange`."""
+    return _inner(error) is not None
+
+
 def _inner(failure: BaseException | None) -> _Agreed | None:
     """Return the facts of the inner `agree` that raised a failure, or None."""
     return getattr(failure, _AGREED, None)
@@ -259,6 +264,7 @@ def _packed(failure: BaseException | None) -> bytes:
 def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: BaseException | None) -> BaseException:
     """Return the packed error with its failed ranks, or this rank's KeyboardInterrupt."""
     if failure is not None and not isinstance(failure, Exception):
+        vars(failure)[_AGREED] = _Agreed(packed, True)
         return failure
     agreed = unpack_error(packed, failed, comm.size)
     agreed.__dict__[_AGREED] = _Agreed(packed, comm.rank in failed)

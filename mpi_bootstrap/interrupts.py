@@ -200,14 +200,19 @@ def interrupts_deferred(*, to_the_end: bool = False) -> Deferral:
 
 @contextmanager
 def interrupts_allowed() -> Iterator[None]:
-    """Run handlers in this block, inside an `interrupts_deferred`."""
+    """Run handlers in this block, inside an `interrupts_deferred`.
+
+    Handlers that are already deferred run only if they are overdue. Otherwise they run at the end, as in MPI, whose
+    calls end before handlers run.
+    """
     state = _INTERRUPTS
     if state.level != _DEFERRED or not _is_main():
         yield
         return
     try:
         state.level = _ALLOWED
-        state.call_pending()
+        if state.is_overdue():
+            state.call_pending()
         yield
     finally:
         state.level = _DEFERRED

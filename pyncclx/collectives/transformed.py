@@ -73,6 +73,7 @@ def arguments_of(
             "make them equal"
         )
     check_c_order(send.owner, f"{operation}: sendbuf")
+    check_c_order(recv.owner, f"{operation}: recvbuf")
     types = send.datatype.cxx, recv.datatype.cxx
     applied = row_transform.apply(transform, operation, types, send.datatype, recv.datatype)
     # A vector is one row.

@@ -94,6 +94,7 @@ class Extensions(IntraBase):
         finally:
             MPI.Comm.Free(spawned)
 
+    @mpi_bootstrap.interrupts_deferred()
     def device_team(self, signals: int = 64, blocks: int = 64, counters: int = 8) -> DeviceTeam:
         """Create the device team with which a program's own kernels communicate.
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 
 from mpi4py import MPI
 
+from mpi_bootstrap import interrupts_deferred
+
 from .. import events
 from ..arrays import places
 from ..collectives.over_nodes import OVER_NODES
@@ -128,6 +130,7 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
         # `info` is the last parameter. Kernels do not use it.
         before_info = parameters(name).index("info")
 
+        @interrupts_deferred()
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
             self._settled()
             some, ours = args[:before_info], {key: value for key, value in kwargs.items() if key != "info"}

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.agreement import is_agreed
+from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Device, Function
 from ..errors import CollectiveMismatch
+from ..failures.comm_failures import INTERRUPTED
 from ..operators import linked
 from ..operators.bound_op import BoundOp
 from ..operators.kept import fingerprint
@@ -79,7 +82,13 @@ def get_several(
     keys = [(kernel, *template) for kernel in kernels]
     if not all(key in team.functions for key in keys):
         parts = _parts(team.device, file, kernels, template)
-        loaded = share(comm, team.device, parts, lambda: _compile_ahead(team.device, file, kernels, template))
+        try:
+            loaded = share(comm, team.device, parts, lambda: _compile_ahead(team.device, file, kernels, template))
+        except BaseException as error:
+            # The other ranks may launch the kernel, which would wait for this rank.
+            if own_error(error) is None and not is_agreed(error):
+                team.errors.give_up(INTERRUPTED, kernels[0])
+            raise
         for kernel in FILES[file].kernels:
             name = instantiation(kernel, *template)
             if name in loaded:

@@ -62,6 +62,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
     like = MPI.Win
 
     @classmethod
+    @mpi_bootstrap.interrupts_deferred()
     def Create(
         cls,
         memory: Any,

@@ -189,6 +189,8 @@ def test_refusals(comm):
         comm.Allgather(x, xp.empty(5 * comm.size, "f4"), transform=halved)
     with raises_everywhere(comm, ValueError, "Fortran order"):
         comm.Allgather(xp.asfortranarray(x), y, transform=halved)
+    with raises_everywhere(comm, ValueError, "recvbuf.*Fortran order"):
+        comm.Allgather(x, xp.asfortranarray(y), transform=halved)
     with raises_everywhere(comm, TypeError, r"(?s)spelled\(x, row, column\) for float32, to float32.*# the line"):
         comm.Allgather(x, y, transform=spelled)
     comm.Allgather(x, y, transform=halved)

@@ -1,0 +1,108 @@
+"""Signal handlers that raise while a call waits on the host for a late rank, before something is made together."""
+
+import contextlib
+import signal
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from support.arrays import get, put, xp
+from support.everywhere import assert_everywhere
+
+WORLD = MPI.COMM_WORLD
+COUNT = 3001
+pytestmark = [pytest.mark.ranks(2, 2), pytest.mark.one_node]
+
+
+class Late(Exception):
+    """What the handler raises."""
+
+
+@contextlib.contextmanager
+def raising(seconds):
+    def raises(*_):
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def allreduce(comm):
+    recv = xp.zeros(COUNT, "i4")
+    comm.Allreduce(put(np.arange(COUNT, dtype="i4") + comm.rank), recv)
+    return bool((get(recv) == 2 * np.arange(COUNT) + 1).all())
+
+
+@pytest.fixture
+def comm():
+    made = pyncclx.Communicator(WORLD).Dup()
+    allreduce(made)
+    made.synchronize()
+    WORLD.Barrier()
+    yield made
+    if made != MPI.COMM_NULL:
+        with contextlib.suppress(pyncclx.Aborted):
+            made.Free()
+
+
+def outcome(comm, call, late_s):
+    """Make a call, for which rank 1 is late and in which rank 0's handler raises; return what it raised."""
+    memory = comm.Alloc(7, "i4")
+    WORLD.Barrier()
+    if comm.rank == 1:
+        time.sleep(late_s)
+    try:
+        with raising(0.05) if comm.rank == 0 else contextlib.nullcontext():
+            call(comm, memory)
+    except (Late, pyncclx.Aborted) as error:
+        return type(error)
+    return None
+
+
+AFTER = {
+    "Alloc": lambda comm, memory: comm.Alloc(7),
+    "Win.Create": lambda comm, memory: pyncclx.Win.Create(memory, 4, comm=comm),
+    "Allreduce_init": lambda comm, memory: comm.Allreduce_init(xp.ones(5), xp.zeros(5)),
+    "device_team": lambda comm, memory: comm.device_team(),
+}
+
+
+@pytest.mark.parametrize("call", AFTER)
+def test_the_exception_comes_after_the_call(comm, call):
+    """As with mpi4py, if the other rank comes soon; then all goes on.
+
+    Where the ranks agree on a step that waits for the other one, both raise the exception.
+    """
+    raised = outcome(comm, AFTER[call], 0.25)
+    allowed = (Late,) if comm.rank == 0 else (None, Late) if call in ("Win.Create", "Allreduce_init") else (None,)
+    assert_everywhere(WORLD, raised in allowed, f"{raised}")
+    assert_everywhere(WORLD, allreduce(comm))
+
+
+def test_a_communicator_is_freed(comm):
+    raised = outcome(comm, lambda comm, memory: comm.Free(), 0.25)
+    assert_everywhere(WORLD, raised is (Late if WORLD.rank == 0 else None) and comm == MPI.COMM_NULL, f"{raised}")
+
+
+ENDED = {
+    "first Reduce": (lambda comm, memory: comm.Reduce(xp.ones(5), xp.zeros(5)), 0.25),
+    "Allreduce_init": (AFTER["Allreduce_init"], 1.2),
+}
+
+
+@pytest.mark.parametrize("call", ENDED)
+def test_all_ranks_raise_aborted(comm, call):
+    """Otherwise the other rank would wait, and take this rank's next call for this one."""
+    make, late_s = ENDED[call]
+    raised = outcome(comm, make, late_s)
+    assert_everywhere(WORLD, raised is (Late if comm.rank == 0 else pyncclx.Aborted), f"{raised}")
+    with pytest.raises(pyncclx.Aborted, match=r"rank 0 was interrupted in it"):
+        allreduce(comm)
