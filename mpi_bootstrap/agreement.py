@@ -240,7 +240,7 @@ def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None
 
 
 def is_agreed(error: BaseException) -> bool:
-    """Return whether all ranks have raised an exception together, in `agree` or `exchange`."""
+    """Return whether `agree` or `exchange` has raised an exception on all ranks."""
     return _inner(error) is not None
 
 

@@ -19,6 +19,7 @@ from ..tokens.shuffle import TokenShuffle
 class Extensions(IntraBase):
     """Methods that create objects and communicators for later operations."""
 
+    @mpi_bootstrap.interrupts_deferred()
     def Create_token_shuffle(
         self,
         num_experts: int,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
+from mpi_bootstrap.agreement import is_agreed
+from mpi_bootstrap.own_errors import own_error
 from mpi_bootstrap.presence import Note
 
 from ..backends import Device
@@ -221,6 +224,20 @@ class ErrorRecord(Monitored):
         self.report()
         _OPEN.get().discard(self)
         self._watch.close()
+
+
+@contextmanager
+def failing_if_interrupted(record: ErrorRecord | None, operation: str) -> Iterator[None]:
+    """Fail a communicator on all ranks if a signal handler's exception ends the block.
+
+    The other ranks would wait for this one. They do not if all ranks have agreed on the exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if record is not None and own_error(error) is None and not is_agreed(error):
+            record.give_up(comm_failures.INTERRUPTED, operation)
+        raise
 
 
 _OPEN = ended_before_finalize(ErrorRecord.report)

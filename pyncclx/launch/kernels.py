@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.agreement import is_agreed
-from mpi_bootstrap.own_errors import own_error
 
 from ..backends import Device, Function
 from ..errors import CollectiveMismatch
-from ..failures.comm_failures import INTERRUPTED
+from ..failures.error_record import failing_if_interrupted
 from ..operators import linked
 from ..operators.bound_op import BoundOp
 from ..operators.kept import fingerprint
@@ -82,13 +80,8 @@ def get_several(
     keys = [(kernel, *template) for kernel in kernels]
     if not all(key in team.functions for key in keys):
         parts = _parts(team.device, file, kernels, template)
-        try:
+        with failing_if_interrupted(team.errors, kernels[0]):
             loaded = share(comm, team.device, parts, lambda: _compile_ahead(team.device, file, kernels, template))
-        except BaseException as error:
-            # The other ranks may launch the kernel, which would wait for this rank.
-            if own_error(error) is None and not is_agreed(error):
-                team.errors.give_up(INTERRUPTED, kernels[0])
-            raise
         for kernel in FILES[file].kernels:
             name = instantiation(kernel, *template)
             if name in loaded:
@@ -278,10 +271,7 @@ def compile_image(device: Device, file: str, kernels: Sequence[str], template: T
 
 
 def compile_whole(device: Device, file: str) -> bytes:
-    """Return the image of a file with all its template arguments.
-
-    On the host device, `compile_image` later finds each of its kernels in the cache.
-    """
+    """Return a file's image with all template arguments, for `compile_image`."""
     return device.compile(file, _all_names(file))
 
 

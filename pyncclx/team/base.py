@@ -180,6 +180,7 @@ class Base(Handled, Options):
                     wait_for_program(state.team.device, state)
                 state.team.drain()
 
+    @mpi_bootstrap.interrupts_deferred()
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that all ranks map, so operations move data without copies.
 
@@ -217,6 +218,7 @@ class Base(Handled, Options):
             team, (lengths, datatype) = self.meet(lambda _: _checked_shape(shape, dtype))
             return team.add_window(cast(MPI.Intracomm, self), lengths, datatype)
 
+    @mpi_bootstrap.interrupts_deferred()
     def Register(self, array: Any) -> Registration:
         """Map an existing array's memory into all ranks, as if it came from `Alloc`.
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.own_errors import own_error
 
 from ..errors import MPIError, NotSupported, RankFailed, RanksMissing, Revoked
-from ..failures.comm_failures import INTERRUPTED, CommFailure
-from ..failures.error_record import ErrorRecord
+from ..failures.comm_failures import CommFailure
+from ..failures.error_record import ErrorRecord, failing_if_interrupted
 from ..failures.policy import POLICY
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
@@ -115,15 +114,10 @@ class State:
             self._calls = calls_of(self.identity, comm.Get_name(), comm.rank)
         return self._calls
 
-    @contextmanager
-    def recorded(self, comm: MPI.Comm, operation: str) -> Iterator[None]:
-        """Record the block as a collective call in which ranks meet on the host.
-
-        Signal handlers run after it, unless a wait for other ranks takes long.
-        """
+    def recorded(self, comm: MPI.Comm, operation: str) -> AbstractContextManager[object]:
+        """Record the block as a collective call in which ranks meet on the host."""
         calls = self.calls(comm)
-        with mpi_bootstrap.interrupts_deferred(), nullcontext() if calls is None else calls.meeting(operation):
-            yield
+        return nullcontext() if calls is None else calls.meeting(operation)
 
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
         """Publish that the program waits while the block runs. On a channel, do nothing."""
@@ -171,14 +165,8 @@ class State:
             if watched is not None and watched.has_failed:
                 raise watched.failure()
 
-        with self.waiting(comm, "the other ranks", TOGETHER):
-            try:
-                missing = meeting.missing(comm, patience, check, look)
-            except BaseException as error:
-                # The other ranks still wait for this one, or will.
-                if own_error(error) is None and watched is not None:
-                    watched.give_up(INTERRUPTED, call)
-                raise
+        with self.waiting(comm, "the other ranks", TOGETHER), failing_if_interrupted(watched, call):
+            missing = meeting.missing(comm, patience, check, look)
         if missing:
             raise noted(RanksMissing(comm.rank, tuple(missing)))
 
