@@ -59,8 +59,8 @@ def test_the_bits_are_those_of_long_ones(comm, name, monkeypatch):
                 patch.setattr(Spanning, "is_short", lambda self, nbytes: False)
                 for own, expected in zip(results, reductions(other, x, op), strict=True):
                     compare(own, expected.read(), f"{count} elements")
-    assert comm.spanning._short is not None
-    assert other.spanning._short is None
+    assert comm.spanning._host_exchange is not None
+    assert other.spanning._host_exchange is None
     other.Free()
 
 
