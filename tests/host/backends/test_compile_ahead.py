@@ -199,7 +199,7 @@ class Team:
     """What `kernels.get` needs of one."""
 
     def __init__(self):
-        self.device, self.functions = Device(), {}
+        self.device, self.functions, self.errors = Device(), {}, None
 
 
 @pytest.fixture
