@@ -56,21 +56,14 @@ struct ExchangeArgs {
 
 struct OfferArgs {
     Team team;
-    u64* ready;       // null: signalled before
+    u64* ready;
     const u64* done;  // null: not awaited here
     u64 clock;
-    int peer, tag;
+    int peer, tag, signals, unused;  // signals: 0 if `ready` was signalled before
 };
 
 __device__ __forceinline__ bool wait_for_clock(const Team& team, const u64* word, u64 clock, int peer, int tag) {
     return wait_for(team, word, Awaited{u32(clock), tag, peer, clock, 0});
-}
-
-// The words of a place are kPlaces words apart (pyncclx/messages/memory/bounce.py).
-constexpr u32 kPlaces = 640;
-
-__device__ __forceinline__ void await_receiver(const Team& team, const u64* done, u64 clock, int peer, int tag) {
-    if (!wait_for_clock(team, done, clock, peer, tag)) st_release_sys(const_cast<u64*>(done) - kPlaces, u64(0));
 }
 
 // The work of one block.
@@ -115,8 +108,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) put_eager(const __grid_constan
 // One thread. Releases what the stream did before to the kernel that acquires `ready`.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) offer(const __grid_constant__ OfferArgs args) {
-    if (args.ready) st_release_sys(args.ready, args.clock);
-    if (args.done) await_receiver(args.team, args.done, args.clock, args.peer, args.tag);
+    if (args.signals) st_release_sys(args.ready, args.clock);
+    if (args.done && !wait_for_clock(args.team, args.done, args.clock, args.peer, args.tag))
+        st_release_sys(args.ready, u64(0));
 }
 
 template <class = void>
@@ -191,7 +185,7 @@ __device__ __forceinline__ void signal_or_await(const Team& team, const Message&
     const bool signals = message.kind == kSignalMessage;
     if (message.epoch == nullptr) {
         if (signals) st_release_sys(message.ready, message.clock);
-        else await_receiver(team, message.done, message.clock, message.peer, message.tag);
+        else wait_for_clock(team, message.done, message.clock, message.peer, message.tag);
         return;
     }
     const u32 epoch = *message.epoch + 1;

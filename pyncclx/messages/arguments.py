@@ -15,8 +15,8 @@ from ..memory.parameters import NO_CALL, TeamStruct
 
 # `Put`, for `put_eager`: copy a short message to its slot, set its ready word.
 PUT, PUT_FIELDS = struct.Struct("=QQQQQ"), "data slot ready nbytes clock"
-# `OfferArgs`, for `offer`: set a long message's ready word, wait for its done word, or both. Address 0 omits a word.
-OFFER, OFFER_FIELDS = struct.Struct("=QQQii"), "ready done clock peer tag"
+# `OfferArgs`, for `offer`: set a long message's ready word if `signals`, wait for its done word unless that is 0.
+OFFER, OFFER_FIELDS = struct.Struct("=QQQiiii"), "ready done clock peer tag signals unused"
 # `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word. The word at `arrived`
 # counts the kernel's blocks.
 PULL, PULL_FIELDS = struct.Struct("=QQQQQQQii"), "ready done arrived data buffer nbytes clock peer tag"

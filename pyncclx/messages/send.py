@@ -116,8 +116,8 @@ class Outgoing(Departure):
     def _launch_offer(self, stream: Any, *, ready: bool, wait: bool) -> None:
         assert self._offered is not None
         ready_word, done_word = words_of(self.context.bounce.address, self._offered)
-        words = ready_word if ready else 0, done_word if wait else 0
-        arguments = OFFER.pack(*words, self.clock, self.peer, self.plan.tag)
+        done_word = done_word if wait else 0
+        arguments = OFFER.pack(ready_word, done_word, self.clock, self.peer, self.plan.tag, ready, 0)
         if wait:
             self.context.waits[self._offered] = self.clock, get_ident()
         has_launched = False

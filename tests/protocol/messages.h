@@ -30,7 +30,7 @@ inline void ring(Call& call) {
     mine.clock.store(clock, std::memory_order_release);
     const Put put{send.as(), mine.slot, &mine.ready, nbytes, clock};
     if (eager && !at_once) call.run(put_eager<>, PutArgs{call.team, put}, 1);
-    if (!eager) call.run(offer<>, OfferArgs{call.team, &mine.ready, nullptr, clock, next, 0}, 1);
+    if (!eager) call.run(offer<>, OfferArgs{call.team, &mine.ready, nullptr, clock, next, 0, 1, 0}, 1);
 
     while (theirs.clock.load(std::memory_order_relaxed) != clock) sched_yield();
     const char* from = reinterpret_cast<const char*>(theirs.address.load(std::memory_order_relaxed));
@@ -38,7 +38,7 @@ inline void ring(Call& call) {
     const Pull taken{&theirs.ready, &theirs.done, &mine.arrived, from, recv.as(), nbytes, clock, last, 0};
     if (at_once) call.run(put_and_pull<>, ExchangeArgs{call.team, put, taken}, grid);
     else call.run(pull<>, PullArgs{call.team, taken}, grid);
-    if (!eager) call.run(offer<>, OfferArgs{call.team, nullptr, &mine.done, clock, next, 0}, 1);
+    if (!eager) call.run(offer<>, OfferArgs{call.team, &mine.ready, &mine.done, clock, next, 0, 0, 0}, 1);
     memset(send.as(), Buffer::kPoison, nbytes);  // the sender's own again
     check(call, recv.as(), nbytes, last, rank);
     if (!recv.intact()) call.wrong("memory before the buffer", 0, 0, "was written");
