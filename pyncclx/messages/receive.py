@@ -256,7 +256,7 @@ class Incoming(OpenArrival):
             return
         if not (self._request or self.launched or self in OPEN_RECEIVES):
             self._end_interrupted()
-        if status is not None and (self.launched or self.has_arrived):
+        if status is not None and self.has_arrived:
             copy_status(status, self.status)
         self.cancel()
         self.abandon()
