@@ -14,6 +14,7 @@ from pyncclx.errors import NotSupported
 from pyncclx.messages import calls
 from pyncclx.messages.envelope import SHORT_NBYTES
 from pyncclx.staging import requests as staging
+from support.alarms import raising
 from support.arrays import host_only, own_gpu, put
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, data_of, map_peers
@@ -418,20 +419,12 @@ class Interrupted(BaseException):
 
 
 def test_an_interrupted_receive_takes_no_later_message(comm):
-    import signal  # noqa: PLC0415
-
-    def interrupt(*_):
-        raise Interrupted
-
     map_peers(comm)
     right, left = ring(comm)
     y, z, other = put(np.zeros(3, "i8")), put(np.zeros(3, "i8")), put(np.zeros(3, "i8"))
     beside = comm.Irecv(other, left, 9)  # a receive that is open makes the host look for messages itself
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted), raising(Interrupted, 0.2):
         comm.Recv(y, left, 7)
-    signal.signal(signal.SIGALRM, before)
     MPI.Comm.Barrier(comm)
     sending = [comm.Isend(put(data_of(comm.rank, tag, 0, 3)), right, tag) for tag in (7, 9)]
     comm.Recv(z, left, 7)

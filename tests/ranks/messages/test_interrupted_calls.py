@@ -1,12 +1,10 @@
 """Signals whose handlers raise while mpi4py's own calls complete requests of device arrays, in callbacks of MPI's."""
 
-import signal
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+from support.alarms import raising
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere
 from support.labelled_messages import LARGE, data_of, map_peers
@@ -21,22 +19,6 @@ class Interrupted(BaseException):
 
 class TooLate(TimeoutError):
     """What another one raises, for a time limit."""
-
-
-@contextmanager
-def interrupted_soon(kind):
-    """Let a signal come once, whose handler raises."""
-
-    def interrupt(*_):
-        raise kind("by the handler")
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, AFTER_S)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def waitall(requests):
@@ -60,7 +42,7 @@ def test_a_handler_that_raises(comm, wait, number, kind):
     own = comm.Dup()
     requests = [own.Irecv(xp.zeros(LARGE, "i8"), left, tag) for tag in range(number)]
     error = None
-    with interrupted_soon(kind):
+    with raising(kind, AFTER_S):
         try:
             wait(requests)
             own.Iprobe(left, TAG)

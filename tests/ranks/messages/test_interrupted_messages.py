@@ -1,6 +1,5 @@
 """Messages whose calls end by what a signal handler raises: as Ctrl-C does, wherever the call waits."""
 
-import signal
 import time
 from contextlib import contextmanager
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from support.alarms import raising
 from support.arrays import get, put
 from support.labelled_messages import map_peers, map_peers_if
 from support.reversed_ranks import ring
@@ -23,17 +23,8 @@ class Interrupted(BaseException):
 @contextmanager
 def interrupted():
     """Interrupt the block soon."""
-
-    def interrupt(*_):
-        raise Interrupted
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, SOON_S)
-    try:
-        with pytest.raises(Interrupted):
-            yield
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(Interrupted), raising(Interrupted, SOON_S):
+        yield
 
 
 def of_value(value):

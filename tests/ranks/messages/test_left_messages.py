@@ -25,71 +25,69 @@ def own():
         yield made
 
 
-def test_a_send_that_timed_out_sends_nothing_later(monkeypatch):
-    """The program may overwrite its buffer: a receive that comes then raises, and has none of that."""
+@pytest.fixture
+def impatient(monkeypatch):
+    """A communicator whose peers are mapped and whose waits end after a second."""
     comm = pyncclx.Communicator(WORLD).Dup()
     map_peers(comm)
     monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
-    own, raised = comm.Dup(), None
-    x, y = put(np.full(LONG, 1.0)), put(np.full(LONG, -1.0))
-    own.Sendrecv(x, 1 - own.rank, 0, xp.empty(LONG), 1 - own.rank, 0)
-    own.synchronize()
+    made = comm.Dup()
+    made.Sendrecv(xp.empty(LONG), 1 - made.rank, 0, xp.empty(LONG), 1 - made.rank, 0)
+    made.synchronize()
     WORLD.Barrier()
-    if own.rank == 0:
-        with pytest.raises(SendTimeout):
-            own.Ssend(x, 1, 5)
-        x[:] = 99
-        WORLD.Barrier()
-    else:
-        WORLD.Barrier()
-        try:
-            own.Recv(y, 0, 5)
-            own.synchronize()
-        except pyncclx.PeerTimeout as error:
-            raised = error
-    WORLD.Barrier()
-    assert_everywhere(WORLD, own.rank == 0 or (raised is not None and (get(y) == -1).all()), f"{raised}, {get(y)[:3]}")
-    end_unread(own)
-    for each in (own, comm):
+    yield made
+    end_unread(made)
+    for each in (made, comm):
         each.state.abandon()
 
 
-@pytest.mark.parametrize("receive", ["Recv", "Irecv", "host array"])
-@pytest.mark.parametrize("send", ["Send", "Isend", "two Isends"])
-def test_a_stream_that_timed_out_leaves_no_data(monkeypatch, send, receive):
-    """The sender's stream goes on and overwrites its buffer: a receive that comes then raises, and has none of that."""
-    comm = pyncclx.Communicator(WORLD).Dup()
-    map_peers(comm)
-    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
-    own, raised = comm.Dup(), None
-    x, y = put(np.full(LONG, 1.0)), np.full(LONG, -1.0) if receive == "host array" else put(np.full(LONG, -1.0))
-    own.Sendrecv(x, 1 - own.rank, 0, xp.empty(LONG), 1 - own.rank, 0)
-    own.synchronize()
-    if own.rank == 0:
-        if send == "Send":
-            own.Send(x, 1, 5)
-        else:
-            pyncclx.Request.Waitall([own.Isend(x, 1, tag) for tag in ((5, 6) if send.startswith("two") else (5,))])
-        x[:] = 99
-        with pytest.raises(pyncclx.PeerTimeout, match="rank 0 timed out waiting for rank 1"):
-            own.synchronize()
-        WORLD.Barrier()
-    else:
-        WORLD.Barrier()
+def assert_nothing_is_received(comm, y, receive):
+    """Receive on rank 1 after rank 0 has timed out and overwritten its buffer: the call raises, and stores nothing."""
+    WORLD.Barrier()
+    raised = None
+    if comm.rank == 1:
         try:
-            if receive == "Irecv":
-                own.Irecv(y, 0, 5).Wait()
-            else:
-                own.Recv(y, 0, 5)
-            own.synchronize()
+            receive(comm, y)
+            comm.synchronize()
         except pyncclx.PeerTimeout as error:
             raised = error
     WORLD.Barrier()
     got = y if isinstance(y, np.ndarray) else get(y)
-    assert_everywhere(WORLD, own.rank == 0 or (raised is not None and (got == -1).all()), f"{raised}, {got[:3]}")
-    end_unread(own)
-    for each in (own, comm):
-        each.state.abandon()
+    assert_everywhere(WORLD, comm.rank == 0 or (raised is not None and (got == -1).all()), f"{raised}, {got[:3]}")
+
+
+RECEIVES = {
+    "Recv": lambda comm, y: comm.Recv(y, 0, 5),
+    "Irecv": lambda comm, y: comm.Irecv(y, 0, 5).Wait(),
+}
+
+
+def test_a_send_that_timed_out_sends_nothing_later(impatient):
+    """The program may overwrite its buffer: a receive that comes then raises, and has none of that."""
+    x, y = put(np.full(LONG, 1.0)), put(np.full(LONG, -1.0))
+    if impatient.rank == 0:
+        with pytest.raises(SendTimeout):
+            impatient.Ssend(x, 1, 5)
+        x[:] = 99
+    assert_nothing_is_received(impatient, y, RECEIVES["Recv"])
+
+
+@pytest.mark.parametrize("receive", ["Recv", "Irecv", "host array"])
+@pytest.mark.parametrize("send", ["Send", "Isend", "two Isends"])
+def test_a_stream_that_timed_out_leaves_no_data(impatient, send, receive):
+    """The sender's stream goes on and overwrites its buffer: a receive that comes then raises, and has none of that."""
+    x, y = put(np.full(LONG, 1.0)), np.full(LONG, -1.0)
+    if impatient.rank == 0:
+        if send == "Send":
+            impatient.Send(x, 1, 5)
+        else:
+            tags = (5, 6) if send.startswith("two") else (5,)
+            pyncclx.Request.Waitall([impatient.Isend(x, 1, tag) for tag in tags])
+        x[:] = 99
+        with pytest.raises(pyncclx.PeerTimeout, match="rank 0 timed out waiting for rank 1"):
+            impatient.synchronize()
+    call = RECEIVES.get(receive, RECEIVES["Recv"])
+    assert_nothing_is_received(impatient, y if receive == "host array" else put(y), call)
 
 
 class Interrupted(BaseException):

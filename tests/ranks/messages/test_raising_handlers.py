@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import Request
+from support.alarms import raising
 from support.arrays import Output, get, put
 from support.labelled_messages import LARGE, data_of, map_peers
 from support.reference import comparing
@@ -19,23 +20,6 @@ SHORT, TAG = 12, 7
 
 class Late(Exception):
     """What the handler raises."""
-
-
-@contextlib.contextmanager
-def raising(seconds, interval=0.0):
-    """Let the handler of SIGALRM raise after some seconds, and then at each interval."""
-
-    def raises(*_):
-        raise Late
-
-    before = signal.signal(signal.SIGALRM, raises)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, interval)
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(params=["stream", "host"])
@@ -67,7 +51,7 @@ def test_the_exception_comes_after_the_message(own, receive, place, count):
             own.Send(put(each), 0, TAG)
     else:
         status, found = MPI.Status(), put(np.full(count, -1)) if place == "device" else bytearray(count * 8 + 1024)
-        with pytest.raises(Late), raising(0.05):
+        with pytest.raises(Late), raising(Late, 0.05):
             RECEIVES[receive](own, found if place == "device" else [found, MPI.BYTE], status)
         array = get(found) if place == "device" else np.frombuffer(bytes(found[: count * 8]), "i8")
         seen = status.source, status.tag, status.Get_count(MPI.INT64_T), (array == sent[0]).all()
@@ -94,7 +78,7 @@ def test_a_loop_of_tests_keeps_the_data(own, place, complete):
             looks = {"Test": request.Test, "Testall": lambda request=request: Request.Testall([request])}
             looks["Testsome"] = lambda request=request: Request.Testsome([request])
             while request:
-                with contextlib.suppress(Late), raising(0.0005, 0.0005):
+                with contextlib.suppress(Late), raising(Late, 0.0005, 0.0005):
                     while request:
                         looks[complete]()
             array = get(found) if place == "device" else np.frombuffer(bytes(found[: count * 8]), "i8")

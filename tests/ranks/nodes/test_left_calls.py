@@ -1,7 +1,6 @@
 """A rank leaves a call over nodes by an exception: later calls have their own data, or raise, on all ranks."""
 
 import itertools
-import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pyncclx
 from pyncclx import backends, requests
 from pyncclx.nodes import composition, mpi_engine
 from pyncclx.nodes import requests as nodes_requests
+from support.alarms import raising
 from support.arrays import host_only
 from support.everywhere import assert_everywhere
 from support.interruption import Interrupted, Interruption
@@ -116,15 +116,9 @@ def test_left_in_a_wait(monkeypatch, name, count):
     comm = made(monkeypatch, count)
     leaving = 0 if name == "Bcast" else SIZE - 1  # it waits for others, which have not come
 
-    def leave(number, frame):
-        raise Interrupted
-
     if leaving == RANK:
-        before = signal.signal(signal.SIGALRM, leave)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted), raising(Interrupted, 0.2):
             CALLS[name](comm, np.ones(count), np.empty(count))
-        signal.signal(signal.SIGALRM, before)
     WORLD.Barrier()
     outcomes = attempts(comm, name, count)
     check(name, outcomes)

@@ -1,7 +1,6 @@
 """Signal handlers that raise while a call waits on the host for a late rank, before something is made together."""
 
 import contextlib
-import signal
 import time
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
+from support.alarms import raising
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere
 
@@ -19,20 +19,6 @@ pytestmark = [pytest.mark.ranks(2, 2), pytest.mark.one_node]
 
 class Late(Exception):
     """What the handler raises."""
-
-
-@contextlib.contextmanager
-def raising(seconds):
-    def raises(*_):
-        raise Late
-
-    before = signal.signal(signal.SIGALRM, raises)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def allreduce(comm):
@@ -60,7 +46,7 @@ def outcome(comm, call, late_s):
     if comm.rank == 1:
         time.sleep(late_s)
     try:
-        with raising(0.05) if comm.rank == 0 else contextlib.nullcontext():
+        with raising(Late, 0.05) if comm.rank == 0 else contextlib.nullcontext():
             call(comm, memory)
     except (Late, pyncclx.Aborted) as error:
         return type(error)
