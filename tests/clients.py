@@ -32,7 +32,7 @@ sys.path[:0] = [str(TESTS.parent)]
 
 from pyncclx.system import driver  # noqa: E402
 from support.clients.packages import Packages  # noqa: E402
-from support.clients.runs import TOO_LONG, cause, differences, ratio, run, tests  # noqa: E402
+from support.clients.runs import TOO_LONG, cause, differences, median, ratio, run, tests  # noqa: E402
 
 PROGRAMS = TESTS / "support" / "clients"
 WAYS = {"runner": ("-m", "pyncclx", "run"), "import": (str(PROGRAMS / "swapped.py"),)}
@@ -74,7 +74,7 @@ def clients(torch: str) -> tuple[Client, ...]:
     fft = "mpi4py-fft==2.0.6"  # is compiled, with FFTW
     building = ("setuptools", "cython", "=" + fft)
     fbpic = ("scipy", "h5py", "pyfftw", "fbpic==0.27.1")
-    heat = (torch, "scipy", "=heat==1.8.0")
+    heat = (torch, "scipy", "=heat>=1.8,<2")
     program = {path.stem: (str(path),) for path in PROGRAMS.glob("*.py")}
     fft_tests = tuple(f"{{mpi4py_fft}}/tests/test_{name}.py" for name in ("darray", "libfft", "pencil"))
     aware = {"CLIENT_GPU_AWARE": "1", "PYLOPS_MPI_CUDA_AWARE": "1"}
@@ -115,12 +115,27 @@ def compared(
         places = [where for where in group if where in client.on and where in options.devices]
         if not places:
             continue
-        plain = run(words, ranks, places[0], {"PYTHONPATH": site}, options.seconds)
-        for where in places:
-            more = {"PYTHONPATH": site, **(client.on_gpu if where == "gpu" else {})}
-            for way, before in WAYS.items():
-                ours = run((*before, *words), ranks, where, more, options.seconds)
-                yield {"client": client.name, "ranks": ranks, "device": where, "way": way, **verdict(ours, plain)}
+        cases = [(where, way) for where in places for way in options.ways]
+        turns = [list(turn(client, words, ranks, places[0], cases, options, site)) for _ in range(options.turns)]
+        plain, *all_ours = map(median, zip(*turns, strict=True))
+        for (where, way), ours in zip(cases, all_ours, strict=True):
+            yield {"client": client.name, "ranks": ranks, "device": where, "way": way, **verdict(ours, plain)}
+
+
+def turn(
+    client: Client,
+    words: tuple[str, ...],
+    ranks: int,
+    plain_on: str,
+    cases: list[tuple[str, str]],
+    options: argparse.Namespace,
+    site: str,
+) -> Iterator[dict[str, Any]]:
+    """One run with mpi4py alone, then one in each place and way."""
+    yield run(words, ranks, plain_on, {"PYTHONPATH": site}, options.seconds)
+    for where, way in cases:
+        more = {"PYTHONPATH": site, **(client.on_gpu if where == "gpu" else {})}
+        yield run((*WAYS[way], *words), ranks, where, more, options.seconds)
 
 
 def verdict(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
@@ -196,6 +211,8 @@ def main() -> int:
     parser.add_argument("-n", "--ranks", type=int, nargs="+", default=[2, 3, 4])
     there = PLACES if launch.gpus() else ON_CPUS
     parser.add_argument("--devices", nargs="+", choices=PLACES, default=there, help="default: all that are here")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="default: both")
+    parser.add_argument("--turns", type=int, default=1, metavar="N", help="run all ways in turn, N times; take medians")
     parser.add_argument("--seconds", type=float, default=300.0, help="time limit of a run (default %(default)s)")
     parser.add_argument("--torch", default="torch", help="how to install PyTorch where there is none")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows, after each")

@@ -1,4 +1,4 @@
-"""heat: resplit, matrix product, sort, k-means and singular values of distributed tensors.
+"""heat: resplit, matrix product, sums, means, sort, k-means and singular values of distributed tensors.
 
 On GPUs one line comes before: heat stages tensors through the host unless it is told that MPI takes them.
 """
@@ -26,6 +26,10 @@ ht.random.seed(7)
 x = ht.random.rand(rows, rows, split=0, dtype=ht.float32)
 turned = timed(comm, "resplit", lambda: ht.resplit(x, 1), sync=sync)
 value(comm, "resplit", float(turned.sum()), float(turned[3, 5]))
+total = timed(comm, "sum", lambda: ht.sum(x), sync=sync)
+value(comm, "sum", float(total))
+means = timed(comm, "mean over an axis", lambda: ht.mean(x, axis=0), sync=sync)
+value(comm, "mean over an axis", float(means[3]), float(means[-1]))
 a = ht.random.rand(2048 if on_gpu else 256, 2048 if on_gpu else 256, split=0)
 b = ht.random.rand(*a.shape, split=1)
 product = timed(comm, "matmul", lambda: ht.matmul(a, b), sync=sync)

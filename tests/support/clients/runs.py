@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,16 @@ def read(path: Path) -> Record:
         entry = json.loads(line)
         record.setdefault(entry.pop("name"), {}).update(entry)
     return record
+
+
+def median(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first run that failed; if none did, the first one, with the median of each time."""
+    chosen = next((one for one in runs if one["code"] != 0), runs[0])
+    for rank, record in enumerate(chosen["records"] if chosen["code"] == 0 else []):
+        for name, entry in record.items():
+            if "seconds" in entry:
+                entry["seconds"] = statistics.median(one["records"][rank][name]["seconds"] for one in runs)
+    return chosen
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
