@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mpi4py import MPI
@@ -39,6 +39,8 @@ class Buffer:
         stream, for which no wait is needed.
     owner : object
         Object that keeps the memory alive.
+    reach : int
+        Bytes from the beginning of the owner that the call uses, if the owner is an `MPI.buffer` that is shorter.
     """
 
     address: int
@@ -48,6 +50,7 @@ class Buffer:
     readonly: bool
     stream: int | None
     owner: object
+    reach: int = field(default=0, kw_only=True)
 
     @property
     def nbytes(self) -> int:
@@ -155,12 +158,14 @@ def _select(buffer: Buffer, array: Any, o_count: Any, o_displ: Any, name: str, b
     if count and array is MPI.BOTTOM:
         raise NotSupported(f"{name} is MPI.BOTTOM with absolute addresses; pass the device array itself")
     end_nbytes = (displ + count * blocks) * buffer.datatype.itemsize
-    if displ + count * blocks > room and not reaches(array, device, buffer.address, end_nbytes):
-        of_blocks = f" in each of {blocks} blocks" if blocks > 1 else ""
-        raise ValueError(
-            f"{name} has {room} elements of {buffer.datatype.name}, the message {count}{of_blocks} from "
-            f"element {displ}; pass a larger array or a smaller count"
-        )
+    if displ + count * blocks > room:
+        if not reaches(array, device, buffer.address, end_nbytes):
+            of_blocks = f" in each of {blocks} blocks" if blocks > 1 else ""
+            raise ValueError(
+                f"{name} has {room} elements of {buffer.datatype.name}, the message {count}{of_blocks} from "
+                f"element {displ}; pass a larger array or a smaller count"
+            )
+        buffer.reach = end_nbytes
     buffer.address += displ * buffer.datatype.itemsize
     buffer.count = count
 

@@ -65,6 +65,11 @@ def is_over_device(thing: Any) -> bool:
     return _look(thing)
 
 
+def gpu_of(thing: Any) -> int | None:
+    """Return the number of the GPU that an object's memory is on; None for the host."""
+    return gpu_of_memory(address_of(thing))
+
+
 def _look(thing: Any) -> bool:
     owner = _owner_of(thing)
     if isinstance(owner, _HOST_OWNERS) or (isinstance(owner, np.ndarray) and owner.flags.owndata):

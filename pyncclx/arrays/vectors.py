@@ -114,8 +114,11 @@ def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | Non
     if displs is None:
         return buffer.count
     needed = max((displ + count for count, displ in zip(counts, displs, strict=False) if count), default=0)
-    more = needed > buffer.count and reaches(array, device, buffer.address, needed * buffer.datatype.itemsize)
-    return needed if more else buffer.count
+    nbytes = needed * buffer.datatype.itemsize
+    if needed <= buffer.count or not reaches(array, device, buffer.address, nbytes):
+        return buffer.count
+    buffer.reach = nbytes
+    return needed
 
 
 def _from_first(buffer: Buffer, counts: list[int], displs: list[int], device: Device) -> list[int]:

@@ -86,6 +86,7 @@ def _lower_vector(comm: Intracomm, given: Gathering) -> Call:
         arguments=pack_blocks(blocks, send=given.address, recv=recv.address, nbytes=lengths[comm.rank]),
         buffers=(given.send, recv),
         signature=(f"{lengths} bytes",),
+        moves=True,
     )
 
 

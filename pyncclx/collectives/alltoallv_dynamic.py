@@ -103,7 +103,7 @@ def dynamic_call(comm: Intracomm, given: DynamicCall) -> Call:
     elif numba.wanted(algorithm):
         call = numba.alltoallv(comm, arguments, buffers, signature)
     else:
-        call = announced_call("Alltoallv", choose_exchange, arguments.pack(), buffers, signature)
+        call = announced_call("Alltoallv", choose_exchange, arguments.pack(), buffers, signature, moves=False)
     call.of_mpi = False
     return call
 

@@ -82,6 +82,7 @@ def _lower(comm: Intracomm, given: Broadcast) -> Call:
         buffers=(buffer,),
         signature=(f"{nbytes} bytes", f"root {root}", algorithm),
         root=root,
+        moves=True,
     )
 
 

@@ -22,6 +22,7 @@ def move_call(
         buffers=buffers,
         signature=(f"{args.nbytes} bytes", None if root is None else f"root {root}"),
         root=root,
+        moves=True,
     )
 
 
@@ -32,6 +33,8 @@ def announced_call(
     buffers: tuple[Buffer, ...],
     signature: tuple[Any, ...] = (),
     root: int | None = None,
+    *,
+    moves: bool = True,
 ) -> Call:
     """Return the call of an operation whose messages carry their lengths.
 
@@ -47,6 +50,7 @@ def announced_call(
         buffers=buffers,
         signature=signature,
         root=root,
+        moves=moves,
     )
 
 

@@ -82,4 +82,5 @@ def reduction_call(
         buffers=(send, recv),
         signature=(*given.signature, given.algorithm),
         root=root,
+        moves=True,
     )

@@ -107,7 +107,8 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
                 if spanning is None and set(kwargs) <= set(parameters(name)):
                     leave_to_host(self, call)
                 self.prepare_messages()
-                work = launch(self, call, key) if spanning is None else launched(self, spanning, call, key)
+                arguments = *args, *kwargs.values()
+                work = launched(self, spanning, call, key) if spanning else launch(self, call, key, arguments)
             try:
                 request = request_of(work)
             except BaseException:

@@ -72,7 +72,8 @@ def buffer_of(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer
 def typed_buffer(typed: Typed) -> TypedBuffer:
     """Return the buffer of parts of an array, as bytes."""
     whole, nbytes = typed.buffer, typed.nbytes
-    return TypedBuffer(0, nbytes, whole.datatype, (nbytes,), whole.readonly, whole.stream, whole.owner, typed)
+    own = whole.readonly, whole.stream, whole.owner
+    return TypedBuffer(0, nbytes, whole.datatype, (nbytes,), *own, typed, reach=whole.reach)
 
 
 def buffer_at(address: int, part: Part) -> Buffer:
@@ -90,7 +91,7 @@ def without_gaps(buffer: Buffer) -> Buffer:
         return buffer
     address = buffer.typed.buffer.address + buffer.typed.parts[0].offset
     own = buffer.shape, buffer.readonly, buffer.stream, buffer.owner
-    return Buffer(address, buffer.count, buffer.datatype, *own)
+    return Buffer(address, buffer.count, buffer.datatype, *own, reach=buffer.reach)
 
 
 def move(launcher: Launcher, to: Buffer, source: Buffer, stream: Any) -> None:

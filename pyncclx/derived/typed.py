@@ -191,7 +191,7 @@ def _checked(part: Part, buffer: Buffer, array: Any, device: Device, name: str) 
         return part
     begin, end = part.bounds
     if end > buffer.nbytes and reaches(array, device, buffer.address, end):
-        buffer.count = end  # bytes
+        buffer.count = buffer.reach = end  # bytes
     outside = begin < 0 and not precedes(array, device, buffer.address, -begin)
     if outside or end > buffer.nbytes:
         raise ValueError(

@@ -63,6 +63,7 @@ class Call:
     is_again: bool = False  # `before` and `after` hold no arrays, so equal calls can use them too
     beside: tuple[str, ...] = ()  # other kernels of the same file that `before` and `after` launch
     root: int | None = None
+    moves: bool = False  # `arguments` begin with addresses in the first and the last buffer, and have no others
     of_mpi: bool = True  # MPI has this operation, so it can run the call on host copies if it has operator and type
     load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -37,6 +37,45 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
     except NoKey:
         return None
     return tuple(key)
+
+
+class MovableKey(NamedTuple):
+    """The key of a call, also without the addresses of its arrays.
+
+    Arrays of one library, type, shape and GPU lead to launches that differ in nothing but addresses.
+
+    Attributes
+    ----------
+    exact, elsewhere : hashable
+        The key, and the key without addresses.
+    arrays : list
+    addresses : list of int
+    """
+
+    exact: Hashable
+    elsewhere: Hashable
+    arrays: list[Any]
+    addresses: list[int]
+
+
+def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
+    """Return the key that was made from some arguments, also without addresses."""
+    rest: list[Hashable] = [key[0]]
+    arrays, addresses = [], []
+    for argument, each in zip(arguments, key[1:], strict=True):
+        is_spec = type(argument) in (list, tuple)
+        array = argument[0] if is_spec else argument
+        make = MAKERS[type(array)]
+        gpu_of = _GPUS.get(make)
+        if gpu_of is None:
+            rest.append(each)
+            continue
+        address, *others = each[1] if is_spec else each
+        arrays.append(array)
+        addresses.append(address)
+        spec = (each[0], *each[2:]) if is_spec else ()
+        rest.append((make, gpu_of(array), *others, *spec))
+    return MovableKey(key, tuple(rest), arrays, addresses)
 
 
 def arrays_of(*arguments: Any) -> list[Any]:
@@ -127,6 +166,13 @@ def _of_operator(operator: MPI.Op) -> Hashable:
 _Maker = Callable[[Any], Hashable]
 _of_cupy: _Maker = operator.attrgetter("data.ptr", "dtype", "shape", "strides")
 _BY_READER: dict[Any, _Maker] = {read_cupy: _of_cupy, read_torch: _of_torch, read_numpy: _of_numpy}
+# Functions that return the GPU of an array, by the function that returns its key.
+_GPUS: dict[_Maker, Callable[[Any], Hashable]] = {
+    _of_cupy: operator.attrgetter("data.device_id"),
+    _of_torch: operator.attrgetter("device.index"),
+    _of_numpy: pointers.gpu_of,
+    _of_buffer: pointers.gpu_of,
+}
 _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
     (MPI.Datatype, _of_datatype),
     (MPI.Op, _of_operator),

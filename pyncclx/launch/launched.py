@@ -17,7 +17,8 @@ from ..team.state import State, state_of
 from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call, is_planned
-from .keys import arrays_of
+from .keys import arrays_of, movable
+from .moved import find
 from .run import Enqueued, enqueue, enqueue_again
 
 
@@ -126,14 +127,18 @@ class _Dropped:
         return True
 
 
-def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
-    """Launch a call's kernel on the communicator's own stream; cache it under its key."""
+def launch(comm: IntraBase, call: Call, key: Hashable, arguments: Sequence[Any]) -> Launched:
+    """Launch a call's kernel on the communicator's own stream.
+
+    Cache it under the key of its arguments, if any.
+    """
     state = state_of(comm)
     if state.background is not None:
         state.settle()
     comparison = _begin_comparison(comm, state, call) if state.checking else None
     try:
-        enqueued = enqueue(comm, state, call, key, aside=True)
+        known = None if key is None else movable(key, arguments)
+        enqueued = enqueue(comm, state, call, known, aside=True)
         return Launched(state, enqueued, call.buffers, comparison=comparison)
     except BaseException:
         if state.team is not None:
@@ -142,8 +147,13 @@ def launch(comm: IntraBase, call: Call, key: Hashable | None) -> Launched:
 
 
 def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[Any]) -> Launched | None:
-    """Launch the cached call with this key; return None if there is none."""
+    """Launch the cached call with this key, or of equal arrays elsewhere.
+
+    Return None if there is none.
+    """
     cached = team.cached_launches.get(key)
+    if cached is None and key is not None:
+        cached = find(team, movable(key, arguments))
     if cached is None:
         return None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
@@ -17,7 +17,8 @@ from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
 from .call import Call, plan_of
-from .keys import arrays_of, key_of_call
+from .keys import MovableKey, arrays_of, key_of_call, movable
+from .moved import find, keep
 from .time_slicing import leave_to_host
 
 if TYPE_CHECKING:
@@ -36,10 +37,13 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
     if state.background is not None:
         state.settle()
     team = state.team
-    key: Hashable = None
+    key: Any = None
     if team is not None and not (state.checking or state.sm_free):
         key = key_of_call(make, args, options)
         cached = None if key is None else team.cached_launches.get(key)
+        if cached is None and key is not None:
+            key = movable(key, (*args, *options.values()))
+            cached = find(team, key)
         if cached is not None:
             if began is not None:
                 events.start(cached.plan.operation, began, comm)
@@ -129,7 +133,7 @@ def _by_new_kernel(
     make: Callable[..., Call | None],
     args: tuple[Any, ...],
     options: dict[str, Any],
-    key: Hashable,
+    key: MovableKey | None,
     began: float | None,
     *,
     may_stage: bool = False,
@@ -168,7 +172,9 @@ def _by_new_kernel(
     return True
 
 
-def _enqueue_and_complete(comm: Intracomm, state: State, call: Call, key: Hashable, begun: Begun | None) -> None:
+def _enqueue_and_complete(
+    comm: Intracomm, state: State, call: Call, key: MovableKey | None, begun: Begun | None
+) -> None:
     """Launch a call's kernel; wait for it if ``comm.blocking`` is "host".
 
     Otherwise, if ``comm.stream`` is set, keep the arrays until the kernel has ended.
@@ -204,7 +210,7 @@ def enqueue(
     comm: Intracomm,
     state: State,
     call: Call,
-    key: Hashable = None,
+    key: MovableKey | None = None,
     begun: Begun | None = None,
     *,
     aside: bool = False,
@@ -235,7 +241,7 @@ def _enqueue(
     comm: Intracomm,
     state: State,
     call: Call,
-    key: Hashable,
+    key: MovableKey | None,
     begun: Begun | None,
     *,
     aside: bool,
@@ -262,7 +268,7 @@ def _enqueue(
         around = (call.before, call.after) if call.is_again else None
         of_current = is_of_current(call.buffers)
         launch = CachedLaunch(plan, parameters, producers_of(call.buffers), of_current, around, record)  # no arrays
-        team.cached_launches[key] = launch
+        keep(team, key, call, launch)
     return Enqueued(team, current, stream)
 
 

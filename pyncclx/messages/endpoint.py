@@ -108,6 +108,8 @@ class Endpoint(Monitored):
         self.peers = Peers(self.serial, self.context.readers, self.world_ranks, topology)
         self._streams = UsedStreams(device)  # used by all threads since the last `drain`
         self.plans: BoundedCache[Hashable, Any] = BoundedCache()
+        # Plans and the bytes from the beginning of the array, by keys without addresses.
+        self.movable_plans: BoundedCache[Hashable, tuple[Any, int]] = BoundedCache()
         self.comm = MPI.Intercomm(comm) if isinstance(comm, MPI.Intercomm) else MPI.Comm(comm)
         self.partitioned = PartitionedEnds()
         self.senders: dict[int, Sender] = {}  # rank to sender whose data kernels here have fetched

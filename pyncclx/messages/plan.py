@@ -15,7 +15,7 @@ from ..backends import Event
 from ..derived.buffers import buffer_of, without_gaps
 from ..errors import NotSupported
 from ..failures.kernel_errors import FAILURE
-from ..launch.keys import MAKERS, NoKey
+from ..launch.keys import MAKERS, NoKey, movable
 from ..recording.layout import MESSAGE
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..team.streams import is_of_current, stream_for
@@ -112,7 +112,9 @@ def planned(
             key = operation, writable, MAKERS[type(buf)](buf), rank, tag
         except NoKey:
             pass
-    plan: Plan | None = None if key is None or endpoint is None else endpoint.plans.get(key)
+    plan: Plan | None = None
+    if key is not None and endpoint is not None:
+        plan = endpoint.plans.get(key) or _elsewhere(endpoint, key, buf)
     if plan is not None and endpoint is not None:
         if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:
             endpoint.check()
@@ -126,7 +128,7 @@ def planned(
 
 
 def _new_plan(
-    endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, name: str, key: Hashable, *, writable: bool
+    endpoint: Endpoint, operation: str, buf: Any, rank: int, tag: int, name: str, key: Any, *, writable: bool
 ) -> Plan:
     """Check the arguments and make the plan; cache it if equal calls can reuse it.
 
@@ -138,10 +140,49 @@ def _new_plan(
         return NOTHING
     buffer = without_gaps(buffer_of(buf, f"{operation}: {name}", writable=writable, device=endpoint.device))
     plan = plan_of(endpoint, operation, buffer, rank, tag)
-    if key is not None and type(buffer) is Buffer and buffer.stream is None:
-        plan.of_current = is_of_current((buffer,))
+    if key is not None and type(buffer) is Buffer:
         plan.is_staged = 0 < plan.nbytes <= STAGED_NBYTES.get(operation, 0)
-        plan.buffer = replace(buffer, owner=None)
+        if buffer.stream is None:
+            plan.of_current = is_of_current((buffer,))
+            plan.buffer = replace(buffer, owner=None)
+            endpoint.plans[key] = plan
+        _keep_movable(endpoint, key, buf, plan)
+    return plan
+
+
+def _movable_key(key: tuple[Any, ...], buf: Any) -> tuple[Hashable, int]:
+    """Return the key of a plan without its array's address, and the address or 0."""
+    operation, writable, of_array, rank, tag = key
+    _, elsewhere, _, addresses = movable((None, of_array), (buf,))
+    return (operation, writable, elsewhere, rank, tag), addresses[0] if addresses else 0
+
+
+def _keep_movable(endpoint: Endpoint, key: tuple[Any, ...], buf: Any, plan: Plan) -> None:
+    """Cache a plan for equal arrays elsewhere."""
+    elsewhere, address = _movable_key(key, buf)
+    offset = plan.buffer.address - address
+    if offset >= 0:
+        template = replace(plan, buffer=replace(plan.buffer, owner=None))
+        endpoint.movable_plans[elsewhere] = template, offset
+
+
+def _elsewhere(endpoint: Endpoint, key: tuple[Any, ...], buf: Any) -> Plan | None:
+    """Return the plan of an equal message whose array is elsewhere, for this array.
+
+    Return None if there is none. The plan is cached, unless the array names the stream that produces it: streams are
+    found by the array.
+    """
+    elsewhere, address = _movable_key(key, buf)
+    found = endpoint.movable_plans.get(elsewhere)
+    if found is None:
+        return None
+    template, offset = found
+    reach, is_cached = template.buffer.reach, template.buffer.stream is None
+    if reach and endpoint.device.room(address, reach) != reach:
+        return None
+    owner = None if is_cached else buf[0] if type(buf) in (list, tuple) else buf
+    plan: Plan = replace(template, buffer=replace(template.buffer, address=address + offset, owner=owner))
+    if is_cached:
         endpoint.plans[key] = plan
     return plan
 

@@ -177,7 +177,7 @@ def _accept(
 
 def _current(endpoint: Endpoint, plan: Plan) -> Any:
     """Return the stream of a copy: the program's, unless the array is ready."""
-    if endpoint.caller.stream is not None:
+    if endpoint.caller.stream is not None or plan.buffer.stream is not None:
         return stream_of(endpoint, plan)
     stream, private = endpoint.device.current_and_private()
     if private is not None:

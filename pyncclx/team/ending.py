@@ -18,7 +18,7 @@ from ..memory.quarantine import Abandoned, Lease
 from ..system.process import BoundedCache
 from .kept import Scratch
 from .launch_order import LaunchOrder
-from .plans import CachedLaunch
+from .plans import CachedLaunch, MovableLaunch
 from .windows import TeamWindows
 
 
@@ -64,11 +64,17 @@ class Ending:
     scratch: Scratch
     order: LaunchOrder
     cached_launches: BoundedCache[Hashable, CachedLaunch]
+    movable_launches: BoundedCache[Hashable, MovableLaunch]
 
     def __init__(self) -> None:
         self.dependents: list[Dependent] = []
         self.device_teams: list[KernelTeam] = []
         self.tracks: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+    def forget_launches(self) -> None:
+        """Drop cached launches."""
+        self.cached_launches.clear()
+        self.movable_launches.clear()
 
     @property
     def uids(self) -> list[bytes]:
@@ -115,7 +121,7 @@ class Ending:
 
     def _close_own(self) -> None:
         """Release what only this rank uses, after its kernels ended; unmap peers' memory."""
-        self.cached_launches.clear()
+        self.forget_launches()
         for holders in (self.dependents, self.device_teams):
             while holders:
                 holders[-1].close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..arrays.buffers import Buffer
 from ..backends import Function
@@ -33,6 +33,13 @@ def producers_of(buffers: Iterable[Buffer]) -> tuple[Producer, ...]:
     return tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
 
 
+class Located(Protocol):
+    """A buffer, or a place where one would be."""
+
+    @property
+    def address(self) -> int: ...
+
+
 class CachedLaunch(NamedTuple):
     """A cached launch: all that is needed to launch an equal call again."""
 
@@ -42,3 +49,29 @@ class CachedLaunch(NamedTuple):
     of_current: bool  # whether the current stream produces one of the other buffers
     around: tuple[Callable[..., None] | None, Callable[..., None] | None] | None  # `Call.before` and `after`, if any
     record: Callable[[], None] | None  # writes the flight recorder's entry
+
+
+class MovableLaunch(NamedTuple):
+    """A cached launch that also fits equal arrays at other addresses.
+
+    Attributes
+    ----------
+    launch
+        The launch with the arrays for which it was made.
+    called : bytes
+        The kernel's `Called`.
+    arguments : bytes
+        The kernel's arguments after the addresses of the data to send and of the memory to receive into.
+    buffers, data : tuple of (int, int)
+        Where the first and the last buffer are, and where these two addresses point: the number of an array among the
+        call's arguments, and bytes from its beginning.
+    reaches : tuple of (int, int)
+        Arrays that are only an address, and the bytes that the call uses there.
+    """
+
+    launch: CachedLaunch
+    called: bytes
+    arguments: bytes
+    buffers: tuple[tuple[int, int], ...]
+    data: tuple[tuple[int, int], ...]
+    reaches: tuple[tuple[int, int], ...]

@@ -36,7 +36,7 @@ from . import members
 from .ending import Ending
 from .kept import Scratch
 from .launch_order import LaunchOrder
-from .plans import CachedLaunch, Plan
+from .plans import CachedLaunch, Located, MovableLaunch, Plan
 from .streams import ANY_CALLER, Caller
 from .windows import TeamWindows
 
@@ -67,6 +67,7 @@ class Team(Ending):
         self.functions: dict[tuple[str, ...], Function] = {}  # kernels that every rank of the team has loaded
         self.plans: BoundedCache[tuple[Any, ...], Plan] = BoundedCache()  # keys: all that they depend on
         self.cached_launches: BoundedCache[Hashable, CachedLaunch] = BoundedCache()  # keys of the arguments
+        self.movable_launches: BoundedCache[Hashable, MovableLaunch] = BoundedCache()  # keys without addresses
         self._structs: dict[tuple[str, bool], bytes] = {}
         self.generation = 0  # changes when packed parameters become invalid
         self._packed_table = 0  # address of the windows' table in `_structs`
@@ -129,7 +130,7 @@ class Team(Ending):
 
         The previous one has made its last call.
         """
-        self.cached_launches.clear()  # cached launches record calls of the previous one
+        self.forget_launches()  # they record calls of the previous one
         self._belong(self.errors, comm, in_world)
 
     @property
@@ -185,7 +186,7 @@ class Team(Ending):
     def forget_structs(self) -> None:
         """Drop cached structs and launches: members, windows or the layout changed."""
         self._structs.clear()
-        self.cached_launches.clear()
+        self.forget_launches()
         self.generation += 1
 
     @mpi_bootstrap.interrupts_deferred()
@@ -234,7 +235,7 @@ class Team(Ending):
         self._window_changed(window.number)
 
     def _window_changed(self, number: int) -> None:
-        self.cached_launches.clear()
+        self.forget_launches()
         self.generation += 1
         if self._packed_table != self.windows.table:
             self._packed_table = self.windows.table
@@ -252,8 +253,13 @@ class Team(Ending):
 
         `called` is a `Called`; `arguments` follow the Team.
         """
-        places = self.windows.places(buffers) if self.layout.windows else NO_PLACES
-        return self.struct_for(plan.operation, plan.early) + places + called + arguments
+        return self.struct_for(plan.operation, plan.early) + self.places(buffers) + called + arguments
+
+    def places(self, buffers: Sequence[Located]) -> bytes:
+        """Return the `Places` of a call's buffers, which each have an `address`."""
+        if not buffers or not self.layout.windows:
+            return NO_PLACES
+        return self.windows.places(buffers[0].address, buffers[-1].address)
 
     def _late(self, calls: RecordedCalls) -> tuple[list[int], list[int]]:
         """Return `calls.late()`, in any thread; nothing if the leases cannot be read."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..arrays.buffers import Buffer
 from ..backends import Device
 from ..memory.mapped import Window
-from ..memory.parameters import NO_PLACES, WINDOW_ROW_NBYTES, Places, pack_window
+from ..memory.parameters import WINDOW_ROW_NBYTES, Places, pack_window
 from ..memory.table import Table
 
 
@@ -75,12 +74,10 @@ class TeamWindows:
         """Return the window that contains an address of this rank; None if there is none."""
         return next((window for window in self if window.holds(address)), None)
 
-    def places(self, buffers: tuple[Buffer, ...]) -> bytes:
-        """Return the `Places` of the first (send) and last (receive) buffer of a call."""
-        if not buffers:
-            return NO_PLACES
-        send_window, send_begin = self._place(buffers[0].address)
-        recv_window, recv_begin = self._place(buffers[-1].address)
+    def places(self, send: int, recv: int) -> bytes:
+        """Return the `Places` of a call's first (send) and last (receive) address."""
+        send_window, send_begin = self._place(send)
+        recv_window, recv_begin = self._place(recv)
         return Places(
             send_window=send_window, send_begin=send_begin, recv_window=recv_window, recv_begin=recv_begin
         ).pack()

@@ -19,6 +19,7 @@ COUNT, REPEATS = 256, 100  # where processors are busy, few of them wait for not
 # The most functions that each call may enter.
 BUDGETS = {
     "Allreduce": 14,
+    "Allreduce of new arrays": 24,
     "Iallreduce, Wait": 30,
     "Send": 11,
     "Recv": 17,
@@ -74,6 +75,7 @@ class Calls:
         self.x, self.y = xp.zeros(COUNT, "f4"), xp.zeros(COUNT, "f4")
         self.sides = [xp.zeros(8 * COUNT, "f4") for _ in range(4)]
         self.each = COUNT // comm.size
+        self.kept = []
         self.after = None  # what makes an equal call possible again
 
     def of(self, name):
@@ -91,6 +93,7 @@ class Calls:
             return self.start(name)
         return {
             "Allreduce": lambda: comm.Allreduce(x, y),
+            "Allreduce of new arrays": self.of_new_arrays,
             "Allreduce over nodes": lambda: comm.Allreduce(x, y),
             "Iallreduce, Wait": lambda: comm.Iallreduce(x, y).Wait(),
             "Send": lambda: comm.Send(x, right, 1),
@@ -100,6 +103,10 @@ class Calls:
             "halo of 4": self.halo,
             "Alltoallv": lambda: comm.Alltoallv([x, self.each], [y, self.each]),
         }[name]
+
+    def of_new_arrays(self):
+        self.kept += xp.zeros(COUNT, "f4"), xp.zeros(COUNT, "f4")  # the next ones are elsewhere
+        self.comm.Allreduce(*self.kept[-2:])
 
     def halo(self):
         a, b, c, d = self.sides

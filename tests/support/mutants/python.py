@@ -9,6 +9,15 @@ PYTHON = {
         "if not 0 <= rank <= comm.size:",
         "ranks/communicator/test_bad_input.py",
     ),
+    "arrays elsewhere are used from their beginning": Mutant(
+        "pyncclx/launch/moved.py", "return number, offset", "return number, 0", "ranks/launch/test_moved_arrays.py"
+    ),
+    "places of arrays elsewhere are those of the first ones": Mutant(
+        "pyncclx/launch/moved.py",
+        "places, data = team.places((_Place(at[0]), _Place(at[1])))",
+        "places, data = known.launch.parameters[-len(known.arguments) - 16 - len(known.called) - 32 :][:32]",
+        "ranks/launch/test_moved_arrays.py",
+    ),
     "a send buffer that is longer": Mutant(
         "pyncclx/collectives/arguments.py",
         "if send.count != recv.count:",

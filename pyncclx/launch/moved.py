@@ -1,0 +1,79 @@
+"""Cached launches for equal arrays at other addresses.
+
+Programs that make new arrays in each step repeat their calls, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from ..team.plans import CachedLaunch, MovableLaunch
+from ..team.team import Team
+from .call import Call
+from .keys import MovableKey
+
+# The addresses of the data to send and of the memory to receive into.
+_ADDRESSES = struct.Struct("=QQ")
+
+
+class _Place(NamedTuple):
+    address: int
+
+
+def find(team: Team, key: MovableKey) -> CachedLaunch | None:
+    """Return the launch of an equal call on arrays elsewhere, for this call's arrays.
+
+    Cache it. Return None if there is none.
+    """
+    known = team.movable_launches.get(key.elsewhere)
+    if known is None:
+        return None
+    addresses = key.addresses
+    for number, nbytes in known.reaches:
+        if team.device.room(addresses[number], nbytes) != nbytes:
+            return None
+    plan = known.launch.plan
+    at = [addresses[number] + offset if number >= 0 else 0 for number, offset in (*known.buffers, *known.data)]
+    places, data = team.places((_Place(at[0]), _Place(at[1]))), _ADDRESSES.pack(at[2], at[3])
+    parameters = team.struct_for(plan.operation, plan.early) + places + known.called + data + known.arguments
+    found = team.cached_launches[key.exact] = known.launch._replace(parameters=parameters)
+    return found
+
+
+def keep(team: Team, key: MovableKey, call: Call, launch: CachedLaunch) -> None:
+    """Cache a launch under its key, and for equal arrays elsewhere.
+
+    The latter needs arguments that contain addresses in known places only.
+    """
+    team.cached_launches[key.exact] = launch
+    if not (call.moves and launch.around is None):
+        return
+    sent, received = _ADDRESSES.unpack_from(call.arguments)
+    used = call.buffers[0], call.buffers[-1]
+    try:
+        buffers = [_within(key, each.owner, each.address) for each in used]
+        data = [_within(key, each.owner, address) for each, address in zip(used, (sent, received), strict=True)]
+    except LookupError:
+        return
+    reaches = {(number, each.reach) for (number, _), each in zip(buffers, used, strict=True) if each.reach}
+    arguments = call.arguments[_ADDRESSES.size :]
+    team.movable_launches[key.elsewhere] = MovableLaunch(
+        launch, call.called, arguments, tuple(buffers), tuple(data), tuple(reaches)
+    )
+
+
+def _within(key: MovableKey, owner: Any, address: int) -> tuple[int, int]:
+    """Return the number of an array, and the bytes from its beginning.
+
+    The number is -1 for address 0. Raises LookupError if the address is not in the array.
+    """
+    if address == 0:
+        return -1, 0
+    number = next((number for number, array in enumerate(key.arrays) if array is owner), -1)
+    offset = address - key.addresses[number] if number >= 0 else -1
+    if offset < 0 or (offset > owner.nbytes and type(owner) is not MPI.buffer):
+        raise LookupError("the address is not in an array of the arguments")
+    return number, offset
