@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from .agreement import agree, allgather_bytes, allgather_objects, exchange, first_bytes
 from .channel import Channel, has_channels
 from .descriptors import allgather_fds
-from .freeing import forget, has_given_up
+from .freeing import forget, has_left
 from .groups import part, same_ranks
 from .identity import node_identity
 from .interrupts import interrupts_deferred
 from .launch import LaunchError, check_launch, is_job_on_one_node
-from .meeting import Meeting, sleeping_barrier
+from .meeting import missing_ranks, sleeping_barrier
 from .plain import plain
 from .topology import Topology, topology
 from .waiting import WaitPolicy, set_wait_policy
@@ -23,7 +23,6 @@ from .waiting import WaitPolicy, set_wait_policy
 __all__ = [
     "Channel",
     "LaunchError",
-    "Meeting",
     "Topology",
     "WaitPolicy",
     "agree",
@@ -35,9 +34,10 @@ __all__ = [
     "first_bytes",
     "forget",
     "has_channels",
-    "has_given_up",
+    "has_left",
     "interrupts_deferred",
     "is_job_on_one_node",
+    "missing_ranks",
     "node_identity",
     "part",
     "plain",

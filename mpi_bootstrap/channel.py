@@ -14,7 +14,6 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .meeting import Meeting
 from .plain import plain
 
 CHUNK_NBYTES = 4096  # bytes that each rank contributes to one start
@@ -40,22 +39,16 @@ class Channel:
     calls; each returns a request with the method `Test`. If a communicator has an attribute `channel`, all functions of
     this package use that channel in place of the communicator.
 
-    Attributes
-    ----------
-    meeting : Meeting
-        The rendezvous on this channel.
-
     Examples
     --------
     >>> channel = Channel(MPI.COMM_SELF)
-    >>> channel.meeting.missing(MPI.COMM_SELF, seconds=1.0)
-    []
+    >>> channel.Ibarrier().Test()
+    True
     >>> channel.close()
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.rank, self.size = comm.rank, comm.size
-        self.meeting = Meeting()
         self._own, self._all = bytearray(CHUNK_NBYTES), bytearray(CHUNK_NBYTES * self.size)
         self._start = plain(comm).Allgather_init([self._own, MPI.BYTE], [self._all, MPI.BYTE])
         self._is_started = self._is_closed = False

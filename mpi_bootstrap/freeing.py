@@ -1,12 +1,14 @@
-"""Record the communicators on which a collective timed out on this rank.
+"""Record the communicators whose ranks no longer meet, because one left a rendezvous.
 
-Late ranks may still enter such a collective, and MPI then continues it. If the communicator had been freed, Open MPI
-would abort the program or deliver the messages to a new communicator with the same number. So such communicators are
-never freed.
+Late ranks may still enter the collective of MPI's that another rank has left, and MPI then continues it. If the
+communicator had been freed, Open MPI would abort the program or deliver the messages to a new communicator with the
+same number. So such communicators are never freed. If a rank met the others again, MPI would match its collective with
+an earlier one of theirs. So it never does.
 """
 
+import copy
 import ctypes
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mpi4py import MPI
 
@@ -18,29 +20,37 @@ class Tested(Protocol):
         """Return whether the operation is complete."""
 
 
-_given_up: list[tuple[MPI.Comm, Tested]] = []  # collectives that this rank no longer waits for
+class _Left(NamedTuple):
+    comm: MPI.Comm
+    request: Tested | None  # the collective that this rank no longer waits for
+    error: Exception  # why
 
 
-def give_up(comm: MPI.Comm, request: Tested) -> None:
-    """Record a collective that this rank has stopped waiting for."""
-    if isinstance(comm, MPI.Comm) and not any(each is request for _, each in _given_up):
-        _given_up.append((MPI.Comm(comm), request))
+_left: list[_Left] = []
 
 
-def come_again(request: Tested) -> None:
-    """Remove a collective from the record, because a later wait has completed it."""
-    _given_up[:] = [(comm, each) for comm, each in _given_up if each is not request]
+def leave(comm: MPI.Comm, request: Tested | None, error: Exception) -> None:
+    """Record that this rank meets the others on a communicator no more, and why."""
+    if isinstance(comm, MPI.Comm):
+        _left.append(_Left(MPI.Comm(comm), request, error))
 
 
-def has_given_up(comm: MPI.Comm) -> bool:
-    """Return whether this rank has left a collective that other ranks may still be in.
+def check(comm: MPI.Comm) -> None:
+    """Raise the error for which this rank has left a rendezvous on a communicator."""
+    for left in _left:
+        if left.comm == comm:
+            raise copy.copy(left.error)
+
+
+def has_left(comm: MPI.Comm) -> bool:
+    """Return whether this rank has left a rendezvous that other ranks may still be in.
 
     Examples
     --------
-    >>> has_given_up(MPI.COMM_SELF)
+    >>> has_left(MPI.COMM_SELF)
     False
     """
-    return any(each == comm for each, _ in _given_up)
+    return any(each.comm == comm for each in _left)
 
 
 def forget(comm: MPI.Comm) -> None:

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from mpi4py import MPI
 
-from .freeing import Tested, give_up
+from .freeing import Tested, check, leave
 from .interrupts import raise_if_overdue
+from .own_errors import own_error
 from .polls import poll
 
 SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two polls
@@ -18,11 +19,13 @@ _YIELDS, SPIN_S = 50, 200e-6  # least number of polls, and least time, before th
 _LAST_LOOKS = 20
 _TAG = 32749  # tag of notes; MPI allows tags up to 32767 at least
 _UNUSED_TAG = 32748  # a tag that no message has
-_NOTE = b"pyncclx: waited in vain for all ranks to come here. "
+_NOTE = b"pyncclx: meets the ranks of this communicator no more. "  # and why
+_LEFT, _LATE, _INTERRUPTED = b"l", b"o", b"i"  # waited in vain; came too late; a signal handler raised
+_NOTE_NBYTES = len(_NOTE) + 1
 _FOR_NOTES_S = 1.0
 
 
-_left: list[Tested] = []  # requests of notes that have not completed
+_sent: list[Tested] = []  # requests of notes
 _kept: list[object] = []  # memory of collectives that timed out, which MPI may still write to
 
 
@@ -45,8 +48,21 @@ class WaitPolicy:
         return error
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
-        """Return the exception to raise for ranks that have not arrived in time."""
+        """Return the exception to raise for ranks that have not arrived in time.
+
+        If `comm.rank` is among them, the others have stopped waiting for this rank.
+        """
         return TimeoutError(f"rank {comm.rank} timed out waiting for ranks {ranks or 'unknown'}")
+
+    def interrupted(self, comm: MPI.Comm, rank: int) -> Exception:
+        """Return the exception to raise after a signal handler raised on a rank."""
+        return RuntimeError(f"rank {rank} was interrupted while it waited for the others")
+
+    def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
+        """Do what has to be done when this rank meets the others on a communicator no more.
+
+        The others may not know it yet if this rank `is_first`.
+        """
 
 
 AnyPolicy = TypeVar("AnyPolicy", bound=WaitPolicy)
@@ -77,10 +93,11 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise before a rendezvous if some rank will certainly never arrive."""
+    """Raise before a rendezvous if some rank will never arrive, or if one has left an earlier one."""
     reason = _policies[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason
+    check(comm)
 
 
 def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, memory: object = None) -> None:
@@ -100,16 +117,16 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     Raises
     ------
     Exception
-        Exception of the failure policy for a rank that is late or will never arrive. The collective is then recorded;
-        see `has_given_up`.
+        Exception of the failure policy for a rank that is late, has left, or will never arrive. The ranks then meet no
+        more on this communicator; see `has_left`.
     """
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
             with _explained(comm):
                 is_over = _is_over_in_time(comm, request, seconds, lambda: False)
             if not is_over:
-                raise _policies[0].late(comm, [])
-        elif (late := missing(comm, request, seconds)) or not request.Test():
+                raise _end(comm, request, _policies[0].late(comm, []), is_first=True)
+        elif late := missing(comm, request, seconds):
             raise _policies[0].late(comm, late)
     except BaseException:
         _kept.append(memory)
@@ -117,7 +134,7 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
 
 
 def missing(
-    comm: MPI.Comm,
+    comm: MPI.Intracomm,
     request: Tested,
     seconds: float | None,
     late: Callable[[], None] | None = None,
@@ -125,18 +142,15 @@ def missing(
 ) -> list[int]:
     """Wait for a collective as `complete` does; return the ranks that are late.
 
-    All ranks that have arrived return the same list. During the wait, `look` is called repeatedly, and `late` once
-    after three quarters of the time. Their exceptions are raised.
+    All ranks that have arrived return the same list, and a rank that arrives later returns its own number. During the
+    wait, `look` is called repeatedly, and `late` once after three quarters of the time. Their exceptions are raised.
     """
-    begun, asked, has_looked, was_late = time.monotonic(), late is None, False, False
+    begun, asked, looks = time.monotonic(), late is None, 0
     patience_s = patience() if seconds is None else seconds
 
-    def given_up() -> bool:
-        nonlocal asked, has_looked, was_late
-        # Notes found at the first call belong to an earlier wait, for which this rank was late.
-        while not has_looked and _take_note(comm, MPI.ANY_SOURCE):
-            was_late = True
-        has_looked = True
+    def is_left() -> bool:
+        nonlocal asked, looks
+        looks += 1
         if look is not None:
             look()
         if late is not None and not asked and time.monotonic() - begun > 0.75 * patience_s:
@@ -146,15 +160,24 @@ def missing(
 
     with _explained(comm):
         try:
-            if _is_over_in_time(comm, request, seconds, given_up):
+            # Others may have left: then only MPI's part of the rendezvous is complete.
+            if _is_over_in_time(comm, request, seconds, is_left) and not _has_note(comm, MPI.ANY_SOURCE):
                 return []
         except MPI.Exception:
-            # The other ranks may have timed out in a collective that this rank has not called. MPI then matches this
+            # The other ranks may have left a collective that this rank has not called. MPI then matches this
             # collective with that one, and raises.
-            if not (given_up() or was_late):
+            if not _has_note(comm, MPI.ANY_SOURCE):
                 raise
-            give_up(comm, request)
-        return _without_note(comm)
+        ranks = _late_ranks(comm, request, is_late=looks <= 1)
+    _end(comm, request, _policies[0].late(comm, ranks), is_first=comm.rank not in ranks)
+    return ranks
+
+
+def _end(comm: MPI.Comm, request: Tested, error: Exception, *, is_first: bool) -> Exception:
+    """Meet the others on a communicator no more, for an error; return it."""
+    leave(comm, request, error)
+    _policies[0].ended(comm, error, is_first=is_first)
+    return error
 
 
 @contextmanager
@@ -167,7 +190,7 @@ def _explained(comm: MPI.Comm) -> Iterator[None]:
 
 
 def _is_over_in_time(
-    comm: MPI.Comm, request: Tested, seconds: float | None, given_up: Callable[[], bool]
+    comm: MPI.Comm, request: Tested, seconds: float | None, is_left: Callable[[], bool]
 ) -> bool:
     policy = _policies[0]
     try:
@@ -177,8 +200,7 @@ def _is_over_in_time(
         patience = policy.seconds() if seconds is None else seconds
         while not poll(request.Test):
             waited = time.monotonic() - began
-            if waited > patience or given_up():
-                give_up(comm, request)
+            if waited > patience or is_left():
                 return False
             pause = pause_after(waited)
             reason = policy.hopeless(comm, waited) if pause == LONGEST_S else None
@@ -191,8 +213,11 @@ def _is_over_in_time(
             time.sleep(pause)
     except MPI.Exception:
         raise
-    except BaseException:
-        give_up(comm, request)
+    except BaseException as error:
+        reason = own_error(error)
+        if reason is None:
+            _send_notes(comm, _INTERRUPTED)
+        _end(comm, request, reason or _policies[0].interrupted(comm, comm.rank), is_first=reason is None)
         raise
     return True
 
@@ -221,26 +246,52 @@ def _comes_after_all(request: Tested) -> bool:
 
 
 def _has_note(comm: MPI.Comm, source: int, status: MPI.Status | None = None) -> bool:
-    """Return whether a note has arrived; leave it for `_without_note` to receive."""
+    """Return whether a note has arrived; leave it for `_take_note` to receive."""
     status = status or MPI.Status()
-    return MPI.Comm.Iprobe(comm, source, _TAG, status) and status.Get_count(MPI.BYTE) == len(_NOTE)
+    has_message = poll(lambda: MPI.Comm.Iprobe(comm, source, _TAG, status))
+    return has_message and status.Get_count(MPI.BYTE) == _NOTE_NBYTES
 
 
-def _take_note(comm: MPI.Comm, source: int) -> bool:
-    """Receive a note and return True; return False if none has arrived."""
+def _take_note(comm: MPI.Comm, source: int) -> tuple[int, bytes] | None:
+    """Receive a note; return its sender and the reason, or None if none has arrived."""
     status = MPI.Status()
     if not _has_note(comm, source, status):
-        return False
-    MPI.Comm.Recv(comm, bytearray(len(_NOTE)), status.source, _TAG)
-    return True
+        return None
+    note = bytearray(_NOTE_NBYTES)
+    MPI.Comm.Recv(comm, note, status.source, _TAG)
+    return status.source, bytes(note[-1:])
 
 
-def _without_note(comm: MPI.Comm) -> list[int]:
-    """Send the others a note of arrival; return the ranks that sent none in time."""
-    others = [rank for rank in range(comm.size) if rank != comm.rank]
-    _left.extend(MPI.Comm.Isend(comm, [_NOTE, MPI.BYTE], rank, _TAG) for rank in others)
+def _send_notes(comm: MPI.Comm, reason: bytes) -> None:
+    """Tell the other ranks that this rank has left."""
+    if isinstance(comm, MPI.Intracomm):
+        for rank in range(comm.size):
+            if rank != comm.rank:
+                with suppress(MPI.Exception):  # the rank has failed, or the communicator is revoked
+                    _sent.append(MPI.Comm.Isend(comm, [_NOTE + reason, MPI.BYTE], rank, _TAG))
+
+
+def _late_ranks(comm: MPI.Comm, request: Tested, *, is_late: bool) -> list[int]:
+    """Exchange notes; return the ranks that were late: those that send none in time.
+
+    If the notes of the others came before this rank, it is late, and returns its own number.
+    """
+    late, silent = set[int](), {rank for rank in range(comm.size) if rank != comm.rank}
+
+    def take() -> None:
+        while found := _take_note(comm, MPI.ANY_SOURCE):
+            source, reason = found
+            if reason == _INTERRUPTED:
+                raise _end(comm, request, _policies[0].interrupted(comm, source), is_first=False)
+            silent.discard(source)
+            if reason == _LATE:
+                late.add(source)
+
+    take()
+    if silent:
+        _send_notes(comm, _LATE if is_late else _LEFT)
     end = time.monotonic() + _FOR_NOTES_S
-    while others and time.monotonic() < end:
-        others = [rank for rank in others if not _take_note(comm, rank)]
+    while silent and not is_late and time.monotonic() < end:
         time.sleep(LONGEST_S)
-    return others
+        take()
+    return [comm.rank] if is_late or not late | silent else sorted(late | silent)

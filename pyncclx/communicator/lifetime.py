@@ -73,7 +73,7 @@ class Lifetime(WithConstants, Base):
         state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
         team, refusal = state.team, None
         if team is None:
-            have_met = not (mpi_bootstrap.has_given_up(comm) or (spanning is not None and spanning.has_failed))
+            have_met = not (mpi_bootstrap.has_left(comm) or (spanning is not None and spanning.has_failed))
         else:
             with state.recorded(comm, "Free"):
                 have_met = state.part(comm, team.errors, lambda: team.leave(comm))

@@ -6,6 +6,7 @@ hooks and logging handlers of the program, which may wait for a thread that wait
 
 from __future__ import annotations
 
+import copy
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from ..recording.failures import noted
 from ..system.process import held, lock
 
 TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
+WAITED, LATE = "waited", "late"  # kinds of notes: a rank stopped waiting, and was too late, for a meeting
 MISMATCH = "mismatch"  # kind of a note: two ranks' calls differ
 #: The failure detector's lock.
 LOCK = lock()
@@ -41,6 +43,8 @@ class CommFailure:
     note : Note or None
         The note of a rank that ended the communicator, if no rank has failed.
     host : str
+    error : Exception or None
+        What calls raise on this rank, if it is known.
     """
 
     ranks: tuple[int, ...] = ()
@@ -48,6 +52,7 @@ class CommFailure:
     reason: str = ""
     note: Note | None = None
     host: str = field(default_factory=socket.gethostname)
+    error: Exception | None = None
 
     @property
     def is_revoked(self) -> bool:
@@ -64,6 +69,8 @@ class CommFailure:
         wait : PeerTimeout, optional
             The wait of a kernel on this rank that was ended.
         """
+        if self.error is not None:
+            return copy.copy(self.error)
         note, operation = self.note, wait.operation if wait is not None else operation
         if note is None:
             epoch = wait.epoch if wait is not None else 0
@@ -103,6 +110,8 @@ def left_by(rank: int, operation: str, error: BaseException) -> CommFailure:
 _LEFT = {
     INTERRUPTED: "was interrupted in it (Ctrl-C, or a signal)",
     ABORTED: "has aborted the communicator",
+    WAITED: "has waited in vain for all ranks",
+    LATE: "came too late: the others have stopped waiting for it",
     MISMATCH: "found that ranks have made different calls",
 }
 
@@ -138,6 +147,11 @@ class Monitored:
     comm_failure: CommFailure | None = None
     is_busy: Callable[[], bool] = staticmethod(lambda: False)
     may_launch: Callable[[], bool] = staticmethod(lambda: False)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every call raises from now on."""
+        return self.comm_failure is not None
 
     @property
     def is_of_messages(self) -> bool:

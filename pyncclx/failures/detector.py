@@ -144,12 +144,13 @@ class Detector:
 
     def failure_of(self, comm: MPI.Comm) -> CommFailure | None:
         """Return why a communicator's ranks can no longer meet; None if that is unknown."""
+        found = [each.comm_failure for each in self.watched_of(comm)]
+        return next((failure for failure in found if failure and (failure.ranks or failure.is_revoked)), None)
+
+    def watched_of(self, comm: MPI.Comm) -> list[Monitored]:
+        """Return what is watched of a communicator."""
         with LOCK:
-            for watched in self._watched:
-                failure = watched.comm_failure
-                if failure is not None and (failure.ranks or failure.is_revoked) and watched.comm == comm:
-                    return failure
-        return None
+            return [watched for watched in self._watched if watched.comm == comm]
 
     def await_end(self, uids: Set[bytes]) -> None:
         """Wait until the failed processes, and all their work on GPUs, have ended."""

@@ -235,7 +235,7 @@ def failing_if_interrupted(record: ErrorRecord | None, operation: str) -> Iterat
     try:
         yield
     except BaseException as error:
-        if record is not None and own_error(error) is None and not is_agreed(error):
+        if record is not None and not record.has_failed and own_error(error) is None and not is_agreed(error):
             record.give_up(comm_failures.INTERRUPTED, operation)
         raise
 

@@ -15,14 +15,14 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import RankFailed, RanksMissing, Revoked
+from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
 from ..system import settings
 from ..system.mpi_library import goes_on_after_failures
 from ..system.process import PerProcess
 from ..system.signals import has_default_action
 from . import ulfm
-from .comm_failures import REVOKED, ended_by, of_ranks
+from .comm_failures import INTERRUPTED, LATE, REVOKED, WAITED, ended_by, of_ranks
 from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
 MEETING = "a meeting of all ranks on the host"
@@ -76,11 +76,34 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
         return noted(explained(comm, error))
 
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
-        """Return RanksMissing for late ranks; if these are unknown, for silent processes."""
+        """Return RanksMissing for late ranks; if these are unknown, for silent processes.
+
+        On a late rank, return Aborted.
+        """
         detector = DETECTOR.made
+        if comm.rank in ranks:
+            return noted(ended_by(comm.rank, LATE, MEETING).exception())
         if not ranks and detector is not None:
             ranks = detector.standing_still(ulfm.world_ranks(comm))
         return noted(RanksMissing(comm.rank, tuple(ranks)))
+
+    def interrupted(self, comm: MPI.Comm, rank: int) -> Exception:
+        """Return Aborted."""
+        return ended_by(rank, INTERRUPTED, MEETING).exception()
+
+    def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
+        """Make the communicator's collectives raise, also those of kernels."""
+        detector = DETECTOR.made
+        # All ranks find the other failures without this one.
+        if detector is None or not isinstance(error, (RanksMissing, Aborted)):
+            return
+        kind = WAITED if isinstance(error, RanksMissing) else INTERRUPTED
+        for watched in detector.watched_of(comm):
+            if not (watched.is_of_messages or watched.has_failed):
+                failure = ended_by(watched.rank, kind, MEETING, watched.id)
+                watched.fail(replace(failure, error=error))
+                if is_first and failure.note is not None:
+                    detector.presence.note(failure.note)
 
 
 def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exception:

@@ -17,6 +17,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 
 from ..errors import CollectiveMismatch
+from ..failures.policy import POLICY
 from ..memory.called import describe
 from ..recording.failures import noted
 from ..system import settings
@@ -51,12 +52,14 @@ class _Comparisons(Attachment):
     def _make(self, comm: MPI.Intracomm, call: _Call) -> MPI.Intracomm:
         """Make the communicator for calls, once all ranks have called this.
 
-        There are two rendezvous. A rank that arrives after the others have timed out completes the first one, and then
-        times out in the second one; it does not wait in MPI.
+        There are two rendezvous. A rank that arrives at the moment when the others time out may complete the first one,
+        and then finds in the second one that they have left; it does not wait in MPI.
         """
-        meeting = state_of(cast(Carrier, comm)).meeting
         for _ in range(2):
-            if meeting.missing(comm, settings.TIMEOUT.get()):
+            missing = mpi_bootstrap.missing_ranks(comm, settings.TIMEOUT.get())
+            if comm.rank in missing:  # the others have left
+                raise POLICY.get().late(comm, missing)
+            if missing:
                 raise noted(CollectiveMismatch(self._missing(call, "not all others have")))
         return mpi_bootstrap.same_ranks(comm)
 

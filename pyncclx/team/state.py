@@ -18,7 +18,6 @@ from ..failures.error_record import ErrorRecord, failing_if_interrupted
 from ..failures.policy import POLICY
 from ..recording.calls import Calls, calls_of
 from ..recording.facts import records_calls
-from ..recording.failures import noted
 from ..recording.identity import Identity, identity_of
 from ..system import settings
 from ..system.process import PerProcess
@@ -68,7 +67,6 @@ class State:
         self.refusal: NotSupported | None = None
         self.comm_failure: CommFailure | None = None  # why the ranks cannot meet again
         self.topology: mpi_bootstrap.Topology | None = None  # None until a call needs it
-        self.meeting = mpi_bootstrap.Meeting()
         self.apart: Apart | None = None  # the channel of the thread that makes nonblocking calls
         self.background: Background | None = None  # calls that this thread still has to make
         self.scratch: Scratch | None = None
@@ -149,10 +147,7 @@ class State:
         RankFailed, Revoked, PeerTimeout, Aborted
             Some cannot call any more, or the communicator has failed.
         """
-        meeting = self.meeting
-        if (channel := getattr(comm, "channel", None)) is not None:
-            meeting = channel.meeting
-        else:
+        if getattr(comm, "channel", None) is None:
             self.settle()
         patience = settings.TIMEOUT.get() if seconds is None else seconds
         errors = self.team.errors if self.team is not None and not self.team.errors.has_failed else None
@@ -166,9 +161,9 @@ class State:
                 raise watched.failure()
 
         with self.waiting(comm, "the other ranks", TOGETHER), failing_if_interrupted(watched, call):
-            missing = meeting.missing(comm, patience, check, look)
+            missing = mpi_bootstrap.missing_ranks(comm, patience, check, look)
         if missing:
-            raise noted(RanksMissing(comm.rank, tuple(missing)))
+            raise POLICY.get().late(comm, missing)
 
     def part(self, comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
         """Wait for all ranks, then call `leave` to release shared memory. Collective.
@@ -179,7 +174,7 @@ class State:
             Whether all ranks have called this, and `leave` has been called. False at once if `errors` shows a failed
             communicator, or if an earlier rendezvous has timed out here: other ranks may still wait in it.
         """
-        if errors.has_failed or mpi_bootstrap.has_given_up(comm):
+        if errors.has_failed or mpi_bootstrap.has_left(comm):
             return False
         try:
             self.meet(comm, of_part=errors)

@@ -7,6 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import mpi_bootstrap
+import pyncclx
 from support.everywhere import assert_everywhere
 
 WORLD = MPI.COMM_WORLD
@@ -85,13 +86,16 @@ def test_beside_the_program(comm):
     assert all((result == SIZE * (SIZE + 1) / 2).all() for result in results)
 
 
-def test_late_ranks_complete_the_rendezvous(comm):
-    meeting, late = comm.channel.meeting, SIZE - 1
+def test_a_late_rank():
+    """It learns that the others have left, and nobody meets again."""
+    comm, late = Beside(WORLD.Dup()), SIZE - 1
     if late != RANK:
-        assert meeting.missing(comm, 0.2) == [late]
+        assert mpi_bootstrap.missing_ranks(comm, 0.2) == [late]
     WORLD.Barrier()
-    assert meeting.missing(comm, 60.0) == []
-    assert mpi_bootstrap.allgather_objects(comm, RANK) == list(range(SIZE))
+    if late == RANK:
+        assert mpi_bootstrap.missing_ranks(comm, 60.0) == [late]
+    with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted, TimeoutError)):
+        mpi_bootstrap.missing_ranks(comm, 60.0)
 
 
 def test_the_end_of_a_channel_ends_waits():

@@ -135,7 +135,7 @@ def test_calls_that_differ(comm, monkeypatch):
     own.state.abandon()
 
 
-def test_a_rank_that_has_given_up(comm):
+def test_a_rank_that_has_left(comm):
     """What came from it is not used: the others raise at their next call."""
     own = comm.Dup()
     own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))

@@ -25,41 +25,44 @@ def brief(monkeypatch):
 
 
 def test_one_rank_is_in_a_call_of_mpis(brief):
-    """The others name it. It finds them again when it comes, in the place that they wait in."""
+    """The others name it. When it comes, it learns that they have left; all their later calls raise the same."""
     last, x = brief.size - 1, Output(1000, "f4")
+    error = PeerTimeout
     if brief.rank == last:
-        assert MPI.COMM_WORLD.allgather(None)  # before it comes, all others have given up
+        error = pyncclx.Aborted
+        assert MPI.COMM_WORLD.allgather(None)  # before it comes, all others have left
     else:
         with pytest.raises(PeerTimeout, match=f"timed out waiting for rank {last}.*PYNCCLX_CHECK") as raised:
             brief.Allreduce(put(np.ones(1000, "f4")), x.array)
         assert (raised.value.rank, raised.value.peer, raised.value.missing) == (brief.rank, last, (last,))
         assert MPI.COMM_WORLD.allgather(None)
-    brief.Allreduce(put(np.ones(1000, "f4")), x.array)
-    pyncclx.Communicator(brief).synchronize()
-    with brief.Create_token_shuffle(brief.size, 8, 16, "float32", k=1, max_tokens=1) as shuffle:
-        shuffle.dispatch(put(np.ones((1, 16), "f4")), put(np.zeros((1, 1), "i4")))
-    # All ranks met again when the shuffle was freed: none is ahead of the others.
-    assert mpi_bootstrap.allgather_objects(brief, brief.rank) == list(range(brief.size))
+    for call in (brief.Allreduce, brief.Scan, brief.Allreduce):
+        with pytest.raises(error):
+            call(put(np.ones(1000, "f4")), x.array)
+    with pytest.raises(error):
+        brief.Alloc(3)
 
 
 def test_a_meeting(comm):
-    meeting = mpi_bootstrap.Meeting()
     for _ in range(3):
-        assert meeting.missing(comm, 100.0) == []
+        assert mpi_bootstrap.missing_ranks(comm, 100.0) == []
 
 
-def test_a_rank_that_is_late_twice(comm):
-    """Both waits name it. Then all meet, though not at once: a wait that was in vain ends no later one."""
-    meeting, last = mpi_bootstrap.Meeting(), comm.size - 1
-    early = MPI.Comm.Split(comm, comm.rank == last)
+@pytest.mark.parametrize("late_s", [0.0, 0.6, 0.95, 1.05, 2.0])
+def test_a_rank_that_is_late(comm, late_s):
+    """At whatever moment the last one comes, all ranks meet afterwards, or none does ever again."""
+    own, last = MPI.Comm.Dup(comm), comm.size - 1
+    time.sleep(late_s * (comm.rank == last))
+    found = mpi_bootstrap.missing_ranks(own, 1.0)
     for _ in range(2):
-        MPI.Comm.Barrier(early)
-        if comm.rank != last:
-            assert meeting.missing(comm, 1.0) == [last]
-    early.Free()
-    MPI.Comm.Barrier(comm)
-    time.sleep(1.5 * (comm.rank == last))
-    assert meeting.missing(comm, 100.0) == []
+        try:
+            have_met = not mpi_bootstrap.missing_ranks(own, 5.0)
+        except (PeerTimeout, pyncclx.Aborted):
+            have_met = False
+        results = MPI.Comm.allgather(comm, (found, have_met))
+        assert len({each for _, each in results}) == 1, results
+    if late_s < 0.5 or late_s > 1.5:
+        assert found == ([] if late_s < 0.5 or comm.size == 1 else [last])
 
 
 def test_a_host_array_and_a_device_array_where_calls_are_compared(monkeypatch):

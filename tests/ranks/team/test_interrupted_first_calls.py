@@ -81,6 +81,10 @@ def test_a_communicator_is_freed(comm):
 ENDED = {
     "first Reduce": (lambda comm, memory: comm.Reduce(xp.ones(5), xp.zeros(5)), 0.25),
     "Allreduce_init": (AFTER["Allreduce_init"], 1.2),
+    "Alloc": (AFTER["Alloc"], 1.2),
+    "Win.Create": (AFTER["Win.Create"], 1.2),
+    "device_team": (AFTER["device_team"], 1.2),
+    "Register": (lambda comm, memory: comm.Register(put(np.zeros(5))), 1.2),
 }
 
 
@@ -92,3 +96,34 @@ def test_all_ranks_raise_aborted(comm, call):
     assert_everywhere(WORLD, raised is (Late if comm.rank == 0 else pyncclx.Aborted), f"{raised}")
     with pytest.raises(pyncclx.Aborted, match=r"rank 0 was interrupted in it"):
         allreduce(comm)
+
+
+FIRST = {
+    "Allreduce": allreduce,
+    "Bcast": lambda comm: comm.Bcast(xp.zeros(5), 1),
+    "Alloc": lambda comm: comm.Alloc(7),
+    "Allreduce_init": lambda comm: comm.Allreduce_init(xp.ones(5), xp.zeros(5)),
+    "Iallreduce": lambda comm: comm.Iallreduce(xp.ones(5), xp.zeros(5)).Wait(),
+}
+
+
+@pytest.mark.parametrize("late_s", [0.25, 1.2])
+@pytest.mark.parametrize("call", FIRST)
+def test_a_communicator_whose_first_call_is_interrupted(call, late_s):
+    """No rank takes another call for this one: the handler's exception comes after the call, or all raise for ever."""
+    comm = pyncclx.Communicator(WORLD).Dup()
+    WORLD.Barrier()
+    time.sleep(late_s * comm.rank)
+    try:
+        with raising(Late, 0.05) if comm.rank == 0 else contextlib.nullcontext():
+            FIRST[call](comm)
+        raised = None
+    except (Late, pyncclx.Aborted) as error:
+        raised = type(error)
+    for _ in range(3):
+        try:
+            result = allreduce(comm)
+        except pyncclx.Aborted:
+            result = None
+        assert_everywhere(WORLD, WORLD.allgather(result) in ([True] * 2, [None] * 2), f"{result} after {raised}")
+    comm.Free()

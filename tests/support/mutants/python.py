@@ -9,6 +9,15 @@ PYTHON = {
         "if not 0 <= rank <= comm.size:",
         "ranks/communicator/test_bad_input.py",
     ),
+    "MPI's part of a rendezvous is enough": Mutant(
+        "mpi_bootstrap/waiting.py",
+        "seconds, is_left) and not _has_note(comm, MPI.ANY_SOURCE):",
+        "seconds, is_left):",
+        "ranks/team/test_disagreement.py",
+    ),
+    "a rank that has left a rendezvous comes to the next one": Mutant(
+        "mpi_bootstrap/waiting.py", "    check(comm)\n", "", "ranks/team/test_disagreement.py"
+    ),
     "arrays elsewhere are used from their beginning": Mutant(
         "pyncclx/launch/moved.py", "return number, offset", "return number, 0", "ranks/launch/test_moved_arrays.py"
     ),
