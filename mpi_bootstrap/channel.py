@@ -42,8 +42,9 @@ class Channel:
     Examples
     --------
     >>> channel = Channel(MPI.COMM_SELF)
-    >>> channel.Ibarrier().Test()
-    True
+    >>> request = channel.Ibarrier()
+    >>> while not request.Test():
+    ...     pass
     >>> channel.close()
     """
 

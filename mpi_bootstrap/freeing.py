@@ -1,4 +1,4 @@
-"""Record the communicators whose ranks no longer meet, because one left a rendezvous.
+"""Record the communicators on which a rank has left a rendezvous.
 
 Late ranks may still enter the collective of MPI's that another rank has left, and MPI then continues it. If the
 communicator had been freed, Open MPI would abort the program or deliver the messages to a new communicator with the

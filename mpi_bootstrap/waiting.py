@@ -59,7 +59,7 @@ class WaitPolicy:
         return RuntimeError(f"rank {rank} was interrupted while it waited for the others")
 
     def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
-        """Do what has to be done when this rank meets the others on a communicator no more.
+        """Do what is needed when this rank meets the others on a communicator no more.
 
         The others may not know it yet if this rank `is_first`.
         """
@@ -93,7 +93,7 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise before a rendezvous if some rank will never arrive, or if one has left an earlier one."""
+    """Raise before a rendezvous if some rank will never arrive, or has left one."""
     reason = _policies[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason

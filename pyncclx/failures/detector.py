@@ -134,8 +134,7 @@ class Detector:
         """
         failed = dict(self._failed_world)
         if with_ended:
-            over = (rank for rank, uid in list(self._uids.items()) if self._is_over(uid))
-            failed = {**dict.fromkeys(over, ENDED_BY_ITSELF), **failed}
+            failed = {rank: ENDED_BY_ITSELF for rank, uid in list(self._uids.items()) if self._is_over(uid)} | failed
         return {index: failed[rank] for index, rank in enumerate(world_ranks) if rank in failed} if failed else {}
 
     def _is_over(self, uid: bytes) -> bool:

@@ -63,18 +63,17 @@ def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
     rest: list[Hashable] = [key[0]]
     arrays, addresses = [], []
     for argument, each in zip(arguments, key[1:], strict=True):
-        is_spec = type(argument) in (list, tuple)
-        array = argument[0] if is_spec else argument
+        array, of_array, others = argument, each, None
+        if type(argument) in (list, tuple):
+            array, of_array, others = argument[0], each[1], (each[0], each[2:])
         make = MAKERS[type(array)]
         gpu_of = _GPUS.get(make)
         if gpu_of is None:
             rest.append(each)
-            continue
-        address, *others = each[1] if is_spec else each
-        arrays.append(array)
-        addresses.append(address)
-        spec = (each[0], *each[2:]) if is_spec else ()
-        rest.append((make, gpu_of(array), *others, *spec))
+        else:
+            arrays.append(array)
+            addresses.append(of_array[0])
+            rest.append((make, gpu_of(array), of_array[1:], others))
     return MovableKey(key, tuple(rest), arrays, addresses)
 
 
@@ -115,9 +114,12 @@ def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
 
 
 def _of_buffer(buffer: MPI.buffer) -> Hashable:
-    if not host_arrays() and not pointers.is_over_device(buffer):
-        raise NoKey
-    return buffer.address, buffer.nbytes, buffer.readonly
+    gpu = None
+    if not host_arrays():
+        gpu = pointers.gpu_of(buffer)
+        if gpu is None:
+            raise NoKey
+    return buffer.address, buffer.nbytes, buffer.readonly, gpu
 
 
 def _of_spec(spec: Any) -> Hashable:
@@ -171,7 +173,7 @@ _GPUS: dict[_Maker, Callable[[Any], Hashable]] = {
     _of_cupy: operator.attrgetter("data.device_id"),
     _of_torch: operator.attrgetter("device.index"),
     _of_numpy: pointers.gpu_of,
-    _of_buffer: pointers.gpu_of,
+    _of_buffer: type,  # its key has the GPU
 }
 _BY_CLASS: tuple[tuple[type, _Maker], ...] = (
     (MPI.Datatype, _of_datatype),

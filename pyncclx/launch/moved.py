@@ -35,11 +35,12 @@ def find(team: Team, key: MovableKey) -> CachedLaunch | None:
     for number, nbytes in known.reaches:
         if team.device.room(addresses[number], nbytes) != nbytes:
             return None
-    plan = known.launch.plan
     at = [addresses[number] + offset if number >= 0 else 0 for number, offset in (*known.buffers, *known.data)]
     places, data = team.places((_Place(at[0]), _Place(at[1]))), _ADDRESSES.pack(at[2], at[3])
-    parameters = team.struct_for(plan.operation, plan.early) + places + known.called + data + known.arguments
-    found = team.cached_launches[key.exact] = known.launch._replace(parameters=parameters)
+    plan, _, producers, of_current, around, record = known.launch
+    parameters = known.team + places + known.called + data + known.arguments
+    found = CachedLaunch(plan, parameters, producers, of_current, around, record)
+    team.cached_launches[key.exact] = found
     return found
 
 
@@ -60,8 +61,9 @@ def keep(team: Team, key: MovableKey, call: Call, launch: CachedLaunch) -> None:
         return
     reaches = {(number, each.reach) for (number, _), each in zip(buffers, used, strict=True) if each.reach}
     arguments = call.arguments[_ADDRESSES.size :]
+    struct = team.struct_for(launch.plan.operation, launch.plan.early)
     team.movable_launches[key.elsewhere] = MovableLaunch(
-        launch, call.called, arguments, tuple(buffers), tuple(data), tuple(reaches)
+        launch, struct, call.called, arguments, tuple(buffers), tuple(data), tuple(reaches)
     )
 
 

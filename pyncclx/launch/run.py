@@ -262,7 +262,8 @@ def _enqueue(
         current, stream = began.stream, team.order.aside_after(began.event)
     parameters = team.parameters(plan, call.buffers, call.called, call.arguments)
     beside = call.load is not None
-    record = None if begun is None else begun.launched(plan.kernel, handle_of(stream), beside=beside)
+    # Streams of the host device have no handle.
+    record = None if begun is None else begun.launched(plan.kernel, int(getattr(stream, "ptr", 0)), beside=beside)
     _launch_after_joining(team, plan, parameters, (call.before, call.after), stream, current)
     if key is not None and call.may_be_known:
         around = (call.before, call.after) if call.is_again else None
@@ -291,11 +292,6 @@ def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
         "nbytes": max((buffer.nbytes for buffer in buffers), default=0),
         "datatype": last.datatype.name if last else "",
     }
-
-
-def handle_of(stream: Any) -> int:
-    """Return the handle of a stream; 0 for the host device, whose streams have none."""
-    return int(getattr(stream, "ptr", 0))
 
 
 def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:

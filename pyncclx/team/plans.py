@@ -58,8 +58,8 @@ class MovableLaunch(NamedTuple):
     ----------
     launch
         The launch with the arrays for which it was made.
-    called : bytes
-        The kernel's `Called`.
+    team, called : bytes
+        The kernel's `Team` and `Called`, without the `Places` between them.
     arguments : bytes
         The kernel's arguments after the addresses of the data to send and of the memory to receive into.
     buffers, data : tuple of (int, int)
@@ -70,6 +70,7 @@ class MovableLaunch(NamedTuple):
     """
 
     launch: CachedLaunch
+    team: bytes
     called: bytes
     arguments: bytes
     buffers: tuple[tuple[int, int], ...]
