@@ -24,6 +24,7 @@ from ..staging.stand_ins import StandInType
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
 from ..team.base import Base
+from ..team.handlers import given_ours
 from ..team.state import STAGES_BY_DEFAULT, state_of
 from .collectives import Collectives
 from .explain import Explained
@@ -77,13 +78,6 @@ def _class_makes_ours(method: _Method) -> _Method:
         return adopt(method(*args, **kwargs))
 
     return cast(_Method, classmethod(make))
-
-
-def _given_ours(callback: Any) -> Any:
-    """Wrap a callback for MPI so that its first argument is a communicator of pyncclx."""
-    if not callable(callback):
-        return callback
-    return lambda comm, *rest: callback(adopt(comm), *rest)
 
 
 class CommType(StandInType):
@@ -157,12 +151,12 @@ class Comm(
     @classmethod
     def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
         """Create an attribute key; its callbacks receive communicators of pyncclx."""
-        return super().Create_keyval(_given_ours(copy_fn), _given_ours(delete_fn), nopython)
+        return super().Create_keyval(given_ours(copy_fn, adopt), given_ours(delete_fn, adopt), nopython)
 
     @classmethod
     def Create_errhandler(cls, errhandler_fn: Callable[[MPI.Comm, int], None]) -> MPI.Errhandler:
         """Create an error handler; its callback receives communicators of pyncclx."""
-        return super().Create_errhandler(_given_ours(errhandler_fn))
+        return super().Create_errhandler(given_ours(errhandler_fn, adopt))
 
 
 class Intracomm(

@@ -23,34 +23,24 @@ from ..staging.copies import PublicCopy
 from ..staging.windows import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT, State
-from ..team.streams import ANY_CALLER, Caller
 from .atomics import OF_ONE_ELEMENT
 from .exposed import Exposed
 from .reach import Reach
+from .state import Stateful
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-class Accesses(MPI.Win):
+class Accesses(Stateful):
     """Base class of the mixins of `pyncclx.Win`: memory, host copies, recorded calls."""
-
-    _reach: Reach | None = None  # None: a window without mapped device memory
-    _origins: Origins | None = None  # host copies of device arrays
-    _staging: bool | None = None  # `staging` of a pyncclx communicator
-    _caller: Caller = ANY_CALLER  # state of a pyncclx communicator
-    _recording: Calls | None = None
-    _comm: MPI.Intracomm
-    # The public copy of this rank's device memory, if peers cannot map it: None if the window has no such copies, empty
-    # if this rank's memory is on the host. MPI exposes the copies in its separate memory model (`MPI.WIN_SEPARATE`):
-    # only the owner's synchronisation calls update its device array from the copy, and the copy from the array.
-    _copies: tuple[PublicCopy, ...] | None = None
 
     def _calls(self) -> Calls | None:
         """Return the recorder of the window's calls; None if calls are not recorded."""
-        if self._recording is None and records_calls():
+        state = self._state
+        if state.recording is None and records_calls():
             identity = identity_of_window(self)
-            self._recording = calls_of(identity, self.Get_name(), identity.world.index(place()[0]))
-        return self._recording
+            state.recording = calls_of(identity, self.Get_name(), identity.world.index(place()[0]))
+        return state.recording
 
     def _record(self, operation: str, rank: int, nbytes: int = 0, tag: int = ANY) -> int:
         """Write the entry of a call that is not collective; return its number."""
@@ -59,7 +49,7 @@ class Accesses(MPI.Win):
 
     def _reach_now(self) -> Reach:
         """Return the device memory; raise if it was freed, or if an earlier kernel failed."""
-        reach = self._reach
+        reach = self._state.reach
         assert reach is not None
         team = reach.team
         if not team.windows.by_number:
@@ -69,10 +59,11 @@ class Accesses(MPI.Win):
 
     def _exposed(self, operation: str) -> Exposed:
         """Return the memory of a window of device arrays; raise for other windows."""
-        if not isinstance(self._reach, Exposed):
+        reach = self._state.reach
+        if not isinstance(reach, Exposed):
             raise self._not_mapped(operation)
         self._reach_now()
-        return self._reach
+        return reach
 
     def _not_mapped(self, operation: str) -> NotSupported:
         """Return the error for an operation that needs memory mapped by all ranks."""
@@ -85,12 +76,13 @@ class Accesses(MPI.Win):
 
     def _node_count(self) -> int:
         """Return the number of nodes; 1 if the window's communicator has no topology."""
-        topology = self._caller.topology if isinstance(self._caller, State) else None
+        caller = self._state.caller
+        topology = caller.topology if isinstance(caller, State) else None
         return 1 if topology is None else topology.node_count
 
     def _may_stage(self, operation: str, found: list[Argument]) -> bool:
         """Return whether host copies replace a call's device arrays."""
-        stages = STAGES_BY_DEFAULT.get() if self._staging is None else self._staging
+        stages = STAGES_BY_DEFAULT.get() if self._state.staging is None else self._state.staging
         if not stages and is_cuda_aware() is False:
             raise NotSupported(
                 f"Win.{operation}: {found[0].name} is on the device, the window's memory is not, and the MPI "
@@ -100,8 +92,8 @@ class Accesses(MPI.Win):
 
     def _copy_back(self, rank: int | None = None) -> None:
         """Copy results of completed staged operations with one or all ranks to the device."""
-        if self._origins is not None:
-            self._origins.copy_back(rank)
+        if self._state.origins is not None:
+            self._state.origins.copy_back(rank)
 
     def _give(self, rank: int | None = None) -> None:
         """Make this rank's stores visible to others, if `rank` is this rank or None."""
@@ -114,13 +106,14 @@ class Accesses(MPI.Win):
             copy.take()
 
     def _copies_now(self, rank: int | None) -> tuple[PublicCopy, ...]:
-        return () if not self._copies or rank not in (None, self._comm.rank) else self._copies
+        state = self._state
+        return () if not state.copies or rank not in (None, state.comm.rank) else state.copies
 
     def _hold_own(self, rank: int | None = None) -> None:
         """Make MPI acquire this rank's own lock now, not at the first access."""
         copies = self._copies_now(rank)
         if copies and copies[0].nbytes:
-            self._access(self._comm.rank, 0)
+            self._access(self._state.comm.rank, 0)
 
     def _access(self, rank: int, place: int) -> None:
         """Make MPI acquire a rank's lock now, by an access to a byte of MPI's own window."""
@@ -147,15 +140,19 @@ def on_device(method: _Method) -> _Method:
         given = GivenCall(in_window, args, kwargs)
         rank, target = given.value(rank_argument), given.value(target_argument)
         self._record(name, rank, getattr(args[0], "nbytes", 0) if args else 0)
-        if self._reach is not None and self._reach.holds(rank, target):
+        state = self._state
+        if state.reach is not None and state.reach.holds(rank, target):
             result, how = method(self, *args, **kwargs), events.NATIVE
         else:
             # For MPI.PROC_NULL, MPI does not access the memory.
             on_host = places.host_arrays() or rank == MPI.PROC_NULL
             found = [] if on_host else given.device_buffers(buffers)
             if found and self._may_stage(name, found):
-                self._origins = self._origins or Origins(self._caller)
-                return self._origins.stage(given, functools.partial(original, self), found)
+                if state.origins is None:
+                    # Another object of the window may complete the operation.
+                    self._keep_state()
+                    state.origins = Origins(state.caller)
+                return state.origins.stage(given, functools.partial(original, self), found)
             result, how = original(self, *args, **kwargs), events.HOST
         if began is not None:
             events.emit(name, how, events.longest_nbytes([*args, *kwargs.values()]), began, peer=rank)

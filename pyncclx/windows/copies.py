@@ -38,7 +38,7 @@ def with_cached_copies(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def either(self: Copies, origin: Any, target_rank: int, target: Any = None) -> Any:
-        reach = self._reach
+        reach = self._state.reach
         if reach is not None and reach.copies is not None and not events.listeners:
             copy = reach.copies.get(_key_of(name, origin, target_rank, target))
             if copy is not None:
@@ -146,8 +146,8 @@ class Copies(Accesses):
 
     def _copy_again(self, copy: CachedCopy, origin: Any) -> Enqueued:
         """Enqueue a cached copy from or to this call's array."""
-        if copy.facts is not None and self._recording is not None:
-            self._recording.ring.add_packed(0, copy.facts)
+        if copy.facts is not None and self._state.recording is not None:
+            self._state.recording.ring.add_packed(0, copy.facts)
         reach = self._reach_now()
         stream = reach.stream_for(copy.producers, copy.of_current)
         reach.device.copy(copy.to, copy.source, copy.nbytes, stream)

@@ -20,7 +20,6 @@ from ..recording.layout import ANY
 from ..system import settings
 from .accesses import Accesses
 from .exposed import Attached
-from .locks import Locks
 
 WORD_NBYTES = 8  # bytes of MPI's window on each rank
 
@@ -62,9 +61,6 @@ class Epochs(Accesses):
     copy the results of staged operations to the device.
     """
 
-    _locks: Locks | None = None  # None for a window of host memory
-    _words: list[int]  # addresses of each rank's word in a dynamic window
-
     @recorded
     def Fence(self, assertion: int = 0) -> None:
         """End an epoch of all ranks and begin the next. Collective. As mpi4py's Fence.
@@ -74,16 +70,16 @@ class Epochs(Accesses):
         assertion : int
             An assertion of MPI, such as MPI.MODE_NOPRECEDE.
         """
-        with self._deferred(self._reach):
-            if self._copies is not None:
-                mpi_bootstrap.agree(self._comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
+        with self._deferred(self._state.reach):
+            if self._state.copies is not None:
+                mpi_bootstrap.agree(self._state.comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
             # Without accesses to its window, MPI's own Fence might return immediately, or wait forever.
-            elif self._reach is not None:
-                mpi_bootstrap.agree(self._comm, self._wait_for_device)
+            elif self._state.reach is not None:
+                mpi_bootstrap.agree(self._state.comm, self._wait_for_device)
             super().Fence(assertion)
             self._copy_back()
-            if self._copies is not None:
-                mpi_bootstrap.agree(self._comm, self._take)
+            if self._state.copies is not None:
+                mpi_bootstrap.agree(self._state.comm, self._take)
 
     @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
@@ -131,26 +127,26 @@ class Epochs(Accesses):
         """
         with ExitStack() as undo:
             # If a signal handler raised after a step and before its `callback`, a lock would never be released.
-            with self._deferred(self._locks):
+            with self._deferred(self._state.locks):
                 self._take_locks(undo, *rank, shared=shared, assertion=assertion)
                 begin()
                 undo.callback(end, *rank)
-                if self._reach is not None and self._reach.in_use:
+                if self._state.reach is not None and self._state.reach.in_use:
                     for each in self._ranks(*rank):  # MPI may defer a lock until the first access
-                        self._access(each, self._words[each] if isinstance(self._reach, Attached) else 0)
+                        self._access(each, self._state.words[each] if isinstance(self._state.reach, Attached) else 0)
                 self._hold_own(*rank)
                 self._take(*rank)
             undo.pop_all()
 
     def _take_locks(self, undo: ExitStack, *rank: int, shared: bool, assertion: int) -> None:
         """Wait for this library's locks of one or all ranks."""
-        if self._locks is None or assertion & MPI.MODE_NOCHECK:
+        if self._state.locks is None or assertion & MPI.MODE_NOCHECK:
             return
         for each in self._ranks(*rank):
-            if not self._locks.acquire(each, shared=shared, check=self._check):
+            if not self._state.locks.acquire(each, shared=shared, check=self._check):
                 text = f"this process holds the lock of rank {each}, or another of its threads waits for it"
                 raise MPIError(MPI.ERR_RMA_SYNC, f"{'Lock' if rank else 'Lock_all'}: {text}")
-            undo.callback(self._locks.release, each)
+            undo.callback(self._state.locks.release, each)
 
     def _unlock(self, end: Callable[..., None], *rank: int) -> None:
         """End an epoch with one or all ranks, and release its locks."""
@@ -168,22 +164,22 @@ class Epochs(Accesses):
             raise
 
     def _release(self, *rank: int) -> None:
-        if self._locks is not None:
+        if self._state.locks is not None:
             for each in self._ranks(*rank):
-                self._locks.release(each)
+                self._state.locks.release(each)
 
     def _ranks(self, *rank: int) -> Iterable[int]:
         """Return the rank of a call, or all ranks if the call names none.
 
         Return nothing for PROC_NULL, and for a rank that MPI will reject.
         """
-        size = self._comm.size
+        size = self._state.comm.size
         return [each for each in rank if 0 <= each < size] if rank else range(size)
 
     def _check(self) -> None:
         """Raise if a window of device memory is unusable because a rank has failed."""
-        if self._reach is not None and self._reach.in_use:
-            self._reach.team.errors.check()
+        if self._state.reach is not None and self._state.reach.in_use:
+            self._state.reach.team.errors.check()
 
     @recorded
     def Flush(self, rank: int) -> None:
@@ -228,7 +224,7 @@ class Epochs(Accesses):
         With MODE_NOCHECK, Open MPI (5.0) adds the ranks that complete an epoch to those of the previous epoch, and
         `Wait` never returns.
         """
-        return assertion if self._reach is None else assertion & ~MPI.MODE_NOCHECK
+        return assertion if self._state.reach is None else assertion & ~MPI.MODE_NOCHECK
 
     @recorded
     def Complete(self) -> None:
@@ -237,13 +233,13 @@ class Epochs(Accesses):
 
     def Wait(self) -> Literal[True]:
         """Wait until the group has completed its operations here. As mpi4py's Wait."""
-        if self._reach is None and self._copies is None:
+        if self._state.reach is None and self._state.copies is None:
             return super().Wait()
         deadline = time.monotonic() + settings.TIMEOUT.get()
         while not self.Test():
             self._check()
             if time.monotonic() > deadline:
-                raise PeerTimeout("Win.Wait", 0, self._comm.rank, -1, 0, 0)
+                raise PeerTimeout("Win.Wait", 0, self._state.comm.rank, -1, 0, 0)
             os.sched_yield()
         return True
 
@@ -290,9 +286,9 @@ class Epochs(Accesses):
 
     def _deferred(self, part: object = None) -> AbstractContextManager[None]:
         """Defer handlers that could raise between MPI's part of a call and the library's."""
-        is_of_mpi_alone = part is None and self._origins is None and self._copies is None
+        is_of_mpi_alone = part is None and self._state.origins is None and self._state.copies is None
         return nullcontext() if is_of_mpi_alone else interrupts_deferred()
 
     def _wait_for_device(self) -> None:
-        if self._reach is not None and self._reach.in_use:
-            self._reach.synchronize()
+        if self._state.reach is not None and self._state.reach.in_use:
+            self._state.reach.synchronize()

@@ -15,9 +15,6 @@ from .exposed import Attached, Exposed
 class Views(Epochs):
     """The methods of `pyncclx.Win` that attach memory or return it."""
 
-    # This reference keeps the rank's memory alive.
-    _array: Any = None
-
     def Attach(self, memory: Any) -> None:
         """Attach memory of this rank to a dynamic window. Not collective.
 
@@ -33,7 +30,7 @@ class Views(Epochs):
         NotSupported
             If peers have not mapped the device array: it is not from `comm.Alloc`, or the ranks are on several nodes.
         """
-        if isinstance(self._reach, Attached) and self._reach.attach(memory):
+        if isinstance(self._state.reach, Attached) and self._state.reach.attach(memory):
             return
         if where(memory) == "device" and not host_arrays():
             if self._node_count() > 1:
@@ -47,7 +44,7 @@ class Views(Epochs):
     def Detach(self, memory: Any) -> None:
         """Detach memory after this rank's enqueued operations. As mpi4py's Detach."""
         self._wait_for_device()
-        if not (isinstance(self._reach, Attached) and self._reach.detach(memory)):
+        if not (isinstance(self._state.reach, Attached) and self._state.reach.detach(memory)):
             super().Detach(memory)
 
     def Shared_query(self, rank: int) -> tuple[Any, int]:
@@ -69,13 +66,13 @@ class Views(Epochs):
         MPI.Exception
             Class ERR_RANK, if there is no such rank.
         """
-        if not isinstance(self._reach, Exposed):
+        if not isinstance(self._state.reach, Exposed):
             return super().Shared_query(rank)
-        places = self._reach.places
+        places = self._state.reach.places
         if rank == MPI.PROC_NULL:
             rank = next((number for number, place in enumerate(places) if place.nbytes), 0)
-        rank = self._reach.check_rank("Shared_query", rank)
-        return self._reach.array(rank), places[rank].disp_unit
+        rank = self._state.reach.check_rank("Shared_query", rank)
+        return self._state.reach.array(rank), places[rank].disp_unit
 
     def remote(self, rank: int) -> Any:
         """Return a rank's memory as a device array of bytes.
@@ -110,32 +107,31 @@ class Views(Epochs):
         >>> memory.tolist()
         [0, 7]
         """
-        if not isinstance(self._reach, Exposed):
+        if not isinstance(self._state.reach, Exposed):
             raise self._not_mapped("remote")
-        return self._reach.array(self._reach.check_rank("remote", rank))
+        return self._state.reach.array(self._state.reach.check_rank("remote", rank))
 
     def tomemory(self) -> Any:
         """Return this rank's memory; device memory as bytes. As mpi4py's tomemory."""
-        if self._copies:
-            return self._copies[0].array()
-        return self.remote(self._comm.rank) if isinstance(self._reach, Exposed) else super().tomemory()
+        if self._state.copies:
+            return self._state.copies[0].array()
+        return self.remote(self._state.comm.rank) if isinstance(self._state.reach, Exposed) else super().tomemory()
 
     def Get_attr(self, keyval: int) -> Any:
         """Return an attribute. As mpi4py's Get_attr.
 
         If the window has device memory, base, size and unit are those of the device memory.
         """
-        if self._copies is not None and keyval == MPI.WIN_MODEL:
-            return MPI.WIN_SEPARATE
-        if self._copies and keyval == MPI.WIN_BASE:
-            return self._copies[0].address
-        if isinstance(self._reach, Exposed):
-            place = self._reach.places[self._comm.rank]
-            known = {MPI.WIN_BASE: self._reach.bases[self._comm.rank], MPI.WIN_SIZE: place.nbytes}
+        state, known = self._state, dict[int, Any]()
+        if state.copies is not None:
+            known[MPI.WIN_MODEL] = MPI.WIN_SEPARATE
+        if state.copies:
+            known[MPI.WIN_BASE] = state.copies[0].address
+        if isinstance(state.reach, Exposed):
+            place = state.reach.places[state.comm.rank]
+            known |= {MPI.WIN_BASE: state.reach.bases[state.comm.rank], MPI.WIN_SIZE: place.nbytes}
             known |= {MPI.WIN_DISP_UNIT: place.disp_unit, MPI.WIN_CREATE_FLAVOR: MPI.WIN_FLAVOR_CREATE}
-            if keyval in known:
-                return known[keyval]
-        return super().Get_attr(keyval)
+        return known[keyval] if keyval in known else super().Get_attr(keyval)
 
     @property
     def attrs(self) -> tuple[int, int, int]:  # type: ignore[override]

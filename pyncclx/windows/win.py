@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -21,7 +21,7 @@ from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
 from ..staging.stand_ins import StandIn
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from ..team.handlers import Handled
+from ..team.handlers import Handled, given_ours
 from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES
@@ -108,20 +108,21 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                     "Win.Create: a device array, and MPI does not say that it takes some; give a communicator of "
                     "pyncclx, and memory from its Alloc"
                 )
-            return super().Create(memory, disp_unit, info, comm)
+            return super().Create(memory, disp_unit, info, comm)._made_of(comm)
         with state_of(comm).recorded(comm, "Win.Create"):
             place = mpi_bootstrap.agree(comm, lambda: place_of(comm, memory, disp_unit))
             found, stages = zip(*mpi_bootstrap.allgather_objects(comm, (place, comm.staging)), strict=True)
             if not on_device(found):
-                return _with_staging(comm, super().Create(memory, disp_unit, info, comm))
+                return super().Create(memory, disp_unit, info, comm)._made_of(comm)
             is_mapped = comm.node_topology.node_count == 1 and not {None, "elsewhere"}.intersection(found)
             if not is_mapped and all(stages):
                 return cls._with_copies(memory, disp_unit, info, comm)
             places = all_from_alloc(found, comm.node_topology.node_count)
         reach = Exposed(comm, cast(Team, state_of(comm).team), places)
-        win = super().Allocate(WORD_NBYTES, 1, info, comm)
-        win._array, win._comm, win._reach = memory, mpi_bootstrap.same_ranks(comm), reach
-        win._locks = Locks(comm)
+        win = super().Allocate(WORD_NBYTES, 1, info, comm)._made_of(comm)
+        state = win._state
+        state.array, state.comm, state.reach = memory, mpi_bootstrap.same_ranks(comm), reach
+        state.locks = Locks(comm)
         return win
 
     @classmethod
@@ -131,8 +132,9 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         Collective. Used if peers have not mapped the arrays.
         """
         copies = mpi_bootstrap.agree(comm, lambda: public_copies(comm, memory, disp_unit))
-        win = _with_staging(comm, super().Create(copies[0].public if copies else memory, disp_unit, info, comm))
-        win._array, win._comm, win._copies = memory, mpi_bootstrap.same_ranks(comm), copies
+        win = super().Create(copies[0].public if copies else memory, disp_unit, info, comm)._made_of(comm)
+        state = win._state
+        state.array, state.comm, state.copies = memory, mpi_bootstrap.same_ranks(comm), copies
         return win
 
     @classmethod
@@ -174,7 +176,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         32
         """
         if not _is_for_device(info):
-            return _with_staging(comm, super().Allocate(size, disp_unit, info, comm))
+            return super().Allocate(size, disp_unit, info, comm)._made_of(comm)
         if not isinstance(comm, Base):
             raise NotSupported("Win.Allocate: device memory takes a communicator of pyncclx")
         nbytes, unit = mpi_bootstrap.agree(comm, lambda: (checked_size(size), checked_unit("Win.Allocate", disp_unit)))
@@ -192,7 +194,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         each rank's memory. On the device the ranks' parts are not contiguous.
         """
         if not _is_for_device(info):
-            return _with_staging(comm, super().Allocate_shared(size, disp_unit, info, comm))
+            return super().Allocate_shared(size, disp_unit, info, comm)._made_of(comm)
         if isinstance(comm, Base) and comm.node_topology.node_count > 1:
             raise NotSupported(
                 f"Win.Allocate_shared: the ranks are on {comm.node_topology.node_count} nodes, and none maps memory of "
@@ -229,14 +231,25 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         >>> memory.tolist()
         [0, 7, 7, 0]
         """
-        win = _with_staging(comm, super().Create_dynamic(info, comm))
+        win = super().Create_dynamic(info, comm)._made_of(comm)
         if isinstance(comm, Base):
-            win._reach, win._comm, win._array = Attached(comm), mpi_bootstrap.same_ranks(comm), np.zeros(1, "u8")
-            MPI.Win.Attach(win, win._array)
+            state = win._state
+            state.reach, state.comm, state.array = Attached(comm), mpi_bootstrap.same_ranks(comm), np.zeros(1, "u8")
+            MPI.Win.Attach(win, state.array)
             if mpi_bootstrap.topology(comm).node_count == 1:
-                win._locks = Locks(comm)
-            win._words = mpi_bootstrap.allgather_objects(comm, MPI.Get_address(win._array))
+                state.locks = Locks(comm)
+            state.words = mpi_bootstrap.allgather_objects(comm, MPI.Get_address(state.array))
         return win
+
+    @classmethod
+    def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
+        """Create an attribute key; its callbacks receive windows of pyncclx."""
+        return super().Create_keyval(given_ours(copy_fn, Win), given_ours(delete_fn, Win), nopython)
+
+    @classmethod
+    def Create_errhandler(cls, errhandler_fn: Callable[[MPI.Win, int], None]) -> MPI.Errhandler:
+        """Create an error handler; its callback receives windows of pyncclx."""
+        return super().Create_errhandler(given_ours(errhandler_fn, Win))
 
     def Free(self) -> None:
         """Free the window, but not its arrays. Collective. As mpi4py's Free.
@@ -245,36 +258,29 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         still releases its own part.
         """
         errors: list[Exception] = []
+        state = self._state
         try:
-            if self._reach is not None or self._copies is not None:
+            if state.reach is not None or state.copies is not None:
                 calls = self._calls()
                 with nullcontext() if calls is None else calls.meeting("Win.Free"):
-                    mpi_bootstrap.agree(self._comm, lambda: _try(self._wait_for_device, errors))
+                    mpi_bootstrap.agree(state.comm, lambda: _try(self._wait_for_device, errors))
                     # After the rendezvous above, all ranks have called Free and ended their epochs. A rank that arrives
                     # after the others timed out completes that rendezvous, and fails in this one, not in MPI.
-                    mpi_bootstrap.agree(self._comm, lambda: _try(self._take, errors))
+                    mpi_bootstrap.agree(state.comm, lambda: _try(self._take, errors))
                 with polls_stopped(WHILE_FREED_S):
-                    self._comm.Free()
+                    state.comm.Free()
         except (RankFailed, Revoked, RanksMissing):
             # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
-            self._close()
+            state.close()
         else:
-            self._close()
+            state.close()
             super().Free()
         if errors:
             raise errors[0]
 
-    def _close(self) -> None:
-        """Release this rank's resources of the window."""
-        for held in (self._reach, self._locks, self._recording):
-            if held is not None:
-                held.close()
-        self._reach = self._locks = self._array = self._recording = self._copies = None
-
 
 WIN_NULL = Win(MPI.WIN_NULL)
 Win.constants = {"WIN_NULL": WIN_NULL}
-_Made = TypeVar("_Made", bound=Win)
 
 
 def _try(step: Callable[[], None], errors: list[Exception]) -> None:
@@ -287,10 +293,3 @@ def _try(step: Callable[[], None], errors: list[Exception]) -> None:
 
 def _is_for_device(info: MPI.Info) -> bool:
     return info != MPI.INFO_NULL and info.Get(INFO_KEY) == ON_DEVICE
-
-
-def _with_staging(comm: MPI.Intracomm, win: _Made) -> _Made:
-    """Set a window's staging to that of its communicator; return the window."""
-    if isinstance(comm, Base):
-        win._staging, win._caller = comm.staging, comm.state
-    return win

@@ -112,7 +112,7 @@ def test_put_to_proc_null(comm, win):
 
 
 def test_refused_unless_allowed(comm, win, monkeypatch):
-    monkeypatch.setattr(win, "_staging", False)
+    monkeypatch.setattr(win._state, "staging", False)
     monkeypatch.setattr(accesses, "is_cuda_aware", lambda: False)
     with pytest.raises(pyncclx.NotSupported, match=r"Win\.Put: origin is on the device.*from pyncclx import MPI"):
         win.Put(Array(ramp(comm, 2)), comm.rank)

@@ -286,8 +286,8 @@ def test_free_though_a_rank_does_not_come(comm, monkeypatch):
 def test_a_lock_that_another_thread_waits_for(comm, memory, monkeypatch, call):
     """MPI itself is not asked: it would wait, and an Unlock would give up the other thread's claim."""
     win, released = memory.win, []
-    monkeypatch.setattr(win._locks, "acquire", lambda rank, **options: rank != comm.rank)
-    monkeypatch.setattr(win._locks, "release", released.append)
+    monkeypatch.setattr(win._state.locks, "acquire", lambda rank, **options: rank != comm.rank)
+    monkeypatch.setattr(win._state.locks, "release", released.append)
     with raises_everywhere(comm, MPI.Exception, match="another of its threads") as raised:
         getattr(win, call)(*([comm.rank] if call == "Lock" else []))
     assert_everywhere(comm, raised.value.Get_error_class() == MPI.ERR_RMA_SYNC)

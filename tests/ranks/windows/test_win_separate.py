@@ -98,9 +98,32 @@ def test_only_what_has_changed_goes_to_the_device(side, gpu):
     assert np.flatnonzero(found).tolist() == [10, 11, 12]
 
 
+@pytest.mark.parametrize("copied", [pyncclx.Win, lambda win: pyncclx.Win.fromhandle(win.handle)])
+def test_copies_of_the_window(side, copied):
+    """They end epochs, which copy the window's memory, and results of staged operations, to the device."""
+    memory, win = side.window(np.zeros(COUNT, "i8"))
+    host = pyncclx.Win.Allocate(COUNT * 8, 8, comm=side.comm)
+    copy, other, got = copied(win), copied(host), side.zeros(COUNT)
+    for each in (copy, other):
+        each.Fence()
+    win.Put(side.array(labels(side.rank, COUNT)), side.right)
+    host.Put(labels(side.rank, COUNT), side.right)
+    for each in (copy, other):
+        each.Fence()
+    host.Get(got, side.rank)
+    other.Fence()
+    found = side.read(memory), side.read(got)
+    attributes = copy.attrs == win.attrs, copy.model
+    other.Free()
+    copy.Free()
+    assert [each.tolist() for each in found] == 2 * [labels(side.left, COUNT).tolist()]
+    assert attributes == (True, MPI.WIN_SEPARATE)
+    assert win == host == MPI.WIN_NULL
+
+
 def test_nothing_is_left_after_free(side):
     memory, win = side.window(np.zeros(COUNT))
-    copy = weakref.ref(win._copies[0])
+    copy = weakref.ref(win._state.copies[0])
     win.Free()
     gc.collect()
     assert copy() is None

@@ -310,7 +310,7 @@ PYTHON = {
     "a copy that came before: in a window of memory that is gone": Mutant(
         "pyncclx/windows/copies.py",
         "        reach = self._reach_now()\n        stream",
-        "        reach = self._reach\n        stream",
+        "        reach = self._state.reach\n        stream",
         "ranks/windows/test_cached_copies.py",
     ),
     "a copy that came before: on the stream of then": Mutant(
