@@ -43,6 +43,8 @@ class WindowState:
         from the array.
     array : array
         This rank's memory; the reference keeps it alive.
+    flavor : int or None
+        Kind of the window, such as MPI.WIN_FLAVOR_ALLOCATE; None if it is that of MPI's window.
     locks : Locks or None
         None for a window of host memory.
     words : list of int
@@ -67,6 +69,7 @@ class WindowState:
         self.reach: Reach | None = None
         self.copies: tuple[PublicCopy, ...] | None = None
         self.array: Any = None
+        self.flavor: int | None = None
         self.locks: Locks | None = None
         self.staging: bool | None = None
         self.caller: Caller = ANY_CALLER

@@ -123,6 +123,8 @@ class Views(Epochs):
         If the window has device memory, base, size and unit are those of the device memory.
         """
         state, known = self._state, dict[int, Any]()
+        if state.flavor is not None:
+            known[MPI.WIN_CREATE_FLAVOR] = state.flavor
         if state.copies is not None:
             known[MPI.WIN_MODEL] = MPI.WIN_SEPARATE
         if state.copies:
@@ -130,7 +132,7 @@ class Views(Epochs):
         if isinstance(state.reach, Exposed):
             place = state.reach.places[state.comm.rank]
             known |= {MPI.WIN_BASE: state.reach.bases[state.comm.rank], MPI.WIN_SIZE: place.nbytes}
-            known |= {MPI.WIN_DISP_UNIT: place.disp_unit, MPI.WIN_CREATE_FLAVOR: MPI.WIN_FLAVOR_CREATE}
+            known[MPI.WIN_DISP_UNIT] = place.disp_unit
         return known[keyval] if keyval in known else super().Get_attr(keyval)
 
     @property

@@ -122,7 +122,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         win = super().Allocate(WORD_NBYTES, 1, info, comm)._made_of(comm)
         state = win._state
         state.array, state.comm, state.reach = memory, mpi_bootstrap.same_ranks(comm), reach
-        state.locks = Locks(comm)
+        state.locks, state.flavor = Locks(comm), MPI.WIN_FLAVOR_CREATE
         return win
 
     @classmethod
@@ -182,7 +182,9 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         nbytes, unit = mpi_bootstrap.agree(comm, lambda: (checked_size(size), checked_unit("Win.Allocate", disp_unit)))
         # The array must be in a window even if it is empty.
         memory = comm.Alloc(max(nbytes, 1), "u1")[:nbytes]
-        return cls.Create(memory, unit, info, comm)
+        win = cls.Create(memory, unit, info, comm)
+        win._state.flavor = MPI.WIN_FLAVOR_ALLOCATE
+        return win
 
     @classmethod
     def Allocate_shared(
@@ -200,7 +202,9 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                 f"Win.Allocate_shared: the ranks are on {comm.node_topology.node_count} nodes, and none maps memory of "
                 "another; Split by node, or call Win.Allocate"
             )
-        return cls.Allocate(size, disp_unit, info, comm)
+        win = cls.Allocate(size, disp_unit, info, comm)
+        win._state.flavor = MPI.WIN_FLAVOR_SHARED
+        return win
 
     @classmethod
     def Create_dynamic(cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF) -> Win:

@@ -29,6 +29,10 @@ def right_and_left(comm):
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
 
+def device_memory():
+    return MPI.Info.Create({"pyncclx_memory": "device"})
+
+
 @ways
 def test_operations(comm, memory, copied):
     """The copy puts, fetches and gets; the fences are the window's own."""
@@ -160,3 +164,19 @@ def test_functions_of_attributes(comm):
     win.Free()
     pyncclx.Win.Free_keyval(keyval)
     assert told == [(pyncclx.Win, number, "value", "named")]
+
+
+@pytest.mark.parametrize("way", ["Create", "Allocate", "Allocate_shared"])
+def test_the_flavor(comm, way):
+    """That of mpi4py's window of host memory."""
+    info, plain = device_memory(), MPI.Intracomm(comm)
+    if way == "Create":
+        win, host = pyncclx.Win.Create(comm.Alloc(2, "i8"), 8, info, comm), MPI.Win.Create(np.zeros(2), 8, comm=plain)
+    else:
+        win, host = getattr(pyncclx.Win, way)(16, 8, info, comm), getattr(MPI.Win, way)(16, 8, comm=plain)
+    found = (win.flavor, win.Get_attr(MPI.WIN_CREATE_FLAVOR), pyncclx.Win(win).flavor)
+    expected = (host.flavor,) * 3
+    for each in (win, host):
+        each.Free()
+    info.Free()
+    assert found == expected

@@ -51,6 +51,17 @@ def test_operations_by_mpi(comm):
     win.Free()
 
 
+def test_the_flavor(comm):
+    """Of device memory that peers have not mapped."""
+    info = MPI.Info.Create({"pyncclx_memory": "device"})
+    comm.staging = True
+    win = Win.Allocate(16, 8, info, comm)
+    found = win.flavor, win.Get_attr(MPI.WIN_CREATE_FLAVOR), Win(win).flavor
+    win.Free()
+    info.Free()
+    assert found == (MPI.WIN_FLAVOR_ALLOCATE,) * 3
+
+
 def test_signals_name_the_way_out(comm):
     win = Win.Create(comm.Alloc(4, "i8"), 8, comm=comm)
     match = "ranks are on 2; Split by node, or Put, Flush and Send"
