@@ -20,11 +20,10 @@ from mpi_bootstrap.plain import note_duplication
 from ..collectives.neighbors import meet_neighbors
 from ..failures.policy import explains_failures
 from ..messages.progress.pending_sends import going_on
-from ..staging.stand_ins import StandInType
+from ..staging.stand_ins import StandInType, given_ours
 from ..system import driver, settings
 from ..system.mpi_library import MEMORY_KINDS, with_cuda
 from ..team.base import Base
-from ..team.handlers import given_ours
 from ..team.state import STAGES_BY_DEFAULT, state_of
 from .collectives import Collectives
 from .explain import Explained

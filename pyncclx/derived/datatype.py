@@ -14,7 +14,7 @@ from ..arrays.places import on_host, where
 from ..arrays.specs import span_of
 from ..errors import MPIError, NotSupported
 from ..staging.copies import Copy
-from ..staging.stand_ins import StandIn, constants_of
+from ..staging.stand_ins import StandIn, constants_of, given_ours
 from ..team.base import Base
 from ..team.streams import ANY_CALLER, Caller, stream_for
 from .packing import PACK, UNPACK, packing_of
@@ -43,6 +43,11 @@ class Datatype(StandIn, MPI.Datatype):
     def fromcode(cls, code: str) -> Datatype:
         """Return the datatype of a type code. As mpi4py's fromcode."""
         return _ours(super().fromcode(code))
+
+    @classmethod
+    def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
+        """Create an attribute key; its callbacks receive datatypes of pyncclx."""
+        return super().Create_keyval(given_ours(copy_fn, Datatype), given_ours(delete_fn, Datatype), nopython)
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: MPI.Comm) -> int:
         """Pack elements of this datatype into contiguous memory. As mpi4py's Pack.

@@ -115,6 +115,14 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         BY_HANDLE[shown] = self
         return shown
 
+    def py2f(self) -> int:
+        """Return a Fortran handle, for `f2py` of `pyncclx.MPI.Request`."""
+        return MPI.Request.fromhandle(self.handle).py2f()
+
+    def toint(self) -> int:
+        """Return an integer handle, for `fromint` of `pyncclx.MPI.Request`."""
+        return MPI.Request.fromhandle(self.handle).toint()
+
     def is_known_by(self, handle: int) -> bool:
         """Return whether a handle belongs to this request."""
         return bool(self) and handle in (self._own_handle, self.handle)

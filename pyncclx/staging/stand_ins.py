@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from mpi4py import MPI
@@ -64,12 +65,19 @@ class StandIn(WithConstants):
     @classmethod
     def fromint(cls, arg: int, /) -> Any:
         """Return the object of an integer handle."""
-        return cls(super().fromint(arg))  # type: ignore[misc, call-arg]
+        return cls.fromhandle(super().fromint(arg).handle)  # type: ignore[misc]
 
     @classmethod
     def f2py(cls, arg: int) -> Any:
         """Return the object of a Fortran handle."""
-        return cls(super().f2py(arg))  # type: ignore[misc, call-arg]
+        return cls.fromhandle(super().f2py(arg).handle)  # type: ignore[misc]
+
+
+def given_ours(callback: Any, adopt: Callable[[Any], Any]) -> Any:
+    """Wrap a callback for MPI so that `adopt` makes an object of pyncclx for it."""
+    if not callable(callback):
+        return callback
+    return lambda first, *rest: callback(adopt(first), *rest)
 
 
 def constants_of(cls: type[StandIn]) -> dict[str, Any]:

@@ -146,13 +146,6 @@ def _is_over(owner: _Owner) -> bool:
     return (state is not None and not state.current) or owner in (MPI.COMM_NULL, MPI.WIN_NULL)
 
 
-def given_ours(callback: Any, adopt: Callable[[Any], Any]) -> Any:
-    """Wrap a callback for MPI so that `adopt` makes an object of pyncclx for it."""
-    if not callable(callback):
-        return callback
-    return lambda first, *rest: callback(adopt(first), *rest)
-
-
 class Handled:
     """The method of communicators and windows that sets error handlers."""
 

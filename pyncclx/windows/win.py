@@ -18,10 +18,10 @@ import mpi_bootstrap
 from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
-from ..staging.stand_ins import StandIn
+from ..staging.stand_ins import StandIn, given_ours
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
-from ..team.handlers import Handled, given_ours
+from ..team.handlers import Handled
 from ..team.state import state_of
 from ..team.team import Team
 from .epochs import WORD_NBYTES

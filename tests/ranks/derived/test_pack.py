@@ -135,3 +135,19 @@ def test_pickle(comm):
     assert (get(packed) == [*range(4), *range(8, 12), *range(80, 96)]).all()
     for each in (again, outer, inner):
         each.Free()
+
+
+def test_functions_of_attributes():
+    """They get this library's datatypes, which pack device arrays."""
+    told = []
+    keyval = Datatype.Create_keyval(
+        lambda datatype, key, value: told.append((type(datatype), key, value)) or "copied",
+        lambda datatype, key, value: told.append((type(datatype), key, value)),
+    )
+    datatype = Datatype(MPI.INT.Create_contiguous(2))
+    datatype.Set_attr(keyval, "value")
+    copy, number = datatype.Dup(), keyval
+    for each in (copy, datatype):
+        each.Free()
+    Datatype.Free_keyval(keyval)
+    assert told == [(Datatype, number, value) for value in ("value", "copied", "value")]

@@ -426,6 +426,28 @@ def test_by_its_handle(comm):
     assert not request
 
 
+@pytest.mark.parametrize("kind", [drop_in.Request, drop_in.Prequest])
+@pytest.mark.parametrize("way", ["f2py", "fromint"])
+def test_by_its_integer_handle(comm, kind, way):
+    """It names the request before it has started, while it is active, and after."""
+    to_integer = {"f2py": "py2f", "fromint": "toint"}[way]
+    x, y = put(data_of(comm.rank, TAG, 0, 6)), Output(6, "i8")
+    requests = [comm.Recv_init(y.array, comm.rank, TAG), comm.Send_init(x, comm.rank, TAG)]
+
+    def copies():
+        return [getattr(kind, way)(getattr(request, to_integer)()) for request in requests]
+
+    for request in copies():
+        request.Start()
+    for request in copies():
+        request.Wait()
+    with comparing() as compare:
+        compare(y, data_of(comm.rank, TAG, 0, 6), "received")
+    for request in copies():
+        request.Free()
+    assert not any((*requests, *copies()))
+
+
 def test_called_on_the_class(comm):
     x, y = put(data_of(comm.rank, TAG, 0, 6)), Output(6, "i8")
     requests = [comm.Recv_init(y.array, comm.rank, TAG), comm.Send_init(x, comm.rank, TAG)]
