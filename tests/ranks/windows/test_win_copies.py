@@ -61,6 +61,7 @@ def test_epochs(comm, memory, copied):
     memory.win.Lock(right)
     memory.win.Put(put(labels(comm.rank, COUNT)), right)
     copy.Unlock(right)
+    MPI.Comm.Barrier(comm)  # MPICH unlocks only while the target is in MPI, not in the wait for a signal
     copy.Put_signal(put(labels(comm.rank, 1)), right, COUNT, 3)
     memory.win.Wait_signal(3)
     copy.Fence()
