@@ -40,7 +40,7 @@ class Buffer:
     owner : object
         Object that keeps the memory alive.
     reach : int
-        Bytes from the beginning of the owner that the call uses, if the owner is an `MPI.buffer` that is shorter.
+        Bytes from the beginning of the owner that the call uses, if the owner is shorter: a view, or an `MPI.buffer`.
     """
 
     address: int

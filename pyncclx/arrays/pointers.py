@@ -101,9 +101,13 @@ def _owner_of(thing: Any) -> Any:
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
     """Return whether a call may use bytes beyond an object's own length.
 
-    It may if the object is an `MPI.buffer` made from an address, because the length of such a buffer is a guess.
+    It may use the rest of the memory that the object is part of. The length of an `MPI.buffer` made from an address is
+    a guess, so the driver is queried.
     """
-    return type(thing) is MPI.buffer and device.room(address, nbytes) == nbytes
+    known = memory_of(thing)
+    if known is None:
+        return type(thing) is MPI.buffer and device.room(address, nbytes) == nbytes
+    return address + nbytes <= known[1]
 
 
 def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
@@ -112,21 +116,60 @@ def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
     Datatypes with negative strides use these bytes. The driver is queried for memory that Python does not own.
     """
     begin = address - nbytes
-    known = _whole_of(thing) if has_memory(thing) else None
-    return device.room(begin, nbytes) == nbytes if known is None else known <= begin
+    known = memory_of(thing)
+    return device.room(begin, nbytes) == nbytes if known is None else known[0] <= begin
 
 
-def _whole_of(thing: Any) -> int | None:
-    """Return the start of the memory that an object is part of; None if it is unknown."""
+def margins_of(thing: Any, address: int) -> tuple[int, int] | None:
+    """Return how many bytes of its memory are before and behind an array.
+
+    None if the array is not part of a longer one, or if its memory is unknown.
+    """
+    if hasattr(thing, "untyped_storage"):
+        nbytes = thing.element_size() * thing.numel()
+    elif type(thing) is not MPI.buffer and thing.base is None:
+        return None
+    else:
+        nbytes = thing.nbytes
+    known = memory_of(thing)
+    return None if known is None else (address - known[0], known[1] - address - nbytes)
+
+
+def memory_of(thing: Any) -> tuple[int, int] | None:
+    """Return begin and end of the memory that an object is part of.
+
+    None if they are unknown.
+    """
+    if hasattr(thing, "untyped_storage"):
+        storage = thing.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
         thing = thing.base
     if type(thing) is MPI.buffer and thing.obj is None:
         return None
+    if not isinstance(thing, np.ndarray) and not has_memory(thing):
+        # Views of CuPy have a base; of other arrays, it is unknown what their memory is part of.
+        base = getattr(thing, "base", None)
+        pointer = getattr(getattr(base, "data", None), "ptr", None)
+        return None if base is None or pointer is None else (pointer, pointer + base.nbytes)
     for each in (_owner_of(thing), thing):
         # Memory of windows, for example, has no buffer interface.
         with contextlib.suppress(TypeError, ValueError, BufferError):
-            return address_of(each)
+            return _bounds_of(each)
     return None
+
+
+def _bounds_of(thing: Any) -> tuple[int, int]:
+    """Return begin and end of an object's own memory."""
+    if isinstance(thing, np.ndarray):
+        if not thing.flags.forc:
+            # The length says nothing about an array with gaps.
+            return address_of(thing), address_of(thing)
+        # Get_address is faster, but it refuses datetimes.
+        begin = address_of(thing) if thing.dtype.kind in "mM" else MPI.Get_address(thing)
+        return begin, begin + thing.nbytes
+    nbytes, begin = memoryview(thing).nbytes, MPI.Get_address(thing)
+    return begin, begin + nbytes
 
 
 def address_of(thing: Any) -> int:

@@ -117,7 +117,7 @@ def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | Non
     nbytes = needed * buffer.datatype.itemsize
     if needed <= buffer.count or not reaches(array, device, buffer.address, nbytes):
         return buffer.count
-    buffer.reach = nbytes
+    buffer.count, buffer.reach = needed, nbytes
     return needed
 
 

@@ -42,7 +42,8 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
 class MovableKey(NamedTuple):
     """The key of a call, also without the addresses of its arrays.
 
-    Arrays of one library, type, shape and GPU lead to launches that differ in nothing but addresses.
+    Arrays of one library, type, shape and GPU lead to launches that differ in nothing but addresses. The memory that
+    views are part of is not in this key, so `moved.py` checks that a call fits into it.
 
     Attributes
     ----------
@@ -65,7 +66,7 @@ def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
     for argument, each in zip(arguments, key[1:], strict=True):
         array, of_array, others = argument, each, None
         if type(argument) in (list, tuple):
-            array, of_array, others = argument[0], each[1], (each[0], each[2:])
+            array, of_array, others = argument[0], each[1], (each[0], each[3:])
         make = MAKERS[type(array)]
         gpu_of = _GPUS.get(make)
         if gpu_of is None:
@@ -125,11 +126,19 @@ def _of_buffer(buffer: MPI.buffer) -> Hashable:
 def _of_spec(spec: Any) -> Hashable:
     """Return the key of an array with counts, displacements and a datatype.
 
-    Lists and tuples have different keys because they have different meanings.
+    Lists and tuples have different keys because they have different meanings. Counts and datatypes may reach from a
+    view into the rest of its base array, so the key of a view has the bytes before and behind it.
     """
     if not spec:
         raise NoKey
-    key: list[Hashable] = [isinstance(spec, list), MAKERS[type(spec[0])](spec[0])]
+    array = spec[0]
+    make = MAKERS[type(array)]
+    of_array: Any = make(array)
+    margins = None
+    # Arrays that are no views have no base. PyTorch's tensors have no such attribute.
+    if make in _GPUS and type(array) is not MPI.buffer and getattr(array, "base", array) is not None:
+        margins = pointers.margins_of(array, of_array[0])
+    key: list[Hashable] = [isinstance(spec, list), of_array, margins]
     for value in spec[1:]:
         key.append(VALUES[type(value)](value))
     return tuple(key)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from ..arrays.pointers import reaches
 from ..team.plans import CachedLaunch, MovableLaunch
 from ..team.team import Team
 from .call import Call
@@ -33,7 +34,7 @@ def find(team: Team, key: MovableKey) -> CachedLaunch | None:
         return None
     addresses = key.addresses
     for number, nbytes in known.reaches:
-        if team.device.room(addresses[number], nbytes) != nbytes:
+        if not reaches(key.arrays[number], team.device, addresses[number], nbytes):
             return None
     at = [addresses[number] + offset if number >= 0 else 0 for number, offset in (*known.buffers, *known.data)]
     places, data = team.places((_Place(at[0]), _Place(at[1]))), _ADDRESSES.pack(at[2], at[3])
@@ -59,11 +60,11 @@ def keep(team: Team, key: MovableKey, call: Call, launch: CachedLaunch) -> None:
         data = [_within(key, each.owner, address) for each, address in zip(used, (sent, received), strict=True)]
     except LookupError:
         return
-    reaches = {(number, each.reach) for (number, _), each in zip(buffers, used, strict=True) if each.reach}
+    reaching = {(number, each.reach) for (number, _), each in zip(buffers, used, strict=True) if each.reach}
     arguments = call.arguments[_ADDRESSES.size :]
     struct = team.struct_for(launch.plan.operation, launch.plan.early)
     team.movable_launches[key.elsewhere] = MovableLaunch(
-        launch, struct, call.called, arguments, tuple(buffers), tuple(data), tuple(reaches)
+        launch, struct, call.called, arguments, tuple(buffers), tuple(data), tuple(reaching)
     )
 
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.places import on_host
+from ..arrays.pointers import reaches
 from ..backends import Event
 from ..derived.buffers import buffer_of, without_gaps
 from ..errors import NotSupported
@@ -178,9 +179,10 @@ def _elsewhere(endpoint: Endpoint, key: tuple[Any, ...], buf: Any) -> Plan | Non
         return None
     template, offset = found
     reach, is_cached = template.buffer.reach, template.buffer.stream is None
-    if reach and endpoint.device.room(address, reach) != reach:
+    array = buf[0] if type(buf) in (list, tuple) else buf
+    if reach and not reaches(array, endpoint.device, address, reach):
         return None
-    owner = None if is_cached else buf[0] if type(buf) in (list, tuple) else buf
+    owner = None if is_cached else array
     plan: Plan = replace(template, buffer=replace(template.buffer, address=address + offset, owner=owner))
     if is_cached:
         endpoint.plans[key] = plan

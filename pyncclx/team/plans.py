@@ -66,7 +66,7 @@ class MovableLaunch(NamedTuple):
         Where the first and the last buffer are, and where these two addresses point: the number of an array among the
         call's arguments, and bytes from its beginning.
     reaches : tuple of (int, int)
-        Arrays that are only an address, and the bytes that the call uses there.
+        Arrays that are shorter than what the call uses, and the bytes that it uses from their beginning on.
     """
 
     launch: CachedLaunch

@@ -109,6 +109,36 @@ def test_on_the_host_device_memory_by_address_is_on_the_device(monkeypatch):
         assert not places.on_device(own)
 
 
+def of_cupy(address, count, base=None):
+    """What a CuPy array of float64 tells of its memory."""
+    return SimpleNamespace(data=SimpleNamespace(ptr=address), nbytes=8 * count, base=base)
+
+
+def test_memory_around_views():
+    """Calls may use what a view's base array has before and behind it; other arrays' memory is unknown or their own."""
+    array, owned = np.zeros(10), bytearray(80)
+    begin, whole = array.ctypes.data, of_cupy(4096, 10)
+    cases = [
+        (array[3:5], begin + 24, (24, 40)),
+        (array.reshape(2, 5)[1, 1:][:2], begin + 48, (48, 16)),
+        (np.frombuffer(owned)[2:], MPI.Get_address(owned) + 16, (16, 0)),
+        (MPI.buffer(array[3:5]), begin + 24, (24, 40)),
+        (array, begin, None),
+        (over(begin), begin, (0, 0)),
+        (MPI.buffer.fromaddress(begin, 16), begin, None),
+        (of_cupy(4112, 3, whole), 4112, (16, 40)),
+        (whole, 4096, None),
+    ]
+    device = SimpleNamespace(room=lambda address, nbytes: 0)
+    for view, address, margins in cases:
+        assert pointers.margins_of(view, address) == margins, view
+        if margins is not None:
+            before, behind = margins
+            assert pointers.reaches(view, device, address, view.nbytes + behind), view
+            assert not pointers.reaches(view, device, address, view.nbytes + behind + 1), view
+            assert not pointers.precedes(view, device, address, before + 1), view
+
+
 BACKWARDS = MPI.DOUBLE.Create_hvector(3, 1, -16).Create_resized(0, 8)
 COLUMN = MPI.DOUBLE.Create_vector(4, 1, 10).Create_resized(0, 8)
 
