@@ -81,7 +81,7 @@ def _calling_handlers(name: str, method: Callable[..., Any]) -> Callable[..., An
 
 
 def _owners(values: Sequence[Any]) -> Sequence[_Owner | None]:
-    """Return the owner of a call, or the owners of the requests that it completes."""
+    """Return the owner of a call or message, or those of the requests it completes."""
     for value in values:
         if isinstance(value, (MPI.Comm, MPI.Win)):
             return [value]
@@ -89,7 +89,8 @@ def _owners(values: Sequence[Any]) -> Sequence[_Owner | None]:
             return [_owner_of(value)]
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], MPI.Request):
             return list(map(_owner_of, value))
-        if isinstance(comm := getattr(value, "comm", None), MPI.Comm):
+        # Messages have no public attribute for it, because mpi4py's have none.
+        if isinstance(comm := getattr(value, "comm", getattr(value, "_comm", None)), MPI.Comm):
             return [comm]
     return [None]
 
