@@ -16,6 +16,7 @@ from ..communicator.adopting import Communicator
 from ..errors import NotSupported
 from ..operators import ops
 from ..operators.user_op import Op
+from ..system.process import lock
 from ..team.state import State
 
 __all__ = ["Static", "comm_of", "op_of", "status_of", "value_of"]
@@ -40,6 +41,8 @@ _KINDS: dict[str, list[Any]] = {"comm": _comms, "op": _ops, "status": _statuses}
 _by_state: weakref.WeakKeyDictionary[State, Static] = weakref.WeakKeyDictionary()
 _by_op = {id(op): each for op, each in zip(ops.TABLE.values(), _ops, strict=True)}
 _by_status: dict[int, Static] = {}
+# Two threads that trace programs must not give their objects one number.
+_LOCK = lock()
 
 
 def value_of(kind: str, number: int) -> Any:
@@ -72,8 +75,9 @@ def comm_of(comm: MPI.Comm | None) -> Static:
         private.Set_name(f"jax: {ours.Get_name()}"[: MPI.MAX_OBJECT_NAME - 1])
         private.staging, private.blocking, private.stream = True, "stream", None
         is_world = ours == MPI.COMM_WORLD
-        _by_state[state] = static = Static(private, 0 if is_world else len(_comms))
-        _comms[static.number : static.number + 1] = [static]
+        with _LOCK:
+            _by_state[state] = static = Static(private, 0 if is_world else len(_comms))
+            _comms[static.number : static.number + 1] = [static]
     return _by_state[state]
 
 
@@ -97,7 +101,8 @@ def status_of(status: MPI.Status | None) -> Static | None:
 
 
 def _numbered(kind: list[Static], by_identity: dict[int, Static], value: Any) -> Static:
-    if id(value) not in by_identity:
-        by_identity[id(value)] = Static(value, len(kind))
-        kind.append(by_identity[id(value)])
-    return by_identity[id(value)]
+    with _LOCK:
+        if id(value) not in by_identity:
+            by_identity[id(value)] = Static(value, len(kind))
+            kind.append(by_identity[id(value)])
+        return by_identity[id(value)]

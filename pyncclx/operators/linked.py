@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
-from ..system.process import PerProcess
+from ..system.process import PerProcess, lock
 
 # Types whose elements are computed in float32, and rounded once.
 HALVES = ("float16", "bfloat16")
@@ -54,14 +54,18 @@ def unnumbered(name: str) -> str:
 # Functions by template parameter. Kernels are cached by template arguments, so the functions of one parameter need
 # different names: the parameter and an index in this list. A program's operators keep their names.
 _FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list), lasting=True)
+# Two threads must not give their functions one name: one would reduce with the other's operator. Threads also hold it
+# while they look up a function, so that they share one copy of it.
+LOCK = lock()
 
 
 def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
     """Make a function under a new name, and register it for `named`."""
-    functions = _FUNCTIONS.get()[parameter]
-    made = make(f"{parameter}#{len(functions)}")
-    functions.append(made)
-    return made
+    with LOCK:
+        functions = _FUNCTIONS.get()[parameter]
+        made = make(f"{parameter}#{len(functions)}")
+        functions.append(made)
+        return made
 
 
 def named(template: tuple[str, ...]) -> LinkedFunction | None:

@@ -87,10 +87,11 @@ class Transform:
         Transforms of one function with equal captured values share the copy, so that kernels are compiled once.
         """
         if self._kept is None:
-            copy = _KEPT.get(self.fn)
-            if copy is None or not is_as_kept(self.fn, copy):
-                copy = _KEPT[self.fn] = kept(self.fn, "Transform")
-            self._kept = copy
+            with linked.LOCK:
+                copy = _KEPT.get(self.fn)
+                if copy is None or not is_as_kept(self.fn, copy):
+                    copy = _KEPT[self.fn] = kept(self.fn, "Transform")
+                self._kept = self._kept or copy
         return self._kept
 
 
@@ -162,11 +163,12 @@ _FUNCTIONS: dict[Any, LinkedFunction] = held({})
 
 def _linked_for(fn: Callable[..., Any], types: RowTypes, cxx: tuple[str, ...]) -> LinkedFunction:
     key = fn, types, cxx
-    if key not in _FUNCTIONS:
-        _FUNCTIONS[key] = linked.add(
-            "RowTransform", lambda name: LinkedFunction(fn=fn, types=types, template=(*cxx, name))
-        )
-    return _FUNCTIONS[key]
+    with linked.LOCK:
+        if key not in _FUNCTIONS:
+            _FUNCTIONS[key] = linked.add(
+                "RowTransform", lambda name: LinkedFunction(fn=fn, types=types, template=(*cxx, name))
+            )
+        return _FUNCTIONS[key]
 
 
 def _read(array: Any, operation: str, transform: Transform) -> Buffer:

@@ -11,6 +11,7 @@ from ..arrays import datatypes
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import Datatype
 from ..errors import NotSupported
+from . import linked
 from .bound_op import BoundOp, bound_op, common_type
 from .kept import kept
 
@@ -94,8 +95,10 @@ class Op:
         else:
             self._check_records(operation, dtype, buffer)
         if dtype not in self._bound:
-            self._kept = self._kept or kept(self.fn, "Op")
-            self._bound[dtype] = bound_op(self._kept, dtype)
+            with linked.LOCK:
+                self._kept = self._kept or kept(self.fn, "Op")
+                if dtype not in self._bound:
+                    self._bound[dtype] = bound_op(self._kept, dtype)
         return self._bound[dtype]
 
     def _check_datatype(self, operation: str, dtype: Datatype, buffer: Buffer) -> None:
