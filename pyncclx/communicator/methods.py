@@ -14,7 +14,7 @@ from .. import events
 from ..arrays import places
 from ..collectives.over_nodes import OVER_NODES
 from ..errors import NotSupported
-from ..failures.policy import raise_explained
+from ..failures.policy import explained_request, raise_explained
 from ..launch.call import Call
 from ..launch.keys import key_of_call
 from ..launch.later import is_for_later, launch_later, made_alone
@@ -103,7 +103,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
                     spanning = self.spanning_for(make, args, kwargs)
                     call = (make if spanning is None else OVER_NODES[make])(self, *args, **kwargs)
                 if call is None:
-                    return going_on(cast(MPI.Request, _by_mpi(self, family, name, args, kwargs)))
+                    return going_on(explained_request(self, _by_mpi(self, family, name, args, kwargs)))
                 if spanning is None and set(kwargs) <= set(parameters(name)):
                     leave_to_host(self, call)
                 self.prepare_messages()

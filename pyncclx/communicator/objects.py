@@ -8,7 +8,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..failures.policy import explains_failures
+from ..failures.policy import explained_request, explains_failures
 from ..messages.base import MessageBase
 from ..messages.probe import HOLDING
 from ..messages.progress.pending_sends import going_on, note_buffered
@@ -40,7 +40,7 @@ def _begun(comm: MessageBase, begin: Callable[..., MPI.Request], message: Any, d
         with Exchange(comm, (message,)):
             # The list holds the request before Python runs signal handlers.
             begun.extend(map(begin, (message,), (dest,), (tag,)))
-            return going_on(begun[0])
+            return going_on(explained_request(comm, begun[0]))
     except BaseException:
         for request in begun:
             abandon(StagedCall(request, ()))
@@ -112,7 +112,7 @@ class ObjectMessages(MessageBase):
     @explains_failures
     def ibsend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         """Begin to send a Python object through mpi4py's buffer; return a request."""
-        return going_on(super().ibsend(obj, dest, tag))
+        return going_on(explained_request(self, super().ibsend(obj, dest, tag)))
 
     @explains_failures
     def recv(

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from mpi4py import MPI
 
-from ..failures.policy import explained
+from ..failures.policy import explained, explained_request
 from ..messages.base import MessageBase
 from ..messages.host.dropped import DROPPED, serve_dropped
 from ..messages.matched import Message
@@ -219,7 +219,8 @@ class Probes(MessageBase):
         if tag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         found = take_probed(self, source, tag)
-        return going_on(super().irecv(buf, source, tag) if found is None else found.irecv())
+        request = super().irecv(buf, source, tag) if found is None else found.irecv()
+        return going_on(explained_request(self, request))
 
     def sendrecv(
         self,

@@ -17,6 +17,7 @@ import mpi_bootstrap
 
 from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
+from ..requests.explained import ExplainedRequest
 from ..system import settings
 from ..system.mpi_library import goes_on_after_failures
 from ..system.process import PerProcess
@@ -152,6 +153,16 @@ def raise_explained(comm: MPI.Comm, error: MPI.Exception, operation: str) -> NoR
     if reason is error:
         raise error
     raise noted(reason) from error
+
+
+def explained_request(comm: MPI.Comm, request: MPI.Request) -> MPI.Request:
+    """Return a request of mpi4py's that raises RankFailed or Revoked.
+
+    Requests of this library raise them themselves.
+    """
+    if type(request) is not MPI.Request or not goes_on_after_failures():
+        return request
+    return ExplainedRequest(request, functools.partial(explained, comm))
 
 
 def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = MEETING) -> Exception:

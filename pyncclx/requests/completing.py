@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
+from .explained import ExplainedRequest
 from .failures import Failures
 from .host_receive import HostReceive, HostReceiveRequest, SentToItself, Undivided
 from .shown import hide
@@ -150,10 +151,21 @@ def _complete_mixed(
         MPI.Request.Waitall(requests, statuses)
     except MPI.Exception as error:
         failures.add_of_mpi(error, zip(range(len(requests)), statuses, strict=False))
+        _explain(requests, failures)
     _end_staged(requests, failures)
     for index, work in finished.items():
         work.fill(statuses[index])
     return failures
+
+
+def _explain(requests: Sequence[MPI.Request], failures: Failures) -> None:
+    """Record RankFailed or Revoked if that is the reason why a request has failed."""
+    for index, request in enumerate(requests):
+        error = failures.of_requests.get(index)
+        if error is not None and isinstance(request, ExplainedRequest):
+            reason = request.explained(error)
+            if reason is not error:
+                failures.add_of_call(reason, index)
 
 
 def _finish(requests: dict[int, OwnRequest], failures: Failures, statuses: Statuses) -> dict[int, Work]:

@@ -13,9 +13,12 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
+from ..requests.explained import ExplainedRequest
 from ..requests.host_receive import HostReceive, SentToItself, Undivided
 from ..requests.objects import ObjectRequests
 from .stand_ins import StandIn
+
+_OURS = ObjectRequests, HostReceive, SentToItself, ExplainedRequest
 
 
 def _of_many(name: str) -> Any:
@@ -26,7 +29,7 @@ def _of_many(name: str) -> Any:
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
         if _OF_HOST_ARRAYS.issuperset(map(type, requests)):
             return original(requests, *args, **kwargs)
-        ours = any(isinstance(request, (ObjectRequests, HostReceive, SentToItself)) for request in requests)
+        ours = any(isinstance(request, _OURS) for request in requests)
         return (with_ours if ours else original)(requests, *args, **kwargs)
 
     method.__name__, method.__doc__ = name, original.__doc__

@@ -280,12 +280,25 @@ def free(work):
     duplicate.Free()
 
 
+def object_requests(work):
+    """In a circle: MPI's requests, completed one by one and together."""
+    for calls in range(2):
+        requests = [work.comm.irecv(source=work.left, tag=8), work.comm.issend([work.rank], work.right, 8)]
+        got = pyncclx.Request.waitall(requests) if calls else [each.wait() for each in requests]
+        assert got == [[work.left], None]
+
+
+def ibarrier(work):
+    pyncclx.Request.Waitall([work.comm.Ibarrier()])
+    work.comm.Ibarrier().Wait()
+
+
 OPERATIONS = {
     each.__name__: each
     for each in (
         allreduce, bcast, reduce, allgather, alltoallv, barrier, iallreduce, persistent, sendrecv, isend_any,
         objects, object_messages, plain_objects, alloc, dup, compile_first, fence, lock, accumulate, signals,
         dispatch, agree, alltoall, gather_scatter, reduce_scatter, scan, neighbors, derived, transform,
-        split, win_create, send_long, sequence, free,
+        split, win_create, send_long, sequence, free, object_requests, ibarrier,
     )
 }

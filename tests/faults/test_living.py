@@ -8,8 +8,8 @@ from support.sample import some
 
 # MPI's own waits, which have no end here: between the ranks of a message, of objects, and where communicators are made.
 # So has its Fence, where a rank comes after the others have given up.
-MESSAGES = ("sendrecv", "isend_any", "send_long", "object_messages")
-BY_MPI = (*MESSAGES, "fence", "objects", "plain_objects", "dup", "agree", "split", "free", "neighbors")
+MESSAGES = ("sendrecv", "isend_any", "send_long", "object_messages", "object_requests")
+BY_MPI = (*MESSAGES, "fence", "objects", "plain_objects", "dup", "agree", "split", "free", "neighbors", "ibarrier")
 BOUNDED = [name for name in METHODS if name not in BY_MPI]
 LOCAL = ("alloc", "lock", "accumulate", "signals", "win_create", "compile_first")  # or meetings on the host
 KERNELS = [name for name in BOUNDED if name not in LOCAL]

@@ -39,6 +39,8 @@ METHODS = {
     "send_long": "Send",
     "sequence": "Reduce_scatter_block",
     "free": "Free",
+    "object_requests": "issend",
+    "ibarrier": "Ibarrier",
 }
 NTH = {"barrier": 4, "dup": 2, "fence": 4, "sendrecv": 4}  # others 3; Barrier and Dup begin the program, too
 AT_ONCE = ("lock", "accumulate", "alloc", "agree")  # the method does not wait, or hardly
