@@ -327,7 +327,7 @@ PYTHON = {
     ),
     "a copy that came before is not recorded": Mutant(
         "pyncclx/windows/copies.py",
-        "self._recording.ring.add_packed(0, copy.facts)",
+        "self._state.recording.ring.add_packed(0, copy.facts)",
         "pass",
         "ranks/windows/test_cached_copies.py",
     ),
