@@ -37,6 +37,8 @@ give each rank its own GPU.
 
 * **heat's `SVD`, 4 ranks on one H200.** It splits communicators in each call, and the ranks meet to reuse the memory
   of earlier ones. Communication takes 4.3 of 6.8 ms; 0.9 of 3.1 ms with mpi4py.
+* **heat's sum and sort, FBPIC: 2 ranks that share an H200 under MPS.** They take 1.5 times and 1.1 times as long. Their
+  calls are short or wait for each other, so the host's time for each call counts.
 * **PyFR, 4 ranks on one H200.** Each step has 8 exchanges, and in each one Python starts and ends three messages of a
   rank. A step takes 3.7 to 5.1 ms; 3.5 to 3.9 ms with mpi4py, which copies in CUDA graphs. With two GPUs, or 2 ranks
   on one GPU, steps take less time than with mpi4py.

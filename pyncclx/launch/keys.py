@@ -19,6 +19,7 @@ from ..arrays.places import host_arrays
 from ..arrays.readers import read_cupy, read_numpy, read_torch, reader_of_class, torch_stream
 from ..operators import ops
 from ..operators.user_op import Op as UserOp
+from ..system.driver import gpu_of_memory
 
 #: Functions that return the key of a derived datatype, or None if it has none yet. `pyncclx.derived` adds one.
 derived_keys: list[Callable[[MPI.Datatype], Hashable | None]] = []
@@ -117,7 +118,7 @@ def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
 def _of_buffer(buffer: MPI.buffer) -> Hashable:
     gpu = None
     if not host_arrays():
-        gpu = pointers.gpu_of(buffer)
+        gpu = gpu_of_memory(buffer.address)
         if gpu is None:
             raise NoKey
     return buffer.address, buffer.nbytes, buffer.readonly, gpu

@@ -57,15 +57,6 @@ def fail(status: int) -> None:
     checked((driver.CUresult(status),))
 
 
-def allocation_at(address: int) -> tuple[int, int]:
-    """Return the address and the bytes of the allocation that contains an address."""
-    begin, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
-    status = LIBRARY.cuMemGetAddressRange_v2(ctypes.byref(begin), ctypes.byref(nbytes), ctypes.c_uint64(address))
-    if status:
-        fail(status)
-    return begin.value, nbytes.value
-
-
 def record_event(event: ctypes.c_void_p, stream: Any) -> None:
     """Record an event on a CuPy stream."""
     if status := RECORD(event, POINTERS[stream.ptr]):

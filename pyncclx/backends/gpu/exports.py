@@ -10,7 +10,7 @@ from cuda.bindings import driver
 
 from ...system.process import BoundedCache
 from ..handles import Exported
-from .driver import LIBRARY, allocation_at, beside_captures, checked, fail, handle_of
+from .driver import LIBRARY, beside_captures, checked, fail, handle_of
 from .memory import GpuMemory
 from .shared_memory import LegacyPeerMemory
 
@@ -92,7 +92,7 @@ class Allocations:
         return Exported(base, nbytes, handle, number, address - base)
 
     def _read(self, number: int, address: int) -> tuple[int, int, bytes]:
-        base, nbytes = allocation_at(address)
+        base, nbytes = map(int, checked(driver.cuMemGetAddressRange(address)))
         self._known[number] = base, nbytes, ipc_handle(base)
         return self._known[number]
 

@@ -13,7 +13,7 @@ from cuda.bindings import driver
 from ...errors import NotSupported
 from ...system import settings
 from ...system.driver import is_device_pointer
-from .driver import allocation_at, beside_captures, checked, handle_of, is_capturing
+from .driver import beside_captures, checked, handle_of, is_capturing
 from .shared_memory import POSIX_FD, LegacyPeerMemory, LegacySharedMemory, MappedMemory, Owner, SharedMemory
 from .streams import GpuStreams
 
@@ -110,8 +110,8 @@ class GpuMemory(GpuStreams):
         lengths, at, end = [], address, address + nbytes
         # Allocations may be adjacent.
         while at < end and is_device_pointer(at):
-            begin, length = allocation_at(at)
-            lengths.append(min(begin + length, end) - at)
+            begin, length = checked(driver.cuMemGetAddressRange(at))
+            lengths.append(min(int(begin) + int(length), end) - at)
             at += lengths[-1]
         return lengths
 

@@ -93,10 +93,11 @@ def test_allocations_that_lie_side_by_side(fake, device, monkeypatch):
     """A copy between host and device may be of one alone, also where the argument of a call reaches beyond."""
     allocations = {0x1000: 0x400, 0x1400: 0x200}
     memory = fake.module("memory")
+    monkeypatch.setattr(memory, "checked", lambda result: result)
     monkeypatch.setattr(memory, "is_device_pointer", lambda address: 0x1000 <= address < 0x1600)
     monkeypatch.setattr(
-        memory,
-        "allocation_at",
+        memory.driver,
+        "cuMemGetAddressRange",
         lambda address: next(each for each in allocations.items() if each[0] <= address < sum(each)),
     )
     assert device.pieces(0x1100, 0x100) == [0x100]
