@@ -119,7 +119,8 @@ def test_messages(comm, ring, column, form):
 def test_origins_of_windows(comm, column, ring):
     above, below = ring
     values = labels(comm.rank, ROWS * COLUMNS)
-    origin, exposed = put(values).reshape(ROWS, COLUMNS), put(np.zeros(ROWS, "i8"))
+    origin, exposed = put(values).reshape(ROWS, COLUMNS), comm.Alloc(ROWS, "i8")
+    exposed[...] = 0
     window = pyncclx.Win.Create(exposed, 8, comm=comm)
     window.Fence()
     window.Put([origin[0, 5:], 1, column], above, [0, ROWS, MPI.INT64_T])
