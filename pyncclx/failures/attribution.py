@@ -55,10 +55,12 @@ def with_evidence(
     peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # some pages may be gone by now
     # An error without a number is not of a collective operation, so no call is on record for it.
     behind, ended = late() if error.epoch > 0 else ((), ())
+    behind = [each for each in behind if each != error.rank]  # this may be another rank's error; none waits for itself
     absent = {
         other: peer
         for other, peer in peers.items()
         if peer
+        and other != error.rank
         and (other in behind if behind else other not in ended)
         and _is_absent(peer, is_waited_for=other == error.peer)
     }
