@@ -93,9 +93,19 @@ def _owner_of(thing: Any) -> Any:
             below = thing.base
         elif isinstance(thing, (memoryview, MPI.buffer)):
             below = thing.obj
+        elif hasattr(thing, "__array_interface__") and hasattr(thing, "base"):  # of NumPy's as_strided
+            below = thing.base
+        elif hasattr(thing, "_b_base_"):  # of ctypes
+            below = thing._b_base_ or _buffer_behind(thing)
         if below is None or below is thing:
             return thing
         thing = below
+
+
+def _buffer_behind(thing: Any) -> memoryview | None:
+    """Return the buffer that an object of ctypes was made from by `from_buffer`, if any."""
+    held = thing._objects if isinstance(thing._objects, dict) else {}
+    return next((each for each in held.values() if isinstance(each, memoryview)), None)
 
 
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
@@ -140,8 +150,9 @@ def memory_of(thing: Any) -> tuple[int, int] | None:
 
     None if they are unknown.
     """
-    if hasattr(thing, "untyped_storage"):
-        storage = thing.untyped_storage()
+    owner = _owner_of(thing)
+    if hasattr(owner, "untyped_storage"):  # also behind a NumPy array of a tensor's memory
+        storage = owner.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
     while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
         thing = thing.base
@@ -152,7 +163,7 @@ def memory_of(thing: Any) -> tuple[int, int] | None:
         base = getattr(thing, "base", None)
         pointer = getattr(getattr(base, "data", None), "ptr", None)
         return None if base is None or pointer is None else (pointer, pointer + base.nbytes)
-    for each in (_owner_of(thing), thing):
+    for each in (owner, thing):
         # Memory of windows, for example, has no buffer interface.
         with contextlib.suppress(TypeError, ValueError, BufferError):
             return _bounds_of(each)

@@ -74,8 +74,11 @@ def or_staged(native: _Decorated) -> _Decorated:
     return cast(_Decorated, _Method(lambda family, name: _or_staged(native, family, name)))
 
 
-def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
-    """Return the nonblocking form of the operation whose calls `make` returns."""
+def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI.Request]:
+    """Return the nonblocking form of the operation whose calls `make` returns.
+
+    If `make` communicates, calls cannot be cached: one rank would find its call, another one would not.
+    """
 
     def method(family: type, name: str) -> _Function:
         def begin(self: Any, *args: Any, **kwargs: Any) -> MPI.Request:
@@ -90,7 +93,7 @@ def nonblocking(make: _MakeCall) -> Callable[..., MPI.Request]:
             elif state.team is None:
                 key = self.key_over_nodes(make, args, kwargs)
                 work = self.launched_over_nodes(key, args, kwargs)
-            elif not (state.checking or state.sm_free):
+            elif is_cached and not (state.checking or state.sm_free):
                 key = key_of_call((Launched, make, *kwargs), args, kwargs)
                 work = launch_again(state, state.team, key, (*args, *kwargs.values()))
             call: Any = None if work is not None else made_alone(self, make, args, kwargs)

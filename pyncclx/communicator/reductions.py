@@ -111,7 +111,7 @@ class Reductions(IntraBase):
         ):
             super().Reduce_scatter(sendbuf, recvbuf, recvcounts, cast(MPI.Op, op))
 
-    Ireduce_scatter = nonblocking(reduce_scatter)
+    Ireduce_scatter = nonblocking(reduce_scatter, is_cached=False)
     Reduce_scatter_init = persistent(reduce_scatter)
 
     @or_staged

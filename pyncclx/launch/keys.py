@@ -63,7 +63,7 @@ class MovableKey(NamedTuple):
 def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
     """Return the key that was made from some arguments, also without addresses."""
     rest: list[Hashable] = [key[0]]
-    arrays, addresses = [], []
+    arrays, addresses, seen = list[Any](), list[int](), list[int]()
     for argument, each in zip(arguments, key[1:], strict=True):
         array, of_array, others = argument, each, None
         if type(argument) in (list, tuple):
@@ -73,9 +73,11 @@ def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
         if gpu_of is None:
             rest.append(each)
         else:
+            # One object that is passed twice is not like two of the same kind.
+            seen.append(id(array))
             arrays.append(array)
             addresses.append(of_array[0])
-            rest.append((make, gpu_of(array), of_array[1:], others))
+            rest.append((make, seen.index(id(array)), gpu_of(array), of_array[1:], others))
     return MovableKey(key, tuple(rest), arrays, addresses)
 
 
@@ -136,8 +138,9 @@ def _of_spec(spec: Any) -> Hashable:
     make = MAKERS[type(array)]
     of_array: Any = make(array)
     margins = None
-    # Arrays that are no views have no base. PyTorch's tensors have no such attribute.
-    if make in _GPUS and type(array) is not MPI.buffer and getattr(array, "base", array) is not None:
+    # Arrays that are no views have no base, and an `MPI.buffer` made from an address has no object. PyTorch's tensors
+    # have no such attribute.
+    if make in _GPUS and getattr(array, "obj" if make is _of_buffer else "base", array) is not None:
         margins = pointers.margins_of(array, of_array[0])
     key: list[Hashable] = [isinstance(spec, list), of_array, margins]
     for value in spec[1:]:

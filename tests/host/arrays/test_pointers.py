@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from mpi4py import MPI
+from numpy.lib.stride_tricks import sliding_window_view
 
 from pyncclx.arrays import places, pointers
 from pyncclx.arrays.specs import span_of
@@ -126,9 +127,12 @@ def test_memory_around_views():
         (array, begin, None),
         (over(begin), begin, (0, 0)),
         (MPI.buffer.fromaddress(begin, 16), begin, None),
+        (sliding_window_view(array, 3)[2], begin + 16, (16, 40)),
         (of_cupy(4112, 3, whole), 4112, (16, 40)),
         (whole, 4096, None),
     ]
+    of_ctypes = (ctypes.c_double * 2).from_buffer(owned, 16)
+    assert pointers.memory_of(of_ctypes) == (MPI.Get_address(owned), MPI.Get_address(owned) + 80)
     device = SimpleNamespace(room=lambda address, nbytes: 0)
     for view, address, margins in cases:
         assert pointers.margins_of(view, address) == margins, view

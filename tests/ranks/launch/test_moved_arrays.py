@@ -120,6 +120,62 @@ def test_long_messages_go_to_windows_and_out_of_them(name, monkeypatch):
             np.testing.assert_array_equal(get(recv), wanted, f"{name}, turn {turn}")
 
 
+FIRST, SECOND = [(EACH, 0), MPI.INT], [(EACH, ROWS), MPI.INT]  # a block at the beginning, and behind `ROWS` elements
+PARTS = {
+    name: lambda comm, a, b, name=name: getattr(comm, name)([a, *FIRST], [b, *SECOND])
+    for name in ("Allreduce", "Allgather", "Alltoall", "Scan", "Exscan", "Gather", "Scatter")
+} | {"Iallreduce": lambda comm, a, b: comm.Iallreduce([a, *FIRST], [b, *SECOND]).Wait()}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_one_array_and_of_two(made, name):
+    """Calls on two parts of one array object are not like those on two arrays."""
+    comm, make = made
+    kept = []
+    for turn, is_one in enumerate((True, True, False, False, True)):
+        wholes = [np.arange(2 * ROWS, dtype="i4") + 1000 * comm.rank + 100000 * turn + 7 * n for n in range(2)]
+        ours = [make(turn, 2 * ROWS) for _ in wholes]
+        kept.append(ours)
+        for our, whole in zip(ours, wholes, strict=True):
+            our[...] = put(whole)
+        for each, arrays in ((comm, ours), (WORLD, wholes)):
+            PARTS[name](each, arrays[0], arrays[0 if is_one else 1])
+        for our, whole in zip(ours, wholes, strict=True):
+            np.testing.assert_array_equal(get(our), whole, f"{name}, turn {turn}")
+
+
+def test_a_buffer_that_counts_at_root_only(made):
+    """Elsewhere MPI does not look at it, so it may be the receive buffer itself."""
+    comm, _ = made
+    kept = []
+    for is_one in (True, True, False, False):
+        recv = xp.full(EACH, -1, "i4")
+        send = put(np.arange(ROWS, dtype="i4")) if comm.rank == 0 else recv if is_one else xp.full(EACH, -2, "i4")
+        kept.append((send, recv))
+        comm.Scatter(send, recv, 0)
+        np.testing.assert_array_equal(get(recv), np.arange(EACH) + EACH * comm.rank)
+        if comm.rank and not is_one:
+            np.testing.assert_array_equal(get(send), np.full(EACH, -2))
+
+
+@pytest.mark.parametrize("given", ["left out", "list", "array", "array that changes"])
+def test_counts_that_change_where_ranks_exchange_them(given):
+    """Ireduce_scatter: a rank whose arrays are as before has to take part in the exchange."""
+    with pyncclx.Communicator(WORLD.Dup()) as comm:
+        comm.Allreduce(xp.ones(3, "f4"), xp.zeros(3, "f4"))
+        kept, array = [], np.zeros(SIZE, "i4")
+        for turn in range(6):
+            counts = [2 + (rank + turn // 2) % 2 for rank in range(SIZE)]
+            array[:] = counts
+            recvcounts = {"left out": None, "list": counts, "array": np.array(counts, "i4")}.get(given, array)
+            send = np.arange(sum(counts), dtype="i4") + 100 * turn
+            begin = sum(counts[: comm.rank])
+            kept.append((put(send + comm.rank), xp.zeros(counts[comm.rank], "i4"), recvcounts))
+            comm.Ireduce_scatter(*kept[-1]).Wait()
+            wanted = (SIZE * send + SIZE * LAST // 2)[begin : begin + counts[comm.rank]]
+            np.testing.assert_array_equal(get(kept[-1][1]), wanted, f"turn {turn}")
+
+
 def test_other_kinds_of_arrays_are_other_calls(made):
     """Results do not depend on what was called with arrays of other types, lengths or orders before."""
     comm, _ = made
