@@ -18,6 +18,9 @@ PYTHON = {
     "a rank that has left a rendezvous comes to the next one": Mutant(
         "mpi_bootstrap/waiting.py", "    check(comm)\n", "", "ranks/team/test_disagreement.py"
     ),
+    "one array passed twice is like two": Mutant(
+        "pyncclx/launch/keys.py", "seen.index(id(array)), gpu_of", "len(arrays), gpu_of", "ranks/launch/test_moved_arrays.py"
+    ),
     "arrays elsewhere are used from their beginning": Mutant(
         "pyncclx/launch/moved.py", "return number, offset", "return number, 0", "ranks/launch/test_moved_arrays.py"
     ),
