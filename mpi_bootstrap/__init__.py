@@ -18,7 +18,7 @@ from .launch import LaunchError, check_launch, is_job_on_one_node
 from .meeting import missing_ranks, sleeping_barrier
 from .plain import plain
 from .topology import Topology, topology
-from .waiting import WaitPolicy, set_wait_policy
+from .waiting import WaitPolicy, leave_interrupted, set_wait_policy
 
 __all__ = [
     "Channel",
@@ -37,6 +37,7 @@ __all__ = [
     "has_left",
     "interrupts_deferred",
     "is_job_on_one_node",
+    "leave_interrupted",
     "missing_ranks",
     "node_identity",
     "part",

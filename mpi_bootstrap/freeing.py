@@ -8,7 +8,7 @@ an earlier one of theirs. So it never does.
 
 import copy
 import ctypes
-from typing import NamedTuple, Protocol
+from typing import Protocol, cast
 
 from mpi4py import MPI
 
@@ -20,26 +20,25 @@ class Tested(Protocol):
         """Return whether the operation is complete."""
 
 
-class _Left(NamedTuple):
-    comm: MPI.Comm
-    request: Tested | None  # the collective that this rank no longer waits for
-    error: Exception  # why
-
-
-_left: list[_Left] = []
+_left: list[Tested] = []  # collectives that this rank no longer waits for
+_keyvals: list[int] = []  # of the attribute with the error for which this rank has left; duplicates do not get it
 
 
 def leave(comm: MPI.Comm, request: Tested | None, error: Exception) -> None:
     """Record that this rank meets the others on a communicator no more, and why."""
-    if isinstance(comm, MPI.Comm):
-        _left.append(_Left(MPI.Comm(comm), request, error))
+    if isinstance(comm, MPI.Comm) and not has_left(comm):
+        if request is not None:
+            _left.append(request)
+        if not _keyvals:
+            _keyvals.append(MPI.Comm.Create_keyval())
+        # MPI deletes the attribute with the communicator. Another one may get its handle.
+        MPI.Comm.Set_attr(comm, _keyvals[0], error)
 
 
 def check(comm: MPI.Comm) -> None:
     """Raise the error for which this rank has left a rendezvous on a communicator."""
-    for left in _left:
-        if left.comm == comm:
-            raise copy.copy(left.error)
+    if has_left(comm):
+        raise copy.copy(cast(Exception, MPI.Comm.Get_attr(comm, _keyvals[0])))
 
 
 def has_left(comm: MPI.Comm) -> bool:
@@ -50,7 +49,7 @@ def has_left(comm: MPI.Comm) -> bool:
     >>> has_left(MPI.COMM_SELF)
     False
     """
-    return any(each.comm == comm for each in _left)
+    return bool(_keyvals) and isinstance(comm, MPI.Comm) and MPI.Comm.Get_attr(comm, _keyvals[0]) is not None
 
 
 def forget(comm: MPI.Comm) -> None:

@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 from mpi4py import MPI
 
-from .freeing import Tested, check, leave
+from .freeing import Tested, check, has_left, leave
 from .interrupts import raise_if_overdue
+from .notes import INTERRUPTED, LATE, LEFT, UNUSED_TAG, has_note, send_notes, take_note
 from .own_errors import own_error
 from .polls import poll
 
@@ -17,15 +18,9 @@ SHORTEST_S, LONGEST_S = 50e-6, 5e-3  # pauses between two polls
 _PART = 1 / 8  # length of a pause as a share of the time waited so far; bounds how late a wait ends
 _YIELDS, SPIN_S = 50, 200e-6  # least number of polls, and least time, before the first pause
 _LAST_LOOKS = 20
-_TAG = 32749  # tag of notes; MPI allows tags up to 32767 at least
-_UNUSED_TAG = 32748  # a tag that no message has
-_NOTE = b"pyncclx: meets the ranks of this communicator no more. "  # and why
-_LEFT, _LATE, _INTERRUPTED = b"l", b"o", b"i"  # waited in vain; came too late; a signal handler raised
-_NOTE_NBYTES = len(_NOTE) + 1
 _FOR_NOTES_S = 1.0
 
 
-_sent: list[Tested] = []  # requests of notes
 _kept: list[object] = []  # memory of collectives that timed out, which MPI may still write to
 
 
@@ -87,9 +82,9 @@ def let_go_on() -> None:
     is probed. A revoked COMM_WORLD raises; then COMM_SELF is probed, because MPICH cannot revoke.
     """
     try:
-        MPI.COMM_WORLD.Iprobe(MPI.COMM_WORLD.rank, _UNUSED_TAG)
+        MPI.COMM_WORLD.Iprobe(MPI.COMM_WORLD.rank, UNUSED_TAG)
     except MPI.Exception:
-        MPI.COMM_SELF.Iprobe(0, _UNUSED_TAG)
+        MPI.COMM_SELF.Iprobe(0, UNUSED_TAG)
 
 
 def begin(comm: MPI.Comm) -> None:
@@ -156,24 +151,39 @@ def missing(
         if late is not None and not asked and time.monotonic() - begun > 0.75 * patience_s:
             asked = True
             late()
-        return _has_note(comm, MPI.ANY_SOURCE)
+        return has_note(comm, MPI.ANY_SOURCE)
 
     with _explained(comm):
         try:
             # Others may have left: then only MPI's part of the rendezvous is complete.
-            if _is_over_in_time(comm, request, seconds, is_left) and not _has_note(comm, MPI.ANY_SOURCE):
+            if _is_over_in_time(comm, request, seconds, is_left) and not has_note(comm, MPI.ANY_SOURCE):
                 return []
         except MPI.Exception:
             # The other ranks may have left a collective that this rank has not called. MPI then matches this
             # collective with that one, and raises.
-            if not _has_note(comm, MPI.ANY_SOURCE):
+            if not has_note(comm, MPI.ANY_SOURCE):
                 raise
-        ranks = _late_ranks(comm, request, is_late=looks <= 1)
+        try:
+            ranks = _late_ranks(comm, request, is_late=looks <= 1)
+        except BaseException as error:
+            if not (has_left(comm) or isinstance(error, MPI.Exception)):
+                reason = own_error(error) or _policies[0].interrupted(comm, comm.rank)
+                _end(comm, request, reason, is_first=True)
+            raise
     _end(comm, request, _policies[0].late(comm, ranks), is_first=comm.rank not in ranks)
     return ranks
 
 
-def _end(comm: MPI.Comm, request: Tested, error: Exception, *, is_first: bool) -> Exception:
+def leave_interrupted(comm: MPI.Comm) -> None:
+    """Meet the others on a communicator no more, and tell them.
+
+    For a signal handler's exception in a call, after which the ranks have made different numbers of calls.
+    """
+    send_notes(comm, INTERRUPTED)
+    _end(comm, None, _policies[0].interrupted(comm, comm.rank), is_first=True)
+
+
+def _end(comm: MPI.Comm, request: Tested | None, error: Exception, *, is_first: bool) -> Exception:
     """Meet the others on a communicator no more, for an error; return it."""
     leave(comm, request, error)
     _policies[0].ended(comm, error, is_first=is_first)
@@ -216,7 +226,7 @@ def _is_over_in_time(
     except BaseException as error:
         reason = own_error(error)
         if reason is None:
-            _send_notes(comm, _INTERRUPTED)
+            send_notes(comm, INTERRUPTED)
         _end(comm, request, reason or _policies[0].interrupted(comm, comm.rank), is_first=reason is None)
         raise
     return True
@@ -245,32 +255,6 @@ def _comes_after_all(request: Tested) -> bool:
     return False
 
 
-def _has_note(comm: MPI.Comm, source: int, status: MPI.Status | None = None) -> bool:
-    """Return whether a note has arrived; leave it for `_take_note` to receive."""
-    status = status or MPI.Status()
-    has_message = poll(lambda: MPI.Comm.Iprobe(comm, source, _TAG, status))
-    return has_message and status.Get_count(MPI.BYTE) == _NOTE_NBYTES
-
-
-def _take_note(comm: MPI.Comm, source: int) -> tuple[int, bytes] | None:
-    """Receive a note; return its sender and the reason, or None if none has arrived."""
-    status = MPI.Status()
-    if not _has_note(comm, source, status):
-        return None
-    note = bytearray(_NOTE_NBYTES)
-    MPI.Comm.Recv(comm, note, status.source, _TAG)
-    return status.source, bytes(note[-1:])
-
-
-def _send_notes(comm: MPI.Comm, reason: bytes) -> None:
-    """Tell the other ranks that this rank has left."""
-    if isinstance(comm, MPI.Intracomm):
-        for rank in range(comm.size):
-            if rank != comm.rank:
-                with suppress(MPI.Exception):  # the rank has failed, or the communicator is revoked
-                    _sent.append(MPI.Comm.Isend(comm, [_NOTE + reason, MPI.BYTE], rank, _TAG))
-
-
 def _late_ranks(comm: MPI.Comm, request: Tested, *, is_late: bool) -> list[int]:
     """Exchange notes; return the ranks that were late: those that send none in time.
 
@@ -279,17 +263,17 @@ def _late_ranks(comm: MPI.Comm, request: Tested, *, is_late: bool) -> list[int]:
     late, silent = set[int](), {rank for rank in range(comm.size) if rank != comm.rank}
 
     def take() -> None:
-        while found := _take_note(comm, MPI.ANY_SOURCE):
+        while found := take_note(comm, MPI.ANY_SOURCE):
             source, reason = found
-            if reason == _INTERRUPTED:
+            if reason == INTERRUPTED:
                 raise _end(comm, request, _policies[0].interrupted(comm, source), is_first=False)
             silent.discard(source)
-            if reason == _LATE:
+            if reason == LATE:
                 late.add(source)
 
     take()
     if silent:
-        _send_notes(comm, _LATE if is_late else _LEFT)
+        send_notes(comm, LATE if is_late else LEFT)
     end = time.monotonic() + _FOR_NOTES_S
     while silent and not is_late and time.monotonic() < end:
         time.sleep(LONGEST_S)

@@ -180,6 +180,7 @@ class OverNodes(IntraBase):
         spanning = self.spanning
         if spanning is None:
             return super().Alloc(shape, dtype)
+        self.state.meet(cast(MPI.Intracomm, self))  # or the ranks of a node would wait for a late one first
         local, team = spanning.local, spanning.team
         number = team.windows.next_number
 
@@ -197,6 +198,7 @@ class OverNodes(IntraBase):
         if spanning is None:
             return super().Register(array)
         comm = cast(MPI.Intracomm, self)
+        self.state.meet(comm)
         own: Registration = mpi_bootstrap.agree(comm, lambda: spanning.local.Register(array), undo=Registration.Free)
         return own
 

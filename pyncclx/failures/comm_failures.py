@@ -130,6 +130,8 @@ class Monitored:
         The ranks' numbers in COMM_WORLD.
     comm : MPI.Comm or None
         The communicator of MPI, valid until `Detector.forget`; None: MPI is not asked.
+    handle : MPI.Comm or None
+        The communicator, if `comm` is None.
     comm_failure : CommFailure or None
         Why the communicator has failed; None if it has not.
     is_busy : callable
@@ -144,6 +146,7 @@ class Monitored:
     uids: Sequence[bytes] = ()
     world_ranks: tuple[int, ...] = ()
     comm: MPI.Comm | None = None
+    handle: MPI.Comm | None = None
     comm_failure: CommFailure | None = None
     is_busy: Callable[[], bool] = staticmethod(lambda: False)
     may_launch: Callable[[], bool] = staticmethod(lambda: False)

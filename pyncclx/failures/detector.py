@@ -149,7 +149,7 @@ class Detector:
     def watched_of(self, comm: MPI.Comm) -> list[Monitored]:
         """Return what is watched of a communicator."""
         with LOCK:
-            return [watched for watched in self._watched if watched.comm == comm]
+            return [watched for watched in self._watched if comm in (watched.comm, watched.handle)]
 
     def await_end(self, uids: Set[bytes]) -> None:
         """Wait until the failed processes, and all their work on GPUs, have ended."""

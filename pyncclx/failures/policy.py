@@ -103,7 +103,7 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
             if not (watched.is_of_messages or watched.has_failed):
                 failure = ended_by(watched.rank, kind, MEETING, watched.id)
                 watched.fail(replace(failure, error=error))
-                if is_first and failure.note is not None:
+                if is_first and watched.id and failure.note is not None:
                     detector.presence.note(failure.note)
 
 

@@ -191,6 +191,7 @@ def _meet_before_duplicate(comm: MessageBase) -> None:
     """
     state = state_of(comm)
     if not state.has_duplicate:
+        state.settle()  # else a thread might leave a meeting while this one waits in MPI
         begin(comm)
         await_duplication(comm)
         complete(comm, MPI.Comm.Ibarrier(comm), math.inf)

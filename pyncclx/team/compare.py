@@ -15,6 +15,7 @@ from typing import Any, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
 
 from ..errors import CollectiveMismatch
 from ..failures.policy import POLICY
@@ -145,7 +146,7 @@ class Comparison:
         own = attachments.get(_NAME) or attachments.setdefault(_NAME, _Comparisons(comm))
         self._all = cast(_Comparisons, own)
         self._number = self._all.announce(cast(MPI.Intracomm, comm), (operation, *signature))
-        self._deadline = time.monotonic() + settings.TIMEOUT.get()
+        self._comm, self._deadline = comm, time.monotonic() + settings.TIMEOUT.get()
 
     def is_over(self) -> bool:
         """Return whether `finish` need not wait: other calls have arrived, or are late."""
@@ -160,7 +161,12 @@ class Comparison:
             On all ranks, if they made different calls: in operation or arguments. If some rank made no call within
             PYNCCLX_TIMEOUT, on all ranks that made one.
         """
-        self._all.finish(self._number)
+        try:
+            self._all.finish(self._number)
+        except BaseException as error:
+            if own_error(error) is None:  # the others may find the call, and make it
+                mpi_bootstrap.leave_interrupted(self._comm)
+            raise
 
 
 def compare(comm: MPI.Comm, operation: str, signature: tuple[Any, ...] = ()) -> None:

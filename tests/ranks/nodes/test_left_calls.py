@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -224,4 +225,24 @@ def test_a_message_that_is_sent_is_kept():
             break
     assert point > 1
     assert found == b"bytes"
+    comm.Free()
+
+
+def test_cached_calls_after_a_meeting_that_one_rank_missed(monkeypatch):
+    """They raise on all ranks, or one rank's next call would get the data of another call. The late rank is named."""
+    comm, last, x, y = pyncclx.Communicator(WORLD).Dup(), SIZE - 1, np.ones(SHORT), np.empty(SHORT)
+    for _ in range(3):
+        comm.Allreduce(x, y)
+    comm.synchronize()
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
+    WORLD.Barrier()
+    time.sleep(2.5 * (last == RANK))
+    with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted)) as raised:
+        comm.Alloc(SHORT)
+    named = getattr(raised.value, "missing", None)
+    assert_everywhere(WORLD, named == (None if last == RANK else (last,)), f"{raised.value}")
+    for _ in range(3):
+        with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted)):
+            comm.Allreduce(x, y)
+    WORLD.Barrier()
     comm.Free()

@@ -127,3 +127,34 @@ def test_a_communicator_whose_first_call_is_interrupted(call, late_s):
             result = None
         assert_everywhere(WORLD, WORLD.allgather(result) in ([True] * 2, [None] * 2), f"{result} after {raised}")
     comm.Free()
+
+
+@pytest.mark.parametrize("blocking", ["stream", "host"])
+def test_a_comparison_is_interrupted(monkeypatch, blocking):
+    """The others may find the call of the rank that has left, and would make theirs."""
+    monkeypatch.setenv("PYNCCLX_CHECK", "1")
+    comm = pyncclx.Communicator(WORLD).Dup()
+    comm.blocking = blocking
+    allreduce(comm)
+    comm.synchronize()
+    raised = outcome(comm, lambda comm, memory: allreduce(comm), 0.5)
+    assert_everywhere(WORLD, raised is (Late if comm.rank == 0 else pyncclx.Aborted), f"{raised}")
+    for _ in range(2):
+        with pytest.raises(pyncclx.Aborted):
+            allreduce(comm)
+    comm.Free()
+
+
+def test_objects_are_reduced_while_a_call_waits_for_a_late_rank(monkeypatch):
+    """The first such reduction waits in MPI without a time limit, so nobody may have left a meeting then."""
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", "1")
+    comm = pyncclx.Communicator(WORLD).Dup()
+    WORLD.Barrier()
+    time.sleep(1.6 * comm.rank)
+    request = comm.Iallreduce(xp.ones(5), xp.zeros(5))
+    with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted)):
+        comm.allreduce(put(np.ones(3)))
+    with pytest.raises((pyncclx.PeerTimeout, pyncclx.Aborted)):
+        request.Wait()
+    WORLD.Barrier()
+    comm.Free()

@@ -11,7 +11,7 @@ PYTHON = {
     ),
     "MPI's part of a rendezvous is enough": Mutant(
         "mpi_bootstrap/waiting.py",
-        "seconds, is_left) and not _has_note(comm, MPI.ANY_SOURCE):",
+        "seconds, is_left) and not has_note(comm, MPI.ANY_SOURCE):",
         "seconds, is_left):",
         "ranks/team/test_disagreement.py",
     ),
@@ -19,7 +19,10 @@ PYTHON = {
         "mpi_bootstrap/waiting.py", "    check(comm)\n", "", "ranks/team/test_disagreement.py"
     ),
     "one array passed twice is like two": Mutant(
-        "pyncclx/launch/keys.py", "seen.index(id(array)), gpu_of", "len(arrays), gpu_of", "ranks/launch/test_moved_arrays.py"
+        "pyncclx/launch/keys.py",
+        "seen.index(id(array)), gpu_of",
+        "len(arrays), gpu_of",
+        "ranks/launch/test_moved_arrays.py",
     ),
     "arrays elsewhere are used from their beginning": Mutant(
         "pyncclx/launch/moved.py", "return number, offset", "return number, 0", "ranks/launch/test_moved_arrays.py"
