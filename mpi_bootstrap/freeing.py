@@ -21,7 +21,8 @@ class Tested(Protocol):
 
 
 _left: list[Tested] = []  # collectives that this rank no longer waits for
-_keyvals: list[int] = []  # of the attribute with the error for which this rank has left; duplicates do not get it
+# The key of an attribute: the error for which this rank has left. Duplicates of the communicator do not get it.
+_keyvals: list[int] = []
 
 
 def leave(comm: MPI.Comm, request: Tested | None, error: Exception) -> None:

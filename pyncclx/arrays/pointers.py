@@ -93,9 +93,9 @@ def _owner_of(thing: Any) -> Any:
             below = thing.base
         elif isinstance(thing, (memoryview, MPI.buffer)):
             below = thing.obj
-        elif hasattr(thing, "__array_interface__") and hasattr(thing, "base"):  # of NumPy's as_strided
+        elif hasattr(thing, "__array_interface__") and hasattr(thing, "base"):  # NumPy's as_strided
             below = thing.base
-        elif hasattr(thing, "_b_base_"):  # of ctypes
+        elif hasattr(thing, "_b_base_"):  # ctypes
             below = thing._b_base_ or _buffer_behind(thing)
         if below is None or below is thing:
             return thing
@@ -103,7 +103,7 @@ def _owner_of(thing: Any) -> Any:
 
 
 def _buffer_behind(thing: Any) -> memoryview | None:
-    """Return the buffer that an object of ctypes was made from by `from_buffer`, if any."""
+    """Return the buffer from which `from_buffer` made an object of ctypes, if any."""
     held = thing._objects if isinstance(thing._objects, dict) else {}
     return next((each for each in held.values() if isinstance(each, memoryview)), None)
 

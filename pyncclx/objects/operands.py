@@ -191,7 +191,8 @@ def _meet_before_duplicate(comm: MessageBase) -> None:
     """
     state = state_of(comm)
     if not state.has_duplicate:
-        state.settle()  # else a thread might leave a meeting while this one waits in MPI
+        # A thread must not leave a meeting while this one waits in MPI.
+        state.settle()
         begin(comm)
         await_duplication(comm)
         complete(comm, MPI.Comm.Ibarrier(comm), math.inf)
