@@ -99,7 +99,7 @@ class RanksElsewhere(Monitored):
         self.rank, self._failed, self.is_busy = comm.rank, failed, is_busy
         if goes_on_after_failures():
             self.comm, self.world_ranks = MPI.Comm(comm), ulfm.world_ranks(comm)
-        else:
+        elif isinstance(comm, MPI.Comm):  # not a simulated one
             self.handle = MPI.Comm(comm)
         self._may_wait = self.comm is not None
         DETECTOR.get().watch(self)

@@ -70,7 +70,7 @@ class Spanning(Endings, Attachment):
         self.operation = ""  # set before `elsewhere`: the detector's thread reads it
         try:
             self._make(cast(MPI.Intracomm, comm), state_of(comm).blocking)
-        except (RankFailed, Revoked, RanksMissing):  # a rank will never take part
+        except (RankFailed, Revoked, RanksMissing, Aborted):  # a rank will never take part
             self._local_state.abandon()
             raise
         except BaseException:

@@ -17,7 +17,7 @@ import mpi_bootstrap
 
 from .. import backends
 from ..backends import Device
-from ..errors import RankFailed, RanksMissing, Revoked
+from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..system.mpi_library import before_finalize
 from ..system.process import PerProcess
 from .kept import Scratch
@@ -120,7 +120,7 @@ class Background(StepThread):
             _ACTING.caller = self.caller
             try:
                 function()
-            except (RankFailed, RanksMissing, Revoked) as error:
+            except (RankFailed, RanksMissing, Revoked, Aborted) as error:
                 self._lost = error
                 raise
 

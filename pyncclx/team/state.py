@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..errors import MPIError, NotSupported, RankFailed, RanksMissing, Revoked
+from ..errors import Aborted, MPIError, NotSupported, RankFailed, RanksMissing, Revoked
 from ..failures.comm_failures import CommFailure
 from ..failures.error_record import ErrorRecord, failing_if_interrupted
 from ..failures.policy import POLICY
@@ -180,7 +180,7 @@ class State:
             self.meet(comm, of_part=errors)
             leave()
         except Exception as error:
-            if not (errors.has_failed or isinstance(error, (RankFailed, Revoked, RanksMissing))):
+            if not (errors.has_failed or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
                 raise
             return False
         return True

@@ -17,7 +17,7 @@ from mpi4py import MPI
 import mpi_bootstrap
 from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
-from ..errors import NotSupported, RankFailed, RanksMissing, Revoked
+from ..errors import Aborted, NotSupported, RankFailed, RanksMissing, Revoked
 from ..staging.stand_ins import StandIn, given_ours
 from ..system.mpi_library import is_cuda_aware
 from ..team.base import Base
@@ -273,7 +273,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                     mpi_bootstrap.agree(state.comm, lambda: _try(self._take, errors))
                 with polls_stopped(WHILE_FREED_S):
                     state.comm.Free()
-        except (RankFailed, Revoked, RanksMissing):
+        except (RankFailed, Revoked, RanksMissing, Aborted):
             # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
             state.close()
         else:

@@ -306,7 +306,7 @@ def revoked_requests():
     for (kind, way), request in requests.items():
         try:
             # mpi4py's own method asks MPI, whose Open MPI then finds no failures.
-            WAYS["Wait" if way == "Get_status" and type(request) is MPI.Request else way](request)
+            WAYS["Wait" if way == "Get_status" and kind in ("mpi4py's", "object") else way](request)
             say(kind, way, "ended")
         except MPI.Exception as error:
             reason = error.__cause__ if error.Get_error_class() == MPI.ERR_IN_STATUS else error
