@@ -12,15 +12,11 @@ from typing import Any
 from mpi4py import MPI
 
 from ..recording.failures import noted
-from .host_receive import Undivided
+from .host_receive import Wrapped
 
 
-class ExplainedRequest(Undivided):
+class ExplainedRequest(Wrapped):
     """A request that raises RankFailed or Revoked in place of MPI's exceptions."""
-
-    def __new__(cls, request: MPI.Request, *_: Any) -> ExplainedRequest:
-        """Return a copy of `request`. mpi4py's constructor takes no other argument."""
-        return super().__new__(cls, request)
 
     def __init__(self, request: MPI.Request, explain: Callable[[MPI.Exception], Exception]) -> None:
         self._explain = explain
@@ -30,24 +26,7 @@ class ExplainedRequest(Undivided):
         reason = self._explain(error)
         return error if reason is error else noted(reason)
 
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the message and return its object. As mpi4py's `wait`."""
-        return self._call(super().wait, status)
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """Return whether the message is complete, and its object. As mpi4py's `test`."""
-        result: tuple[bool, Any] = self._call(super().test, status)
-        return result
-
-    def Wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the operation, and return True. As mpi4py's `Wait`."""
-        return self._call(super().Wait, status)
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Complete the request if it has ended; return whether it had."""
-        return bool(self._call(super().Test, status))
-
-    def _call(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
+    def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
         try:
             return method(status)
         except MPI.Exception as error:

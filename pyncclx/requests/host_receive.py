@@ -171,18 +171,12 @@ class HostReceiveRequest(HostReceive):
         set_handle(self, handle_of(MPI.REQUEST_NULL))
 
 
-class SentToItself(Undivided):
-    """Request of an object that a probe found and that this process sends to itself.
+class Wrapped(Undivided):
+    """Request of mpi4py's whose completing methods are called by `_completed`."""
 
-    When it completes, its status has source and tag of the message that the probe found.
-    """
-
-    def __new__(cls, request: MPI.Request, *_: Any) -> SentToItself:
+    def __new__(cls, request: MPI.Request, *_: Any) -> Wrapped:
         """Return a copy of `request`. mpi4py's constructor takes no other argument."""
         return super().__new__(cls, request)
-
-    def __init__(self, request: MPI.Request, source: int, tag: int) -> None:
-        self._source, self._tag = source, tag
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """Wait for the object and return it. As mpi4py's `wait`."""
@@ -194,12 +188,26 @@ class SentToItself(Undivided):
         return result
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the message, and return True. As mpi4py's `Wait`."""
+        """Wait for the operation, and return True. As mpi4py's `Wait`."""
         return self._completed(super().Wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Complete the request if it has ended; return whether it had."""
         return bool(self._completed(super().Test, status))
+
+    def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
+        """Call a method of mpi4py's that may complete the request."""
+        raise NotImplementedError
+
+
+class SentToItself(Wrapped):
+    """Request of an object that a probe found and that this process sends to itself.
+
+    When it completes, its status has source and tag of the message that the probe found.
+    """
+
+    def __init__(self, request: MPI.Request, source: int, tag: int) -> None:
+        self._source, self._tag = source, tag
 
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Return whether the request has ended, without completing it."""
