@@ -6,7 +6,7 @@ Programs that make new arrays in each step repeat their calls, too.
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from mpi4py import MPI
 
@@ -18,10 +18,6 @@ from .keys import MovableKey
 
 # The addresses of the data to send and of the memory to receive into.
 _ADDRESSES = struct.Struct("=QQ")
-
-
-class _Place(NamedTuple):
-    address: int
 
 
 def find(team: Team, key: MovableKey) -> CachedLaunch | None:
@@ -37,7 +33,7 @@ def find(team: Team, key: MovableKey) -> CachedLaunch | None:
         if not reaches(key.arrays[number], team.device, addresses[number], nbytes):
             return None
     at = [addresses[number] + offset if number >= 0 else 0 for number, offset in (*known.buffers, *known.data)]
-    places, data = team.places((_Place(at[0]), _Place(at[1]))), _ADDRESSES.pack(at[2], at[3])
+    places, data = team.places(at[0], at[1]), _ADDRESSES.pack(at[2], at[3])
     plan, _, producers, of_current, around, record = known.launch
     parameters = known.team + places + known.called + data + known.arguments
     found = CachedLaunch(plan, parameters, producers, of_current, around, record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..arrays.buffers import Buffer
 from ..backends import Function
@@ -31,13 +31,6 @@ class Producer(NamedTuple):
 def producers_of(buffers: Iterable[Buffer]) -> tuple[Producer, ...]:
     """Return the producers of the buffers that name a stream."""
     return tuple(Producer(each.stream, each.of_torch) for each in buffers if each.stream is not None)
-
-
-class Located(Protocol):
-    """A buffer, or a place where one would be."""
-
-    @property
-    def address(self) -> int: ...
 
 
 class CachedLaunch(NamedTuple):

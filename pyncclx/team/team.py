@@ -36,7 +36,7 @@ from . import members
 from .ending import Ending
 from .kept import Scratch
 from .launch_order import LaunchOrder
-from .plans import CachedLaunch, Located, MovableLaunch, Plan
+from .plans import CachedLaunch, MovableLaunch, Plan
 from .streams import ANY_CALLER, Caller
 from .windows import TeamWindows
 
@@ -253,13 +253,12 @@ class Team(Ending):
 
         `called` is a `Called`; `arguments` follow the Team.
         """
-        return self.struct_for(plan.operation, plan.early) + self.places(buffers) + called + arguments
+        places = self.places(buffers[0].address, buffers[-1].address) if buffers else NO_PLACES
+        return self.struct_for(plan.operation, plan.early) + places + called + arguments
 
-    def places(self, buffers: Sequence[Located]) -> bytes:
-        """Return the `Places` of a call's buffers, which each have an `address`."""
-        if not buffers or not self.layout.windows:
-            return NO_PLACES
-        return self.windows.places(buffers[0].address, buffers[-1].address)
+    def places(self, send: int, recv: int) -> bytes:
+        """Return the `Places` of a call's first (send) and last (receive) address."""
+        return self.windows.places(send, recv) if self.layout.windows else NO_PLACES
 
     def _late(self, calls: RecordedCalls) -> tuple[list[int], list[int]]:
         """Return `calls.late()`, in any thread; nothing if the leases cannot be read."""

@@ -29,7 +29,7 @@ PYTHON = {
     ),
     "places of arrays elsewhere are those of the first ones": Mutant(
         "pyncclx/launch/moved.py",
-        "places, data = team.places((_Place(at[0]), _Place(at[1])))",
+        "places, data = team.places(at[0], at[1])",
         "places, data = known.launch.parameters[-len(known.arguments) - 16 - len(known.called) - 32 :][:32]",
         "ranks/launch/test_moved_arrays.py",
     ),
