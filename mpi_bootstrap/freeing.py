@@ -26,7 +26,7 @@ _keyvals: list[int] = []
 
 
 def leave(comm: MPI.Comm, request: Tested | None, error: Exception) -> None:
-    """Record that this rank meets the others on a communicator no more, and why."""
+    """Record the error after which this rank takes part in no more rendezvous."""
     if isinstance(comm, MPI.Comm) and not has_left(comm):
         if request is not None:
             _left.append(request)

@@ -1,4 +1,4 @@
-"""Notes: messages by which a rank tells the others that it has left a rendezvous."""
+"""Notes: messages to the other ranks, sent by a rank that has left a rendezvous."""
 
 from contextlib import suppress
 
@@ -10,7 +10,8 @@ from .polls import poll
 _TAG = 32749  # tag of notes; MPI allows tags up to 32767 at least
 UNUSED_TAG = 32748  # a tag that no message has
 _NOTE = b"pyncclx: meets the ranks of this communicator no more. "  # and why
-LEFT, LATE, INTERRUPTED = b"l", b"o", b"i"  # waited in vain; came too late; a signal handler raised
+# Reasons: the sender waited in vain; it came too late; a signal handler raised an exception in its wait.
+LEFT, LATE, INTERRUPTED = b"l", b"o", b"i"
 _NOTE_NBYTES = len(_NOTE) + 1
 
 _sent: list[Tested] = []  # requests of notes

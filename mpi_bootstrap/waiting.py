@@ -45,7 +45,7 @@ class WaitPolicy:
     def late(self, comm: MPI.Comm, ranks: list[int]) -> Exception:
         """Return the exception to raise for ranks that have not arrived in time.
 
-        If `comm.rank` is among them, the others have stopped waiting for this rank.
+        If `comm.rank` is one of them, this rank came too late: the others no longer wait for it.
         """
         return TimeoutError(f"rank {comm.rank} timed out waiting for ranks {ranks or 'unknown'}")
 
@@ -54,9 +54,9 @@ class WaitPolicy:
         return RuntimeError(f"rank {rank} was interrupted while it waited for the others")
 
     def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
-        """Do what is needed when this rank meets the others on a communicator no more.
+        """Do what is needed when this rank takes part in no more rendezvous.
 
-        The others may not know it yet if this rank `is_first`.
+        If it `is_first`, the other ranks may not know it yet.
         """
 
 
@@ -175,7 +175,7 @@ def missing(
 
 
 def leave_interrupted(comm: MPI.Comm) -> None:
-    """Meet the others on a communicator no more, and tell them.
+    """Stop all rendezvous on a communicator, and tell the other ranks.
 
     For a signal handler's exception in a call, after which the ranks have made different numbers of calls.
     """
@@ -184,7 +184,7 @@ def leave_interrupted(comm: MPI.Comm) -> None:
 
 
 def _end(comm: MPI.Comm, request: Tested | None, error: Exception, *, is_first: bool) -> Exception:
-    """Meet the others on a communicator no more, for an error; return it."""
+    """Stop all rendezvous of this rank on a communicator; return the error."""
     leave(comm, request, error)
     _policies[0].ended(comm, error, is_first=is_first)
     return error
