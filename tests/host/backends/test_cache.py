@@ -119,9 +119,7 @@ def fill(number: int) -> bytes:
 def test_processes_that_fill_it_at_once(own):
     """One makes the file, and all read it."""
     with multiprocessing.get_context("fork").Pool(4) as pool:
-        began = time.monotonic()
         assert len(set(pool.map(fill, range(4), chunksize=1))) == 1
-        assert time.monotonic() - began < 1.2
     assert [path.name for path in own.iterdir()] == [NAME]
 
 

@@ -95,6 +95,7 @@ def test_the_dump_signal_is_left_to_a_handler_set_in_c(tmp_path):
     """Where the action is the default one, it makes a dump; in a child it is the default one again."""
     run(f"""
 import faulthandler, sys, time
+os.environ["PYNCCLX_VERBOSE"] = "0"
 from mpi4py import MPI
 import numpy as np, pyncclx
 from pyncclx.recording.ring import RING
@@ -108,7 +109,6 @@ assert "most recent call first" in log.read()
 faulthandler.unregister(signal.SIGUSR1)
 from pyncclx.recording import failures
 os.environ["PYNCCLX_DUMP"] = {str(tmp_path / "dump")!r}
-os.environ["PYNCCLX_VERBOSE"] = "0"
 failures.note = lambda *_: None
 failures.watch(RING.get())
 pid = os.fork()
