@@ -22,7 +22,7 @@ from ..launch.launched import Launched, launch, launch_again
 from ..launch.prepared import Prepared
 from ..launch.time_slicing import leave_to_host
 from ..messages.progress.pending_sends import going_on
-from ..nodes.requests import launched, prepared
+from ..nodes.requests import SpanningWork, launched, prepared
 from ..nodes.spanning import Spanning, spanning_of
 from ..operations import blocking_form
 from ..requests.persistent import Prequest
@@ -91,7 +91,8 @@ def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI
             if state.background is not None:
                 pass
             elif state.team is None:
-                key = self.key_over_nodes(make, args, kwargs)
+                if is_cached and spanning_of(self) is not None:
+                    key = self.key_over_nodes((SpanningWork, make, *kwargs), args, kwargs)
                 work = self.launched_over_nodes(key, args, kwargs)
             elif is_cached and not (state.checking or state.sm_free):
                 key = key_of_call((Launched, make, *kwargs), args, kwargs)

@@ -89,12 +89,17 @@ class OverNodes(IntraBase):
                 compare(cast(MPI.Intracomm, self), call.operation, call.signature)
 
     def by_nodes(
-        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
+        self,
+        make: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        begun: Begun | None,
+        key: Hashable | None,
     ) -> bool | None:
         """Run a call over several nodes.
 
         Returns None if all ranks are on one node, False if the arrays are on the host, and True otherwise. `begun` is
-        the call's entry in the flight recorder. Collective.
+        the call's entry in the flight recorder; under `key`, unless it is None, the call is cached. Collective.
         """
         spanning = self.spanning_for(make, args, options)
         if spanning is None:
@@ -111,7 +116,6 @@ class OverNodes(IntraBase):
                 return False
             if events.listeners:
                 events.start(call.operation, events.now(), self)
-            key = None if state.checking else _key_of(state, make, args, options)
             program = run_call(self, state, spanning, call, key)
         except BaseException:
             if begun is not None:
@@ -122,18 +126,13 @@ class OverNodes(IntraBase):
         _keep(state, spanning, args)
         return True
 
-    def by_nodes_again(
-        self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> bool:
-        """Enqueue a call over nodes if an earlier call with equal arguments was cached.
+    def by_nodes_again(self, state: State, key: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """Enqueue a call over nodes if an earlier call with this key was cached.
 
         Return whether it was. `state` is the state of this communicator.
         """
         spanning: Any = state.attachments.get(NAME)
-        if spanning is None or state.checking:
-            return False
-        key = key_of_call(make, args, options)
-        program: Program | None = None if key is None else spanning.known((key, state.deterministic))
+        program: Program | None = None if spanning is None else spanning.known(key)
         if program is None:
             return False
         # This may raise. The call has no number yet, so the program may repeat it.
@@ -153,14 +152,16 @@ class OverNodes(IntraBase):
             _keep(state, spanning, args)
         return True
 
-    def key_over_nodes(
-        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Hashable | None:
-        """Return the key of a nonblocking call over nodes; None if it cannot be cached."""
+    def key_over_nodes(self, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable | None:
+        """Return the key of a call over nodes; None if it cannot be cached.
+
+        `kind` begins the key; equal calls of one kind have equal programs.
+        """
         state = state_of(self)
-        if spanning_of(self) is None or state.checking:
+        if state.checking:
             return None
-        return _key_of(state, (SpanningWork, make, *options), args, options)
+        key = key_of_call(kind, args, options)
+        return None if key is None else (key, state.deterministic)
 
     def launched_over_nodes(
         self, key: Hashable | None, args: tuple[Any, ...], options: dict[str, Any]
@@ -172,6 +173,7 @@ class OverNodes(IntraBase):
             return None
         return launched_again(self, spanning, program, arrays_of(*args, *options.values()))
 
+    @mpi_bootstrap.interrupts_deferred()
     def Alloc(self, shape: int | tuple[int, ...], dtype: Any = "f4") -> Any:
         """Allocate an array that all ranks of this node have mapped. Collective.
 
@@ -189,6 +191,7 @@ class OverNodes(IntraBase):
 
         return mpi_bootstrap.agree(cast(MPI.Intracomm, self), lambda: local.Alloc(shape, dtype), undo=undo)
 
+    @mpi_bootstrap.interrupts_deferred()
     def Register(self, array: Any) -> Registration:
         """Map an array's memory into all ranks of this node. Collective.
 
@@ -216,12 +219,6 @@ def _keep(state: State, spanning: Spanning, args: tuple[Any, ...]) -> None:
     if state.stream is not None and state.blocking != "host":
         order = spanning.team.order
         order.kept.keep(order.mark(state.stream), arrays_of(*args))
-
-
-def _key_of(state: State, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """Return the cache key of a call's program; None if the call cannot be cached."""
-    key = key_of_call(kind, args, options)
-    return None if key is None else (key, state.deterministic)
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:

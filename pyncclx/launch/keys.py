@@ -119,7 +119,10 @@ def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
 
 def _of_buffer(buffer: MPI.buffer) -> Hashable:
     gpu = None
-    if not host_arrays():
+    if host_arrays():
+        if pointers.is_of_host(buffer):
+            raise NoKey
+    else:
         gpu = gpu_of_memory(buffer.address)
         if gpu is None:
             raise NoKey

@@ -51,7 +51,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             if began is not None:
                 _emit(comm, cached.plan.operation, began, args)
             return True
-    return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=True)
+    return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=True, is_cached=True)
 
 
 def by_new_kernel(
@@ -137,14 +137,20 @@ def _by_new_kernel(
     began: float | None,
     *,
     may_stage: bool = False,
+    is_cached: bool = False,
 ) -> bool:
+    """Run a call of which the Team has no cached launch, and cache its launch under `key`, unless it is None.
+
+    With `is_cached`, calls over nodes are cached too.
+    """
     if state.background is not None:
         state.settle()
     operation, calls = make.__name__.capitalize(), state.calls(comm)
-    again = state.team is None and comm.by_nodes_again(state, make, args, options)
+    over_nodes = comm.key_over_nodes(make, args, options) if is_cached and state.team is None else None
+    again = over_nodes is not None and comm.by_nodes_again(state, over_nodes, args, options)
     begun = None if again or calls is None else calls.begin(operation)
     if state.team is None:
-        done = again or comm.by_nodes(make, args, options, begun)
+        done = again or comm.by_nodes(make, args, options, begun, over_nodes)
         if done is not None:
             if done and began is not None:
                 _emit(comm, operation, began, args)

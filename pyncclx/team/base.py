@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -109,19 +109,30 @@ class Base(Handled, Options):
         return state.topology
 
     def by_nodes(
-        self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], begun: Begun | None
+        self,
+        make: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        begun: Begun | None,
+        key: Hashable | None,
     ) -> bool | None:
         """Run a call over several nodes. Collective.
 
         Return None if the ranks are on one node, False if the arrays are on the host, and True otherwise. `begun` is
-        the call's entry in the flight recorder. Here ranks are on one node; `OverNodes` overrides this.
+        the call's entry in the flight recorder; under `key`, unless it is None, the call is cached. Here ranks are on
+        one node; `OverNodes` overrides this.
         """
         return None
 
-    def by_nodes_again(
-        self, state: State, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
-    ) -> bool:
-        """Enqueue a call over nodes if an earlier call with equal arguments was cached.
+    def key_over_nodes(self, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable | None:
+        """Return the key of a call over nodes; None if it cannot be cached.
+
+        `kind` begins the key; equal calls of one kind have equal programs.
+        """
+        return None
+
+    def by_nodes_again(self, state: State, key: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """Enqueue a call over nodes if an earlier call with this key was cached.
 
         Return whether it was. `state` is the state of this communicator.
         """

@@ -176,6 +176,33 @@ def test_counts_that_change_where_ranks_exchange_them(given):
             np.testing.assert_array_equal(get(kept[-1][1]), wanted, f"turn {turn}")
 
 
+@pytest.mark.parametrize("node_of", [None, lambda rank: 2 * rank // SIZE], ids=["one node", "nodes"])
+@pytest.mark.parametrize("name", ["Reduce_scatter", "Ireduce_scatter"])
+@pytest.mark.parametrize("given", ["left out", "array that changes"])
+@pytest.mark.ranks(2)
+def test_equal_arguments_with_other_counts(given, name, node_of, monkeypatch):
+    """The first rank passes the same arrays in each call, while the last ranks' counts or array change."""
+    if node_of is not None:
+        monkeypatch.setenv("PYNCCLX_NODE", str(node_of(WORLD.rank)))
+    with pyncclx.Communicator(WORLD.Dup()) as comm:
+        comm.Allreduce(xp.ones(3, "f4"), xp.zeros(3, "f4"))
+        whole, send, counts = xp.zeros(ROWS, "i4"), xp.zeros(ROWS, "i4"), np.full(SIZE, EACH)
+        parts = {count: whole[:count] for count in range(1, 2 * EACH)}
+        for turn in range(6):
+            # With two ranks the first one's count changes, too, if the ranks pass counts.
+            moved = turn // 2 if SIZE > 2 or given != "left out" else 0
+            counts[-2:] = EACH + moved, EACH - moved
+            begin, count = int(counts[: comm.rank].sum()), int(counts[comm.rank])
+            values = np.arange(ROWS, dtype="i4") + 100 * turn
+            send[...] = whole[...] = put(values + comm.rank)
+            arguments = (send, parts[count]) if given == "left out" else (IN_PLACE, whole, counts)
+            request = getattr(comm, name)(*arguments)
+            if request is not None:
+                request.Wait()
+            wanted = SIZE * values + SIZE * LAST // 2
+            np.testing.assert_array_equal(get(whole[:count]), wanted[begin : begin + count], f"turn {turn}")
+
+
 def test_other_kinds_of_arrays_are_other_calls(made):
     """Results do not depend on what was called with arrays of other types, lengths or orders before."""
     comm, _ = made
@@ -214,3 +241,14 @@ def test_pointers_without_a_length(made):
         specs = [[MPI.buffer.fromaddress(each.ctypes.data, 0), 33, MPI.FLOAT] for each in (send, recv)]
         comm.Allreduce(*specs)
         np.testing.assert_array_equal(recv, np.full(33, SIZE * LAST / 2 + SIZE * turn, "f4"))
+
+
+@host_only
+def test_memory_of_a_bytearray(made):
+    """It is the host's, as the bytearray is, although an MPI.buffer of an address has the same type and length."""
+    comm, _ = made
+    for turn in range(4):
+        array, memory = xp.full(8, comm.rank + turn, "u1"), bytearray([comm.rank + turn] * 8)
+        comm.Bcast(MPI.buffer.fromaddress(array.ctypes.data, 8), LAST)
+        comm.Bcast(MPI.buffer.frombuffer(memory) if comm.rank else memory, LAST)
+        assert bytes(memory) == bytes(array) == bytes([LAST + turn] * 8), f"turn {turn}"
