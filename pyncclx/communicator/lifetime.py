@@ -63,21 +63,27 @@ class Lifetime(WithConstants, Base):
             raise refusal
 
     @mpi_bootstrap.interrupts_deferred()
-    def _leave(self, free: Callable[[], None] | None = None) -> Exception | None:
+    def _leave(self, free: Callable[[], None] | None = None) -> BaseException | None:
         """Release the device memory, then free the communicator; return an error, if any.
 
         It waits for the kernels of all ranks. `free` is the function that frees the communicator in MPI. A failed
         communicator is freed in MPI only if it was revoked, because late ranks may still use it. The result is an error
-        that a kernel of this rank has recorded and no call has raised.
+        that a kernel of this rank has recorded and no call has raised, or a signal handler's exception that ended the
+        wait for the other ranks.
         """
         state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
-        team, refusal = state.team, None
+        team, refusal = state.team, cast(BaseException | None, None)
         if team is None:
             have_met = not (mpi_bootstrap.has_left(comm) or (spanning is not None and spanning.has_failed))
         else:
-            with state.recorded(comm, "Free"):
-                have_met = state.part(comm, team.errors, lambda: team.leave(comm))
-            refusal = team.errors.refusal() if have_met else None
+            try:
+                with state.recorded(comm, "Free"):
+                    have_met = state.part(comm, team.errors, lambda: team.leave(comm))
+                refusal = team.errors.refusal() if have_met else None
+            except BaseException as error:
+                if not team.errors.has_failed:
+                    raise
+                have_met, refusal = False, error
         if team is None or have_met:
             state.close()
         else:

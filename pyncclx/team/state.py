@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
 
 from ..errors import Aborted, MPIError, NotSupported, RankFailed, RanksMissing, Revoked
 from ..failures.comm_failures import CommFailure
@@ -180,7 +181,8 @@ class State:
             self.meet(comm, of_part=errors)
             leave()
         except Exception as error:
-            if not (errors.has_failed or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
+            is_failure = errors.has_failed and own_error(error) is not None
+            if not (is_failure or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
                 raise
             return False
         return True

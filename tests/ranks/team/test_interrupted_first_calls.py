@@ -78,6 +78,12 @@ def test_a_communicator_is_freed(comm):
     assert_everywhere(WORLD, raised is (Late if WORLD.rank == 0 else None) and comm == MPI.COMM_NULL, f"{raised}")
 
 
+def test_a_free_for_which_a_rank_is_late(comm):
+    """The exception comes all the same; the other rank's `Free` ends."""
+    raised = outcome(comm, lambda comm, memory: comm.Free(), 1.2)
+    assert_everywhere(WORLD, raised is (Late if WORLD.rank == 0 else None) and comm == MPI.COMM_NULL, f"{raised}")
+
+
 ENDED = {
     "first Reduce": (lambda comm, memory: comm.Reduce(xp.ones(5), xp.zeros(5)), 0.25),
     "Allreduce_init": (AFTER["Allreduce_init"], 1.2),
