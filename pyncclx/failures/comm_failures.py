@@ -96,9 +96,9 @@ def of_ranks(reasons: Mapping[int, str], world_ranks: Sequence[int]) -> CommFail
     return CommFailure(ranks, tuple(world_ranks[rank] for rank in ranks), text)
 
 
-def ended_by(rank: int, kind: str, operation: str = "", group: bytes = bytes(16)) -> CommFailure:
-    """Return the failure of a communicator that a rank has ended; -1: an unknown rank."""
-    return CommFailure(note=Note(group, kind, rank, -1, 0, 0, 0, time.monotonic_ns(), operation))
+def ended_by(rank: int, kind: str, operation: str = "", group: bytes = bytes(16), peer: int = -1) -> CommFailure:
+    """Return the failure of a communicator that a rank has ended, which waited for a peer; -1: an unknown rank."""
+    return CommFailure(note=Note(group, kind, rank, peer, 0, 0, 0, time.monotonic_ns(), operation))
 
 
 def left_by(rank: int, operation: str, error: BaseException) -> CommFailure:

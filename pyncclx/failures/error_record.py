@@ -187,9 +187,9 @@ class ErrorRecord(Monitored):
             # Log it now, with this rank's position at the failure, not when its next call raises.
             report(failure.exception())
 
-    def give_up(self, kind: str, operation: str = "") -> None:
-        """Make this communicator's kernels and later calls fail on all ranks."""
-        failure = comm_failures.ended_by(self.rank, kind, operation, self.id)
+    def give_up(self, kind: str, operation: str = "", peer: int = -1) -> None:
+        """Make this communicator's kernels and later calls fail on all ranks; `peer` is the late rank, if known."""
+        failure = comm_failures.ended_by(self.rank, kind, operation, self.id, peer)
         self.fail(failure)
         if DETECTOR.made is not None and failure.note is not None:
             DETECTOR.made.presence.note(failure.note)

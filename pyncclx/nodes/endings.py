@@ -12,15 +12,17 @@ from mpi4py import MPI
 from mpi_bootstrap.interrupts import interrupts_allowed
 from mpi_bootstrap.own_errors import own_error
 
-from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked
-from ..failures.comm_failures import ABORTED, REVOKED, TIMED_OUT, CommFailure, left_by, report
+from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked, StepTimeout
+from ..failures.comm_failures import ABORTED, LATE, REVOKED, TIMED_OUT, WAITED, CommFailure, ended_by, left_by, report
 from ..recording.failures import noted
 from ..team.step_thread import StepThread
 from ..team.team import Team
 from .comparison import Comparison
+from .failures_elsewhere import RanksElsewhere
 from .host_exchange import label_of
 from .places import Places
 from .rails import Rails
+from .roll_call import RollCall
 from .watchdog import Watch
 
 _ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # raised on other ranks without a message
@@ -45,8 +47,10 @@ class Endings:
     rails: Rails
     places: Places
     comparison: Comparison
+    elsewhere: RanksElsewhere
     thread: StepThread
     closed: bool
+    _roll: RollCall
     _watch: Watch
     _late: int | None = None  # the late rank of a kernel's timeout, once it is known
     _closing: deque[Callable[[], object]] | None = None  # the steps of `close` that are left
@@ -80,7 +84,26 @@ class Endings:
             self.leave(step, reason)
         elif not self.team.errors.has_failed:
             kind = ABORTED if isinstance(reason, (RankFailed, Revoked, Aborted)) else TIMED_OUT
-            self.team.errors.give_up(kind, step)
+            late = reason.peer if isinstance(reason, StepTimeout) else -1
+            on_node = self.places.ranks_of(self.places.node)
+            self.team.errors.give_up(kind, step, on_node.index(late) if late in on_node else -1)
+            if isinstance(reason, StepTimeout) and self.elsewhere.comm_failure is None:
+                self._roll.stop(late)
+
+    def _stopped_by(self, rank: int, late: int) -> None:
+        """End the waits of this rank after another one has stopped waiting for a late rank.
+
+        It would wait for that rank in vain.
+        """
+        if self.team.errors.has_failed:
+            return
+        if late == self.places.rank:
+            failure = ended_by(late, LATE, self.operation)
+        elif late < 0:
+            failure = ended_by(rank, WAITED, self.operation)
+        else:
+            failure = CommFailure(error=StepTimeout(self.operation, self.places.rank, (late,)))
+        self.elsewhere.fail(failure)
 
     @contextmanager
     def entering(self, operation: str) -> Iterator[None]:

@@ -3,7 +3,8 @@
 A rank does this when a step between nodes has timed out: NCCL cannot say for which rank it waits, and the rank that MPI
 waits for may itself wait for another one. The rank asks all ranks of the communicator for the number of the call that
 each began last. Its error names the ranks that have not begun the call which timed out. The monitor thread of a rank
-answers, even while the rank makes no call.
+answers, even while the rank makes no call. Then the rank tells all ranks that it has stopped waiting, so that a late
+rank's call raises at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from mpi4py import MPI
 from .mpi_engine import Outbox
 
 _TAG = 10  # texts, pieces and records use other tags
-_MESSAGE = struct.Struct("=q?")  # the number of the sender's last call, and whether it asks for the receiver's
+_MESSAGE = struct.Struct("=qbq")  # the number of the sender's last call, the kind, and the late rank of _STOPPED
+_ANSWERS, _ASKS, _STOPPED = range(3)  # kinds: also asks for the receiver's number; has stopped waiting
 ANSWERS_S = 0.25  # seconds between the answers of a rank that makes no call
 POLL_S = 1e-3  # seconds between polls for answers
 # A rank waits for this number of polls, not for a time. If the whole machine is suspended, time passes and no rank
@@ -41,6 +43,8 @@ class RollCall:
     ----------
     is_open : bool
         Whether this rank asks and answers. It needs a thread that calls MPI.
+    stopped_by : callable
+        Called with a rank that has stopped waiting, and the late rank that it has waited for.
     """
 
     def __init__(
@@ -52,16 +56,24 @@ class RollCall:
         self._heard: set[int] = set()  # ranks that have reported since this rank asked
         self._outbox = Outbox(_TAG)
         self._lock = threading.Lock()
+        self.stopped_by: Callable[[int, int], None] = lambda rank, late: None
         self.is_open = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
     def ask(self) -> None:
         """Ask all other ranks which call they began last, and tell them this rank's."""
+        self._heard.clear()
+        self._tell(_ASKS)
+
+    def stop(self, late: int) -> None:
+        """Tell all other ranks that this one has stopped waiting for a rank."""
+        self._tell(_STOPPED, late)
+
+    def _tell(self, kind: int, late: int = -1) -> None:
         with self._lock:
             comm = self._comm_of() if self.is_open else None
-            self._heard.clear()
             if comm is not None:
                 for rank in self._others:
-                    self._send(comm, rank, asks=True)
+                    self._send(comm, rank, kind, late)
 
     def absent(self, number: int) -> tuple[int, ...]:
         """Return the ranks that have not reported that they have begun call `number`."""
@@ -79,23 +91,28 @@ class RollCall:
 
     def answer(self) -> None:
         """Receive what ranks report, and answer those that ask."""
+        stopped = []
         with self._lock:
             comm = self._comm_of() if self.is_open else None
             status = MPI.Status()
             while comm is not None and (message := comm.Improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
                 content = bytearray(_MESSAGE.size)
                 message.Recv([content, MPI.BYTE])
-                number, asks = _MESSAGE.unpack(content)
+                number, kind, late = _MESSAGE.unpack(content)
                 self._begun[status.source] = number
                 self._heard.add(status.source)
-                if asks:
-                    self._send(comm, status.source, asks=False)
+                if kind == _ASKS:
+                    self._send(comm, status.source, _ANSWERS)
+                elif kind == _STOPPED:
+                    stopped.append((status.source, late))
+        for rank, late in stopped:
+            self.stopped_by(rank, late)
 
     def close(self) -> None:
         """Stop: the communicator is about to be freed."""
         with self._lock:
             self.is_open = False
 
-    def _send(self, comm: MPI.Intracomm, rank: int, *, asks: bool) -> None:
+    def _send(self, comm: MPI.Intracomm, rank: int, kind: int, late: int = -1) -> None:
         self._outbox.is_empty()  # drops what has been sent
-        self._outbox.send(comm, _MESSAGE.pack(self._last(), asks), rank)
+        self._outbox.send(comm, _MESSAGE.pack(self._last(), kind, late), rank)

@@ -95,6 +95,7 @@ class Spanning(Endings, Attachment):
         self._roll = RollCall(topology.rank, self.places.size, lambda: self.comparison.comm, lambda: self.number)
         self._watch = Watch(self.team.device, topology.rank, self.comparison.check_aside)
         if self._roll.is_open:
+            self._roll.stopped_by = self._stopped_by
             self._watch.call_roll(self._roll)
 
     def _make(self, comm: MPI.Intracomm, blocking: str) -> None:

@@ -56,6 +56,27 @@ def test_a_rank_that_does_not_come(comm, count, is_new):
     comm.state.abandon()
 
 
+def test_a_rank_that_comes_too_late(comm):
+    """If its own call still finds the others' data, its next call raises at once, and blames none of them."""
+    comm.Allreduce(put(np.ones(5, "f4")), xp.empty(5, "f4"))
+    WORLD.Barrier()
+    if RANK == SIZE - 1:
+        time.sleep(3 * SECONDS)
+    raised, began = None, time.monotonic()
+    for _ in range(3):
+        try:
+            comm.Allreduce(put(np.ones(5, "f4")), xp.empty(5, "f4"))
+            comm.synchronize()
+        except (pyncclx.PeerTimeout, pyncclx.Aborted) as error:
+            raised = raised or error
+    took = time.monotonic() - began
+    is_right = isinstance(raised, pyncclx.PeerTimeout) and raised.peer == SIZE - 1
+    if RANK == SIZE - 1:
+        is_right = (is_right or isinstance(raised, pyncclx.Aborted)) and took < SECONDS
+    assert_everywhere(WORLD, is_right, f"rank {RANK} raised {raised!r} after {took:.1f} s")
+    comm.state.abandon()
+
+
 @pytest.mark.ranks(3)
 def test_a_rank_that_has_failed_sends_late():
     """Its message does not come on the next communicator that the others make, in the place of that one's own."""
