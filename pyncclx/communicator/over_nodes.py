@@ -14,8 +14,8 @@ from .. import events
 from ..arrays.places import on_host
 from ..collectives.neighbors import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
+from ..launch.call import facts_of
 from ..launch.keys import arrays_of, key_of_call
-from ..launch.run import facts_of
 from ..nodes.dropped import span_next
 from ..nodes.program import Program, SpanningCall
 from ..nodes.requests import SpanningWork, launched_again

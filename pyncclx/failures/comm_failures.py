@@ -97,7 +97,10 @@ def of_ranks(reasons: Mapping[int, str], world_ranks: Sequence[int]) -> CommFail
 
 
 def ended_by(rank: int, kind: str, operation: str = "", group: bytes = bytes(16), peer: int = -1) -> CommFailure:
-    """Return the failure of a communicator that a rank has ended, which waited for a peer; -1: an unknown rank."""
+    """Return the failure of a communicator that a rank has ended.
+
+    `peer` is the rank that it waited for; -1 is an unknown rank.
+    """
     return CommFailure(note=Note(group, kind, rank, peer, 0, 0, 0, time.monotonic_ns(), operation))
 
 

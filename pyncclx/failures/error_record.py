@@ -188,7 +188,10 @@ class ErrorRecord(Monitored):
             report(failure.exception())
 
     def give_up(self, kind: str, operation: str = "", peer: int = -1) -> None:
-        """Make this communicator's kernels and later calls fail on all ranks; `peer` is the late rank, if known."""
+        """Make this communicator's kernels and later calls fail on all ranks.
+
+        `peer` is the late rank, -1 if it is unknown or on another node.
+        """
         failure = comm_failures.ended_by(self.rank, kind, operation, self.id, peer)
         self.fail(failure)
         if DETECTOR.made is not None and failure.note is not None:

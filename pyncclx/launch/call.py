@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,3 +124,13 @@ def _make(comm: Intracomm, team: Team, call: Call) -> Plan:
     most_early = MOST_EARLY // team.layout.sharing * team.device.blocks_per_multiprocessor(function, threads)
     early = call.load is None and choice.grid <= most_early
     return Plan(call.operation, function, choice.grid, threads, early, choice.kernel)
+
+
+def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
+    """Return the fields of a flight recorder entry that describe a call's buffers."""
+    last = buffers[-1] if buffers else None
+    return {
+        "count": last.count if last else 0,
+        "nbytes": max((buffer.nbytes for buffer in buffers), default=0),
+        "datatype": last.datatype.name if last else "",
+    }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
-from ..arrays.buffers import Buffer
 from ..backends import Event
 from ..errors import NotSupported
 from ..recording import layout
@@ -16,7 +15,7 @@ from ..team.plans import CachedLaunch, Plan, producers_of
 from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
-from .call import Call, plan_of
+from .call import Call, facts_of, plan_of
 from .keys import MovableKey, arrays_of, key_of_call, movable
 from .moved import find, keep
 from .time_slicing import leave_to_host
@@ -139,7 +138,7 @@ def _by_new_kernel(
     may_stage: bool = False,
     is_cached: bool = False,
 ) -> bool:
-    """Run a call of which the Team has no cached launch, and cache its launch under `key`, unless it is None.
+    """Run a call that has no cached launch; cache its launch under `key`, if any.
 
     With `is_cached`, calls over nodes are cached too.
     """
@@ -288,16 +287,6 @@ def describe(begun: Begun, call: Call) -> None:
         reduction=call.template[1].upper() if len(call.template) == 2 else "",
         root=call.root,
     )
-
-
-def facts_of(buffers: Sequence[Buffer]) -> dict[str, Any]:
-    """Return the fields of a flight recorder entry that describe a call's buffers."""
-    last = buffers[-1] if buffers else None
-    return {
-        "count": last.count if last else 0,
-        "nbytes": max((buffer.nbytes for buffer in buffers), default=0),
-        "datatype": last.datatype.name if last else "",
-    }
 
 
 def _emit(comm: Intracomm, operation: str, began: float, args: tuple[Any, ...]) -> None:

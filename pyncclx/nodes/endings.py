@@ -91,9 +91,9 @@ class Endings:
                 self._roll.stop(late)
 
     def _stopped_by(self, rank: int, late: int) -> None:
-        """End the waits of this rank after another one has stopped waiting for a late rank.
+        """End this rank's waits after another rank has stopped waiting for a late one.
 
-        It would wait for that rank in vain.
+        This rank would wait for the late one in vain.
         """
         if self.team.errors.has_failed:
             return

@@ -108,6 +108,7 @@ class Base(Handled, Options):
             state.topology = nodes_of(cast(MPI.Intracomm, self), state)
         return state.topology
 
+    # `OverNodes` overrides the next methods. Here all ranks are on one node.
     def by_nodes(
         self,
         make: Callable[..., Any],
@@ -116,26 +117,15 @@ class Base(Handled, Options):
         begun: Begun | None,
         key: Hashable | None,
     ) -> bool | None:
-        """Run a call over several nodes. Collective.
-
-        Return None if the ranks are on one node, False if the arrays are on the host, and True otherwise. `begun` is
-        the call's entry in the flight recorder; under `key`, unless it is None, the call is cached. Here ranks are on
-        one node; `OverNodes` overrides this.
-        """
+        """Run a call over several nodes; return None if the ranks are on one node."""
         return None
 
     def key_over_nodes(self, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable | None:
-        """Return the key of a call over nodes; None if it cannot be cached.
-
-        `kind` begins the key; equal calls of one kind have equal programs.
-        """
+        """Return the key of a call over nodes; None if it cannot be cached."""
         return None
 
     def by_nodes_again(self, state: State, key: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Enqueue a call over nodes if an earlier call with this key was cached.
-
-        Return whether it was. `state` is the state of this communicator.
-        """
+        """Enqueue a call over nodes if an earlier call with this key was cached."""
         return False
 
     @property
