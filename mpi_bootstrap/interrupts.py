@@ -179,7 +179,9 @@ class Deferral:
                 state.uninstall()
         finally:
             state.level = self._before
-            if state.level == _ALLOWED:
+            # Inside an `interrupts_allowed`, an exception would end the outer block after this one has succeeded here,
+            # perhaps not on other ranks. It comes at the end of the outer block.
+            if state.level == _ALLOWED and (self._installs or state.is_overdue()):
                 state.call_pending()
 
 
