@@ -95,7 +95,7 @@ class Endings:
 
         This rank would wait for the late one in vain.
         """
-        if self.team.errors.has_failed:
+        if self.elsewhere.comm_failure is not None or self.rails.has_failed:
             return
         if late == self.places.rank:
             failure = ended_by(late, LATE, self.operation)

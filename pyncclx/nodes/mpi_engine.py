@@ -183,7 +183,12 @@ class MpiEngine(Engine):
         self.look()
         reason = self._failure or POLICY.get().hopeless(self.comm, waited_s, step, with_ended=False)
         if reason is None and waited_s > self._timeout_s:
-            reason = StepTimeout(step, self.comm.rank, self.absent(call, late()))
+            waiting_for = late()
+            if not waiting_for and waited_s < 2 * self._timeout_s:
+                return  # the data has come
+            found = self.absent(call, waiting_for)
+            # Meanwhile another rank may have said who is late.
+            reason = self._failure or StepTimeout(step, self.comm.rank, found)
         if reason is not None:
             raise reason
 

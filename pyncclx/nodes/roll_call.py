@@ -82,12 +82,14 @@ class RollCall:
     def late(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks that have not begun call `number`; `peers` if all have.
 
-        A rank whose program has ended does not answer. So the result consists of ranks that have answered. If there is
-        none, it consists of the ranks in `peers` that have not answered.
+        A rank whose program has ended does not answer. So the result consists of the ranks that have answered, and of
+        these the ones that have begun the fewest calls: the others may wait for them. If no rank has answered, it
+        consists of the ranks in `peers` that have not answered.
         """
         absent = self.absent(number)
-        answered = tuple(rank for rank in absent if rank in self._heard)
-        return answered or tuple(rank for rank in absent if rank in peers) or absent or peers
+        answered = {rank: self._begun.get(rank, -1) for rank in absent if rank in self._heard}
+        last = tuple(rank for rank, begun in answered.items() if begun == min(answered.values()))
+        return last or tuple(rank for rank in absent if rank in peers) or absent or peers
 
     def answer(self) -> None:
         """Receive what ranks report, and answer those that ask."""
