@@ -3,9 +3,9 @@
 Start the processes by mpiexec. `init_process_group("pyncclx")` then takes ranks, size and store from MPI.
 
 * `backend`: the process group, whose methods PyTorch calls.
-* `moves`, `reductions`, `calls`: these methods, and how they call the communicator.
+* `calls`: these methods, and how they call the communicator.
 * `processes`: how processes find each other, and the communicators of groups.
-* `work`: what asynchronous calls return. `tensors`: tensors as arguments and as places for results.
+* `work`: what asynchronous calls return, and tensors as arguments and as places for results.
 """
 
 from .backend import register

@@ -8,9 +8,8 @@ from torch import distributed
 from torch._C import _distributed_c10d as c10d
 
 from ..communicator.communicator import Intracomm
-from .moves import Moves
+from .calls import Moves, Reductions
 from .processes import communicator_of, find_by_mpi
-from .reductions import Reductions
 
 __all__ = ["PyncclxGroup", "register"]
 
