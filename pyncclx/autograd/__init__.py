@@ -1,7 +1,6 @@
 """Collectives that PyTorch differentiates, as functions of a tensor.
 
-Names are loaded at their first use, which imports PyTorch. Of the other packages only `torch` imports it. `functions`
-has the functions that users call, `moves` the communication of each.
+Names are loaded at their first use, which imports PyTorch. Of the other packages only `torch` imports it.
 """
 
 import importlib
