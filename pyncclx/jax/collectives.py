@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from .adjoints import allreduce_p
-from .arguments import check_blocks, check_operator, rank_of
 from .primitives import Call, as_bytes, as_numbers, at_axis_0, batch_alike, define, like
-from .statics import comm_of, op_of
+from .statics import check_blocks, check_operator, comm_of, op_of, rank_of
 
 __all__ = ["allgather", "allreduce", "alltoall", "barrier", "bcast", "gather", "reduce", "scan", "scatter"]
 

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from .adjoints import sendrecv_p
-from .arguments import rank_of, tag_of
 from .primitives import Call, as_bytes, batch_alike, define
-from .statics import comm_of, status_of
+from .statics import comm_of, rank_of, status_of, tag_of
 
 __all__ = ["recv", "send", "sendrecv"]
 
