@@ -26,7 +26,7 @@ from ..system.faults import Fault
 from ..system.notes import warn_once
 from ..system.process import held
 from ..team.base import Base
-from ..team.replacing import is_ours
+from ..team.handlers import is_ours
 from ..team.state import state_of
 
 _PATTERN = 0x5A

@@ -26,8 +26,7 @@ from ..requests.persistent import Prequest as Prequest
 from ..requests.request import Request as Request
 from ..staging import requests
 from ..system.paths import include_path as include_path
-from ..team.handlers import follow_handlers, note_handler
-from ..team.replacing import refuse_in_children
+from ..team.handlers import follow_handlers, note_handler, refuse_in_children
 from ..team.windows import Registration as Registration
 from ..tokens.rows import Handle as Handle
 from ..tokens.rows import Rows as Rows

@@ -20,10 +20,9 @@ from ..failures import ulfm
 from ..memory.layout import MAX_RANKS
 from ..recording import layout
 from ..system.process import PerProcess
-from ..team.background import Apart, Background, NotYet, alone
+from ..team.background import Apart, Background, Doing, NotYet, alone
 from ..team.base import IntraBase
 from ..team.state import TOGETHER, State, state_of
-from ..team.step_thread import Doing
 from ..team.streams import current_stream, stream_for
 from .call import Call, is_ready
 from .launched import KernelWork, Launched

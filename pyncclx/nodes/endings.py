@@ -15,7 +15,7 @@ from mpi_bootstrap.own_errors import own_error
 from ..errors import Aborted, CollectiveMismatch, PeerTimeout, RankFailed, Revoked, StepTimeout
 from ..failures.comm_failures import ABORTED, LATE, REVOKED, TIMED_OUT, WAITED, CommFailure, ended_by, left_by, report
 from ..recording.failures import noted
-from ..team.step_thread import StepThread
+from ..team.background import StepThread
 from ..team.team import Team
 from .comparison import Comparison
 from .failures_elsewhere import RanksElsewhere

@@ -14,10 +14,10 @@ from ..backends import Event
 from ..errors import CollectiveMismatch, NotSupported
 from ..launch.launched import KernelWork
 from ..requests.work import Startable, check
+from ..team.background import Doing
 from ..team.base import IntraBase
 from ..team.compare import Comparison
 from ..team.state import state_of
-from ..team.step_thread import Doing
 from ..team.streams import current_stream, stream_for
 from ..team.team import Team
 from .mpi_engine import keep_left

@@ -16,11 +16,11 @@ from ..failures.detector import DETECTOR
 from ..failures.error_record import ErrorRecord
 from ..system.process import BoundedCache
 from ..team.attachment import Attachment
+from ..team.background import StepThread
 from ..team.base import IntraBase
 from ..team.kept import Scratch
 from ..team.members import most_ranks_per_device
 from ..team.state import state_of
-from ..team.step_thread import StepThread
 from ..team.team import Team
 from .comparison import Comparison
 from .endings import Endings

@@ -2,24 +2,29 @@
 
 MPI calls them for its own errors. From the first handler other than MPI.ERRORS_RETURN on, each public method calls the
 handler before an exception of pyncclx's leaves it. Until then no method is changed.
+
+The functions that replace public methods serve forked children, too. There, calls on the parent's communicators and
+requests raise.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from mpi4py import MPI
 
 from ..errors import Aborted, CapacityExceeded, CollectiveMismatch, MPIError, NotSupported, PeerTimeout
 from ..requests import shown
-from ..system.process import held
-from .replacing import replace_public
+from ..system.mpi_library import is_child
+from ..system.process import held, in_children
 
+_Method = Callable[..., Any]
 _FOUND = MPIError, NotSupported, PeerTimeout, Aborted, CollectiveMismatch, CapacityExceeded
 _CLASSES = {NotSupported: MPI.ERR_UNSUPPORTED_OPERATION, CapacityExceeded: MPI.ERR_TRUNCATE}  # others: ERR_OTHER
 _CALLED = "has_called_handler"  # attribute of an exception
@@ -27,6 +32,63 @@ _ENDING = MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT
 _Owner = MPI.Comm | MPI.Win
 _followed: dict[type, None] = held({})  # classes; their methods call handlers once one is set
 _undo: list[Callable[[], None]] = held([])  # function that restores the methods
+
+
+def is_ours(cls: type) -> bool:
+    """Return whether a class is one of pyncclx, not of mpi4py."""
+    return cls.__module__.startswith(f"{__name__.partition('.')[0]}.")
+
+
+def replace_public(classes: Iterable[type], make: Callable[[str, _Method], _Method]) -> Callable[[], None]:
+    """Replace every public method of classes and of their base classes in pyncclx.
+
+    Return a function that restores the methods.
+
+    Parameters
+    ----------
+    classes : iterable of type
+    make : callable
+        Returns the new function of a method, given its name and function.
+    """
+    before: list[tuple[type, str, Any]] = []
+    for base in {base for cls in classes for base in cls.__mro__ if is_ours(base)}:
+        for name, method in list(vars(base).items()):
+            if name.startswith("_"):
+                continue
+            if inspect.isfunction(method):
+                new: Any = make(name, method)
+            elif isinstance(method, (classmethod, staticmethod)):
+                new = type(method)(make(name, method.__func__))
+            else:
+                continue
+            before.append((base, name, method))
+            setattr(base, name, new)
+
+    def bring_back() -> None:
+        for base, name, method in before:
+            setattr(base, name, method)
+
+    return bring_back
+
+
+def refuse_in_children(classes: Iterable[type]) -> None:
+    """Make all public methods of the classes raise NotSupported in forked children.
+
+    This holds for children that this process forks after MPI was initialized.
+    """
+    classes = tuple(classes)
+    in_children(lambda: replace_public(classes, _refusing) if is_child() else None)
+
+
+def _refusing(name: str, method: Callable[..., Any]) -> Callable[..., NoReturn]:
+    @functools.wraps(method)
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotSupported(
+            f"{name}: this process was forked by a rank, and is no rank itself: call pyncclx in the parent, and pass "
+            "data to it by a pipe or a queue"
+        )
+
+    return refuse
 
 
 class _Thread(threading.local):

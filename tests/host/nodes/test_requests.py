@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyncclx.nodes import requests
-from pyncclx.team.step_thread import StepThread
+from pyncclx.team.background import StepThread
 
 
 class Device:
