@@ -12,8 +12,7 @@ from typing import Any
 
 from ..system.process import BoundedCache
 from . import layout
-from .facts import calling_site
-from .identity import Identity
+from .facts import Identity, calling_site
 from .layout import FACTS, Facts, Live
 from .ring import RING, Ring, now
 

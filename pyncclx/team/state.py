@@ -18,8 +18,7 @@ from ..failures.comm_failures import CommFailure
 from ..failures.error_record import ErrorRecord, failing_if_interrupted
 from ..failures.policy import POLICY
 from ..recording.calls import Calls, calls_of
-from ..recording.facts import records_calls
-from ..recording.identity import Identity, identity_of
+from ..recording.facts import Identity, identity_of, records_calls
 from ..system import settings
 from ..system.process import PerProcess
 from .attachment import Attachment

@@ -13,8 +13,7 @@ from .. import events
 from ..arrays import places
 from ..errors import NotSupported
 from ..recording.calls import Calls, calls_of
-from ..recording.facts import place, records_calls
-from ..recording.identity import identity_of_window
+from ..recording.facts import identity_of_window, place, records_calls
 from ..recording.layout import ACCESS, ANY
 from ..requests.request import request_of
 from ..requests.work import Work

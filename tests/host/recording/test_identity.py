@@ -4,7 +4,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.recording.identity import Identity, compact
+from pyncclx.recording.facts import Identity, compact
 from pyncclx.team import state
 
 
