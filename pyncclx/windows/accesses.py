@@ -19,7 +19,7 @@ from ..requests.request import request_of
 from ..requests.work import Work
 from ..staging.arguments import Argument, GivenCall
 from ..staging.copies import PublicCopy
-from ..staging.windows import ACCESSES, Origins
+from ..staging.stage import ACCESSES, Origins
 from ..system.mpi_library import is_cuda_aware
 from ..team.state import STAGES_BY_DEFAULT, State
 from .atomics import OF_ONE_ELEMENT

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from ..recording.calls import Calls
 from ..staging.copies import PublicCopy
-from ..staging.windows import Origins
+from ..staging.stage import Origins
 from ..system.process import PerProcess
 from ..team.base import Base
 from ..team.streams import ANY_CALLER, Caller
