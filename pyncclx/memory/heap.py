@@ -25,8 +25,7 @@ from ..failures.detector import DETECTOR
 from ..system import settings
 from ..system.process import PerProcess
 from .mapped import map_each
-from .quarantine import Abandoned, Dropped, Lease, Present, left_by_all
-from .retired import RETIRED
+from .retired import RETIRED, Abandoned, Dropped, Lease, Present, left_by_all
 
 ALIGNMENT = 4096
 

@@ -21,7 +21,7 @@ from ..backends import Device
 from ..failures import ulfm
 from ..memory import layout
 from ..memory.heap import HEAP, Heap
-from ..memory.quarantine import Dropped, Present
+from ..memory.retired import Dropped, Present
 from ..system.process import held, lock
 from . import members
 from .background import caller

@@ -14,7 +14,7 @@ from ..backends import Device
 from ..failures.detector import DETECTOR
 from ..failures.error_record import ErrorRecord
 from ..memory.heap import Heap
-from ..memory.quarantine import Abandoned, Lease
+from ..memory.retired import Abandoned, Lease
 from ..system.process import BoundedCache
 from .kept import Scratch
 from .launch_order import LaunchOrder

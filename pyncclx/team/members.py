@@ -19,7 +19,7 @@ from ..failures.detector import DETECTOR
 from ..memory import layout
 from ..memory.heap import Heap
 from ..memory.mapped import exchange_handles
-from ..memory.quarantine import Lease
+from ..memory.retired import Lease
 from ..system import settings
 
 

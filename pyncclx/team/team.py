@@ -28,8 +28,7 @@ from ..memory.called import RecordedCalls
 from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
 from ..memory.parameters import NO_PLACES, TeamStruct
-from ..memory.quarantine import Lease
-from ..memory.retired import RETIRED
+from ..memory.retired import RETIRED, Lease
 from ..operations import NUMBERS
 from ..system.process import BoundedCache
 from . import members
