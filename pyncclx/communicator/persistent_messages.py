@@ -13,8 +13,7 @@ from ..messages.host.persistent import receive_init
 from ..messages.partitioned.base import PartitionedMessage
 from ..messages.partitioned.receive import PartitionedReceive
 from ..messages.partitioned.send import PartitionedSend
-from ..messages.persistent.base import PersistentMessage
-from ..messages.persistent.works import PersistentReceive, PersistentSend
+from ..messages.persistent.base import PersistentMessage, PersistentReceive, PersistentSend
 from ..requests.partitioned import PartitionedRequest
 from ..requests.persistent import Prequest
 from .methods import or_staged

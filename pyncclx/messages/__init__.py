@@ -7,8 +7,7 @@
 2. A host array has no plan: `Recv` of `communicator/point_to_point.py` calls mpi4py. `host/receive.py` finds envelopes
    in the received messages (`host/memory.py`, `host/landing.py`), and `host/fetch.py` fetches their data. `Recv_init`
    is in `host/persistent.py`.
-3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`memory/scratch.py`,
-   `mpi_transfer.py`).
+3. `arrival.py`: `Incoming` has MPI receive an envelope (`envelope.py`) into host memory (`memory/scratch.py`).
 4. `Incoming.finish` waits for the envelope. If no other receive is open, it waits in MPI. Otherwise it polls by
    `progress/polling.py`, which launches receives in the order of their clocks (`LamportClock` in `context.py`).
 5. `Incoming.launch` reads the location of the data from the envelope. It copies data in the same MPI message. For data
@@ -22,9 +21,9 @@ the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Non
 `pending.py` and post their receive. The monitor thread (`progress/watcher.py`) polls posted receives while the program
 does not. `context.py` holds the state of the process, and `base.py` that of each communicator.
 
-Persistent requests (`persistent/base.py`, `persistent/works.py`) begin an `Outgoing` or `Incoming` at each start. One
-launch serves all requests that start together (`persistent/starts.py`, `persistent/batch.py`). In a graph they use
-channels instead (`persistent/channels.py`), which both ends set up when their messages match outside graphs.
+Persistent requests (`persistent/base.py`) begin an `Outgoing` or `Incoming` at each start. One launch serves all
+requests that start together (`persistent/starts.py`). In a graph they use channels instead (`persistent/channels.py`),
+which both ends set up when their messages match outside graphs.
 
 Partitioned requests (`partitioned/base.py`, `partitioned/send.py`, `partitioned/receive.py`) match once, by handshake
 messages (`partitioned/handshakes.py`). These are on boards in device memory (`partitioned/board.py`), whose locations

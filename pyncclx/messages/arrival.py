@@ -15,9 +15,8 @@ from ..errors import MPIError
 from ..requests.open_receives import LOCK, OpenReceive
 from .base import MessageBase
 from .endpoint import Endpoint
-from .envelope import Envelope, unpack
+from .envelope import Envelope, received_spec, unpack
 from .memory.scratch import KEPT_NBYTES, PINNED_NBYTES
-from .mpi_transfer import received_spec
 from .plan import Plan
 from .probe import HOLDING, ProbedMessage
 

@@ -13,10 +13,20 @@ from ..derived.buffers import TypedBuffer
 from ..requests.open_receives import LOCK
 from .arguments import PUT
 from .endpoint import Endpoint
-from .envelope import EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, WINDOW, Envelope, eager, inline_nbytes
+from .envelope import (
+    EMPTY,
+    ENVELOPE_NBYTES,
+    GAP_NBYTES,
+    INLINE,
+    OFFERED,
+    WINDOW,
+    Envelope,
+    eager,
+    inline_nbytes,
+    sent_spec,
+)
 from .memory.bounce import SLOT_NBYTES
 from .memory.scratch import PINNED_NBYTES, host_memory
-from .mpi_transfer import GAP_NBYTES, sent_spec
 from .persistent.channels import Outlet
 from .plan import Plan
 

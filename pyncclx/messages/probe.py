@@ -16,8 +16,7 @@ import mpi_bootstrap
 from ..requests.host_receive import SentToItself
 from ..requests.open_receives import LOCK
 from ..system.process import held
-from .envelope import SHORT_NBYTES, may_be_envelope, unpack
-from .mpi_transfer import GAP_NBYTES, ITSELF, two_part_datatype
+from .envelope import GAP_NBYTES, ITSELF, SHORT_NBYTES, may_be_envelope, two_part_datatype, unpack
 
 # Messages to this process itself that have not been received, and their memory.
 _sent: list[tuple[MPI.Request, Any]] = held([])

@@ -22,7 +22,7 @@ from .arguments import PULL, PULL_MESSAGE
 from .envelope import EAGER, EMPTY, ENVELOPE_NBYTES, INLINE, OFFERED, Envelope
 from .memory.bounce import CLOCK, READY, TO_DONE
 from .memory.opened import address_of
-from .persistent.batch import BLOCK_NBYTES, Message
+from .persistent.starts import BLOCK_NBYTES, Message
 from .progress.beside_stream import OpenArrival
 from .progress.pending_sends import UNFOLLOWED
 from .receive_launch import end_launch, launch_together, leave

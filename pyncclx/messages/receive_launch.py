@@ -14,7 +14,7 @@ from mpi_bootstrap.own_errors import own_error
 from ..backends import Event
 from ..derived.buffers import TypedBuffer
 from .memory.scratch import KEPT_NBYTES
-from .persistent.batch import Message, launch
+from .persistent.starts import Message, launch
 from .progress.beside_stream import event_of
 
 #: `Incoming`, whose module imports this one.

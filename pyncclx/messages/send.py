@@ -17,7 +17,7 @@ from ..system.threads import has_begun
 from .arguments import OFFER, PUT, PUT_MESSAGE, SIGNAL_MESSAGE
 from .departure import Departure
 from .memory.bounce import words_of
-from .persistent.batch import Message
+from .persistent.starts import Message
 
 # Bytes that a thread of `put_eager` copies: four packs, whose loads overlap (not measured).
 _THREAD_NBYTES = 64

@@ -18,8 +18,7 @@ from .. import backends, events
 from ..arrays.buffers import Buffer
 from ..messages.base import MessageBase
 from ..messages.endpoint import Endpoint
-from ..messages.envelope import ENVELOPE_NBYTES
-from ..messages.mpi_transfer import GAP_NBYTES
+from ..messages.envelope import ENVELOPE_NBYTES, GAP_NBYTES
 from ..messages.plan import plan_of
 from ..messages.receive import Incoming
 from ..messages.send import Outgoing

@@ -12,8 +12,7 @@ from ...arrays.specs import spec_parts
 from ...requests.host_receive import ENVELOPE_MAGIC
 from ...requests.open_receives import LOCK
 from ...system.mpi_library import mpi_is_gone
-from ..envelope import ENVELOPE_NBYTES, Envelope, unpack
-from ..mpi_transfer import ITSELF
+from ..envelope import ENVELOPE_NBYTES, ITSELF, Envelope, unpack
 
 Bytes = npt.NDArray[np.uint8]
 

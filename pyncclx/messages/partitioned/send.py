@@ -23,7 +23,7 @@ from ..arguments import partitions as pack_partitions
 from ..base import MessageBase
 from ..envelope import EMPTY, ENVELOPE_NBYTES, WINDOW, Envelope, unpack
 from ..memory.opened import address_of
-from ..persistent.batch import BLOCK_NBYTES
+from ..persistent.starts import BLOCK_NBYTES
 from .base import FAR, WORD, PartitionedMessage
 from .handshakes import Key, Offer, refusal
 

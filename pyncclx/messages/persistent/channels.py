@@ -28,7 +28,7 @@ from ..endpoint import Endpoint
 from ..envelope import EAGER, Envelope, channel_of
 from ..memory.arena import ALIGNMENT
 from ..memory.bounce import SLOT_NBYTES, end_address
-from .batch import ChannelMessage, Message
+from .starts import ChannelMessage, Message
 
 _WORD_NBYTES = 8  # distance between words; kernels use 4 of the bytes
 _ANSWER = (1).to_bytes(4, "little")

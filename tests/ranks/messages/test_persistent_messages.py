@@ -651,7 +651,7 @@ def test_graphs_of_derived_datatypes(comm, captured):
 def test_what_a_graph_refuses(comm, captured, monkeypatch):
     """A first start, any source, and one that met a message of another kind; nothing is launched."""
     right, left = ring(comm)
-    monkeypatch.setattr(pyncclx.messages.persistent.works, "LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(pyncclx.messages.persistent.base, "LONGEST_WAIT_S", 0.1)
     array, room = xp.zeros(4, "i8"), xp.zeros(4, "i8")
     send, receive = comm.Send_init(array, right, TAG), comm.Recv_init(room, left, TAG)
     wild = comm.Recv_init(room, MPI.ANY_SOURCE, TAG)

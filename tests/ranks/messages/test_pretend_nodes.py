@@ -13,7 +13,7 @@ import pyncclx
 from pyncclx import Prequest, Request
 from pyncclx.messages import context, departure
 from pyncclx.messages.memory import scratch
-from pyncclx.messages.persistent import works
+from pyncclx.messages.persistent import base
 from pyncclx.objects import messages as object_messages
 from support.arrays import Output, put, xp
 from support.everywhere import raises_everywhere
@@ -179,7 +179,7 @@ def test_graphs_hold_no_messages_between_nodes(comm, monkeypatch):
     device, (right, left) = pyncclx.backends.select(), ring(comm)
     if device.name == "gpu":
         pytest.skip("the host device is made to believe that it captures")
-    monkeypatch.setattr(works, "LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(base, "LONGEST_WAIT_S", 0.1)
     x, y = put(np.full(9, comm.rank)), Output(9, "i8")
     send, receive = comm.Send_init(x, right), comm.Recv_init(y.array, left)
     for _ in range(2):
