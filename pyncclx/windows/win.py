@@ -27,8 +27,7 @@ from ..team.team import Team
 from .epochs import WORD_NBYTES
 from .exposed import Attached, Exposed, all_from_alloc, checked_size, checked_unit, on_device, place_of, public_copies
 from .locks import Locks
-from .operations import Operations
-from .signalling import Signalling
+from .operations import Operations, Signalling
 from .views import Views
 
 INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # info key of Allocate, and its value for device memory
