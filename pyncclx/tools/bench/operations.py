@@ -13,7 +13,7 @@ from typing import Any
 
 from . import environment, host_time, peers, sweep
 from .cases import CASES
-from .elements import OPS
+from .cases.case import OPS
 
 _BUFFERS = {"windows": "from comm.Alloc, which all ranks have mapped", "registered": "that comm.Register has mapped"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from pyncclx.tools.bench import beside, environment, plot, report, sweep
 from pyncclx.tools.bench.cases import CASES, Options
-from pyncclx.tools.bench.elements import FLOATS, INTEGERS, Elements
+from pyncclx.tools.bench.cases.case import FLOATS, INTEGERS, Elements
 from pyncclx.tools.bench.peers import nccl
 from pyncclx.tools.cli import parse
 

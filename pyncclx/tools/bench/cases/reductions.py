@@ -7,8 +7,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..elements import OPS
-from .case import Case
+from .case import OPS, Case
 
 
 class Reduction(Case):
