@@ -4,6 +4,6 @@ Each kernel is a readable twin of one in cuda/collectives/. Start here to try ou
 are imported at their first use, because they need Numba.
 
 Read the package in this order: `workspace` (the memory through which kernels exchange data), `exchange` (the exchange
-itself), `blocks` (Barrier, Allgather and Alltoall), `allreduce`, `rows` and `alltoallv` (the kernels), `compiled`
-(compiles a Python function to a kernel), `calls` (chooses kernel and blocks, for `pyncclx.collectives`).
+itself), `blocks` (Barrier, Allgather and Alltoall), `allreduce` and `alltoallv` (the kernels), `compiled` (compiles a
+Python function to a kernel), `calls` (chooses kernel and blocks, for `pyncclx.collectives`).
 """

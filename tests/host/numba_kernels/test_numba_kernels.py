@@ -16,7 +16,7 @@ from pyncclx.backends.compilers import nvrtc  # noqa: E402
 from pyncclx.memory.cstruct import offsets_of  # noqa: E402
 from pyncclx.memory.layout import Layout  # noqa: E402
 from pyncclx.memory.parameters import AlltoallvArgs  # noqa: E402
-from pyncclx.numba_kernels import calls, compiled, rows, workspace  # noqa: E402
+from pyncclx.numba_kernels import alltoallv, calls, compiled, workspace  # noqa: E402
 from support.sample import some  # noqa: E402
 
 PACKET, SIGNAL = "STG.E.128.STRONG.SYS", "MEMBAR.ALL.SYS STG.E.64.STRONG.SYS LDG.E.64.STRONG.SYS CCTL.IVALL"
@@ -97,4 +97,4 @@ def test_slots(size: int) -> None:
 def test_arguments_of_alltoallv() -> None:
     """The kernel in Python finds each where AlltoallvArgs has it."""
     fields = [name.upper() for name in offsets_of(AlltoallvArgs) if not name.startswith("fixed_")]
-    assert [getattr(rows, field) for field in fields] == list(range(len(fields)))
+    assert [getattr(alltoallv, field) for field in fields] == list(range(len(fields)))
