@@ -13,9 +13,8 @@ from pyncclx.backends import Exported
 from pyncclx.memory import heap
 from pyncclx.messages import context
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
-from pyncclx.messages.memory.bounce import CLOCK
+from pyncclx.messages.memory.bounce import CLOCK, Places
 from pyncclx.messages.memory.opened import MAX_OPEN, OpenedMemory, is_ready
-from pyncclx.messages.memory.places import Places
 from pyncclx.messages.progress.polling import ReceiveProgress
 
 SENDER = Sender(b"u" * 16, mpi_bootstrap.node_identity(), b"handle", 4096, b"name", b"t" * 16)
