@@ -61,7 +61,7 @@ class HostFetch:
         return self._data.nbytes
 
     def has_ended(self) -> bool:
-        """Return whether the sender can reuse its memory; see `progress.kept.Kept`."""
+        """Return whether the sender can reuse its memory; see `progress.Kept`."""
         return self.is_over()
 
     def is_of(self, envelope: Envelope) -> bool:

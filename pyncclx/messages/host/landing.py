@@ -45,7 +45,7 @@ _RESTS = ENVELOPE_NBYTES % STEP_NBYTES, SHORT_NBYTES % STEP_NBYTES
 
 
 class _Left(NamedTuple):
-    """A receive whose request the program has freed; see `progress.kept.Kept`."""
+    """A receive whose request the program has freed; see `progress.Kept`."""
 
     request: HostReceive
     nbytes: int = 0

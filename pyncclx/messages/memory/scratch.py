@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...backends import Device, Event
-from ..progress.kept import Kept
+from ..progress import Kept
 from ..progress.pending_sends import PendingSends
 
 # Shortest message for pinned memory (measured on 2 × H200, Open MPI over sockets, 2026-11-27).

@@ -22,7 +22,7 @@ from mpi_bootstrap.waiting import let_go_on
 from ...backends import Device
 from ...requests.open_receives import LOCK
 from ...system.process import held
-from .kept import Kept
+from . import Kept
 from .watcher import Watcher
 
 _Begun = TypeVar("_Begun", bound=MPI.Request)

@@ -4,8 +4,7 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.messages.progress import pending_sends
-from pyncclx.messages.progress.kept import Kept
+from pyncclx.messages.progress import Kept, pending_sends
 from pyncclx.messages.progress.pending_sends import MOST_NEW, PendingSends, begin_to_follow
 
 
