@@ -4,8 +4,8 @@
 too many for a Team. A communicator over several nodes has no Team of its own. At its first call on device arrays, all
 its ranks make a `Spanning` (`spanning.py`), which has these parts:
 
-* `places.py`: which ranks are on which node, for any assignment of ranks to nodes;
 * `Spanning.local`: a communicator of this node's ranks (`mpi_bootstrap.part`), with a Team and kernels like any other;
+* `rails.py`: `Places`, which ranks are on which node, for any assignment of ranks to nodes;
 * `rails.py`: `Rails`, the engines, made when a call first needs them. Rail k joins the ranks with local index k, so
   each rank uses its own link. The engine of all ranks, *flat*, moves data between all other pairs.
 

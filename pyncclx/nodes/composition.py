@@ -18,9 +18,8 @@ from ..team.streams import is_of_current
 from ..team.team import Team
 from .engine import Transfer
 from .host_exchange import Block, Share, label_of
-from .places import Places
 from .program import Program, Step
-from .rails import without_empty
+from .rails import Places, without_empty
 from .spanning import Spanning
 
 # Bytes of a vector or of results for each thread, before more blocks are used. Not measured.

@@ -20,8 +20,7 @@ from ..team.team import Team
 from .comparison import Comparison
 from .failures_elsewhere import RanksElsewhere
 from .host_exchange import label_of
-from .places import Places
-from .rails import Rails
+from .rails import Places, Rails
 from .roll_call import RollCall
 from .watchdog import Watch
 

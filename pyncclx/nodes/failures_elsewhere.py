@@ -22,7 +22,7 @@ from ..failures.detector import DETECTOR
 from ..failures.kernel_errors import FAILURE
 from ..system.mpi_library import goes_on_after_failures
 from .engine import Transfer
-from .places import Places
+from .rails import Places
 
 # Seconds that a rank waits after an unexplained error for MPI to find a failed rank. Other ranks may learn of it
 # earlier.

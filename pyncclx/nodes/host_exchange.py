@@ -26,7 +26,7 @@ from ..recording.failures import noted
 from ..system.process import held
 from .failures_elsewhere import FailureWords
 from .mpi_engine import MpiEngine, Outbox
-from .places import Places
+from .rails import Places
 
 _RECORD_NBYTES = 32 << 10  # bytes of one rank at most
 _ALL_NBYTES = 64 << 10  # bytes of all ranks together at most: each may send to all others

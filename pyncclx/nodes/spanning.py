@@ -28,9 +28,8 @@ from .engine import EngineError
 from .failures_elsewhere import FailureWords, RanksElsewhere
 from .host_exchange import MOST_RANKS, HostExchange, host_waits, most_nbytes
 from .mpi_engine import keep_left
-from .places import Places
 from .program import Program
-from .rails import Rails
+from .rails import Places, Rails
 from .roll_call import RollCall
 from .watchdog import WATCHDOG, Watch
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..nodes.places import Places
+from ..nodes.rails import Places
 
 # expert_place of cuda/tokens/shuffle.cuh has 16 bits for an expert's index on its rank.
 MAX_EXPERTS = 1 << 16

@@ -10,7 +10,7 @@ which `Spanning.is_short` is true.
 from collections.abc import Callable
 from typing import Any
 
-from ...nodes.places import Places
+from ...nodes.rails import Places
 from ...nodes.spanning import Spanning
 from ...operations import COLLECTIVES
 from .. import FUNCTIONS, lowering

@@ -12,13 +12,12 @@ from functools import partial
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.host_exchange import Block
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
+from ...nodes.rails import Places
 from ...team.base import IntraBase as Intracomm
 from ..allgather import Gathering
 from ..transformed import Arguments
-from .inside import allgatherv_call
-from .pieces import Span, blocks, spans_of
+from .inside import Span, allgatherv_call, blocks, spans_of
 
 ON_HOST = {"allgather": "each rank's block goes to all others"}
 HOW = {

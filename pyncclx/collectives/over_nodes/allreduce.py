@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
+from ...nodes.rails import Places
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
-from .folding import Folding, fold_in_rank_order, fold_shared, reduction_call, whole_of_node
-from .inside import allgatherv_call, bcast_call
-from .pieces import Span, aligned
-from .rail_fold import RailFold
+from .folding import Folding, RailFold, fold_in_rank_order, fold_shared, reduction_call, whole_of_node
+from .inside import Span, aligned, allgatherv_call, bcast_call
 
 ON_HOST = {"allreduce": "each rank's vector goes to all others, which fold those of each node, and then of the nodes"}
 HOW_SHORT = {"allreduce": "a fold inside each node, an exchange of the nodes' results, a fold of these"}

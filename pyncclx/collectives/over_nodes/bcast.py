@@ -16,8 +16,7 @@ from ...nodes.engine import Transfer
 from ...nodes.program import SpanningCall
 from ...team.base import IntraBase as Intracomm
 from ..bcast import Broadcast
-from .inside import allgatherv_call, bcast_call, blocks_from, scatterv_call
-from .pieces import Span
+from .inside import Span, allgatherv_call, bcast_call, blocks_from, scatterv_call
 
 ON_HOST = {"bcast": "root sends to all ranks"}
 HOW_SHORT = {"bcast": "root sends to one rank of each node, and a kernel copies inside each"}

@@ -1,22 +1,65 @@
 """The kernels of a call over nodes: calls among the ranks of one node.
 
-Buffers are given by address, and arguments are not checked again.
+Buffers are given by address, and arguments are not checked again. Reductions over nodes cut vectors into parts, which
+are a `Span` each.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ...arrays.buffers import Buffer
 from ...arrays.datatypes import TABLE
 from ...launch.call import Call
+from ...memory.layout import PACK_NBYTES
 from ...memory.parameters import MoveArgs, ReduceArgs
+from ...operators import bound_op
 from .. import allgather, allreduce, bcast, reduce_scatter, rooted
 from ..arguments import Blocks, pack_blocks
 from ..calls import FixedCounts, announced_call, choose_exchange
-from .pieces import Span
 
+ALIGNMENT = 256  # bytes; vectors that a rank folds start at multiples
 _BYTE = TABLE["uint8"]
+
+
+class Span(NamedTuple):
+    """A part of a vector, in bytes."""
+
+    begin: int
+    nbytes: int
+
+    def cut(self, parts: int, unit: int) -> list[Span]:
+        """Cut the span into parts of whole units; the last parts may be empty."""
+        each = -(-self.nbytes // (parts * unit)) * unit
+        begins = [min(part * each, self.nbytes) for part in range(parts + 1)]
+        return [Span(self.begin + a, b - a) for a, b in itertools.pairwise(begins)]
+
+
+def blocks(nbytes: int, count: int) -> list[Span]:
+    """Return `count` contiguous spans of equal length."""
+    return [Span(number * nbytes, nbytes) for number in range(count)]
+
+
+def spans_of(blocks: Blocks) -> list[Span]:
+    """Return the spans of the ranks' blocks."""
+    return [Span(begin, nbytes) for begin, nbytes in zip(blocks.begins, blocks.nbytes, strict=True)]
+
+
+def aligned(nbytes: int) -> int:
+    """Round a length up to the alignment of vectors."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def unit_of(template: tuple[str, ...], itemsize: int) -> int:
+    """Return the length in bytes to whose multiples a vector to reduce is cut.
+
+    Kernels reduce such parts at full speed. The length is a multiple of `itemsize`, so elements stay whole.
+    """
+    operator = bound_op.named(template)
+    return operator.group_nbytes if operator is not None else math.lcm(itemsize, PACK_NBYTES)
 
 
 def memory(address: int, nbytes: int) -> Buffer:

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
+from ...nodes.rails import Places
 from ..arguments import Blocks
-from .inside import alltoallv_call, blocks_from
-from .pieces import Span
+from .inside import Span, alltoallv_call, blocks_from
 
 HOW = "each rank sends what goes to other nodes to its receiver, while a kernel moves what stays in the node"
 

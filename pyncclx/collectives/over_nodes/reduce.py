@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
+from ...nodes.rails import Places
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .bcast import broadcast_all
 from .folding import Folding, fold_in_rank_order, fold_shared, part_of_node, reduction_call, whole_of_node
-from .inside import blocks_from, gatherv_call
+from .inside import Span, aligned, blocks_from, gatherv_call
 from .movement import exchange
-from .pieces import Span, aligned
 
 ON_HOST = {"reduce": "each rank's vector goes to root, which folds those of each node, and then of the nodes"}
 HOW = {

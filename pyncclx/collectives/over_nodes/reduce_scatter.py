@@ -10,12 +10,12 @@ from array import array
 
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
-from ...nodes.places import Places
 from ...nodes.program import SpanningCall
+from ...nodes.rails import Places
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call
-from .pieces import Span, aligned, blocks, spans_of
+from .inside import Span, aligned, blocks, spans_of
 
 ON_HOST = {
     "reduce_scatter": "each rank's vector goes to all others, which fold those of each node, and then of the nodes"

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...collectives.over_nodes import allgather
-from ...collectives.over_nodes.pieces import blocks
+from ...collectives.over_nodes.inside import blocks
 from ...launch import kernels
 from ...launch.sources import file_of
 from ...memory.cstruct import CStruct

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyncclx.nodes.places import Places
+from pyncclx.nodes.rails import Places
 
 LAYOUTS = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2], [0, 1, 1, 2, 2, 2], [0, 1, 1, 0, 2, 0], [0] * 5 + [1]]
 

@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 from pyncclx import backends
 from pyncclx.nodes import rails
-from pyncclx.nodes.places import Places
+from pyncclx.nodes.rails import Places
 from support.arrays import host_only
 
 WORLD = MPI.COMM_WORLD
