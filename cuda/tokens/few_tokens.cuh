@@ -11,7 +11,7 @@
 // blocks have left the one before that. From all ranks' choices every block computes where each row
 // belongs, on any rank, as if it had counts.
 //
-// kMostFewChoices and kMostFewCounts follow from shared memory (twins in pyncclx/tokens/layout.py);
+// kMostFewChoices and kMostFewCounts follow from shared memory (twins in pyncclx/tokens/memory.py);
 // kSourcesAtOnce was not measured by itself.
 #pragma once
 #include "tokens/few_slots.cuh"

@@ -12,7 +12,7 @@
 //   expert and weight of a choice *bucket*  the rows of one expert on a rank, or of one source
 //   (by_source)
 //
-// Twin: ShuffleStruct of pyncclx/tokens/parameters.py; pyncclx/tokens/layout.py computes the
+// Twin: ShuffleStruct of pyncclx/tokens/parameters.py; pyncclx/tokens/memory.py computes the
 // offsets.
 #pragma once
 #include "protocol/channel.cuh"

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pyncclx.tokens import layout
+from pyncclx.tokens import memory as token_memory
 from pyncclx.tokens.over_nodes import programs
 from support.arrays import get, put
 from support.reference import nodes_of
@@ -19,11 +19,11 @@ def token_regime(request, monkeypatch, comm):
     """Tokens travel as lines if all ranks have few of them. Here the limit is high; 0; so that it is often passed,
     and of many tokens the blocks of a rank count together. Between nodes few rows are padded."""
     if request.param == "many":
-        monkeypatch.setattr(layout, "FEW_NBYTES", 0)
+        monkeypatch.setattr(token_memory, "FEW_NBYTES", 0)
         monkeypatch.setattr(programs, "PADDED_NBYTES", 0)
     if request.param == "both":
-        monkeypatch.setattr(layout, "MOST_FEW_CHOICES", 3 * comm.size * 3)
-        monkeypatch.setattr(layout, "ALONE_CHOICES", 0)
+        monkeypatch.setattr(token_memory, "MOST_FEW_CHOICES", 3 * comm.size * 3)
+        monkeypatch.setattr(token_memory, "ALONE_CHOICES", 0)
     return request.param
 
 

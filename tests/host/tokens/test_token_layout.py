@@ -3,7 +3,7 @@
 from pyncclx.launch.sources import FILES
 from pyncclx.memory.cstruct import sizeof
 from pyncclx.memory.parameters import TEAM_NBYTES
-from pyncclx.tokens import layout, parameters, settings
+from pyncclx.tokens import memory, parameters, settings
 from pyncclx.tokens.parameters import CrossingArgs
 from support.cxx_layout import check, needs_compiler
 
@@ -11,10 +11,10 @@ SOURCES = ("tokens/dispatch.cu", "tokens/combine.cu", "tokens/collect.cu", "toke
 CONSTANTS = {
     "kMaxBuckets": settings.MAX_BUCKETS,
     "kMaxChoices": settings.MAX_CHOICES,
-    "kMostFewChoices": layout.MOST_FEW_CHOICES,
-    "kMostFewCounts": layout.MOST_FEW_COUNTS,
-    "kStepPacks<float>": layout.STEP_PACKS,
-    "kStepPacks<Float8>": layout.SCALED_STEP_PACKS,
+    "kMostFewChoices": memory.MOST_FEW_CHOICES,
+    "kMostFewCounts": memory.MOST_FEW_COUNTS,
+    "kStepPacks<float>": memory.STEP_PACKS,
+    "kStepPacks<Float8>": memory.SCALED_STEP_PACKS,
     "kGroup": settings.GROUP,
     "kSend": parameters.SEND,
     "kReceive": parameters.RECEIVE,

@@ -11,7 +11,7 @@ import pytest
 from pyncclx import tuning
 from pyncclx.collectives import CHOOSE
 from pyncclx.memory.layout import plan
-from pyncclx.tokens.layout import grid_of
+from pyncclx.tokens.memory import grid_of
 from pyncclx.tools.bench import tune
 
 SHIPPED = sorted(Path(tuning.__file__).parent.glob("tuned-*.json"))

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import NotSupported
-from pyncclx.tokens import layout
+from pyncclx.tokens import memory as token_memory
 from support.arrays import Output, get, put, synchronize, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.lease import layout_of
@@ -136,7 +136,7 @@ def test_token_shuffle(comm, monkeypatch, few, rows_dtype):
     """Tokens and results are what a kernel before would have made of them: in one rank's rows, then rounded."""
     spare_compilers(comm, rows_dtype != "bfloat16")
     if not few:
-        monkeypatch.setattr(layout, "FEW_NBYTES", 0)
+        monkeypatch.setattr(token_memory, "FEW_NBYTES", 0)
     case = Case(comm, generator(comm, 7), hidden=144, dtype="bfloat16", rows_dtype=rows_dtype).draw()
     with comparing() as compare:
         own, columns = case.own, np.arange(case.hidden, dtype="f4")

@@ -6,7 +6,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx import CollectiveMismatch, NotSupported, backends
-from pyncclx.tokens import layout
+from pyncclx.tokens import memory as token_memory
 from support.arrays import POISON, Output, get, put
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing
@@ -108,7 +108,7 @@ def test_memory(comm):
     case.draw().dispatch()
     held = comm.memory_report()["shuffles"] - before
     rows = 64 * 4 * (case.capacity + 100 * min(case.k, comm.size))
-    most = rows + 16 * case.capacity + layout.FEW_NBYTES + (4 << 20)  # packets; pages
+    most = rows + 16 * case.capacity + token_memory.FEW_NBYTES + (4 << 20)  # packets; pages
     assert_everywhere(comm, rows <= held <= most, f"{held} bytes for {rows} of rows")
     case.shuffle.Free()
     case.shuffle.Free()
