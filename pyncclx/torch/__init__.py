@@ -2,9 +2,8 @@
 
 Start the processes by mpiexec. `init_process_group("pyncclx")` then takes ranks, size and store from MPI.
 
-* `backend`: the process group, whose methods PyTorch calls.
+* `backend`: the process group, whose methods PyTorch calls; how processes find each other.
 * `calls`: these methods, and how they call the communicator.
-* `processes`: how processes find each other, and the communicators of groups.
 * `work`: what asynchronous calls return, and tensors as arguments and as places for results.
 """
 

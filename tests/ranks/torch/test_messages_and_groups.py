@@ -233,7 +233,7 @@ def _served():
 
 def test_more_ranks_than_processes():
     """Without mpiexec, as under torchrun, an error says what to do."""
-    processes = importlib.import_module("pyncclx.torch.processes")
+    processes = importlib.import_module("pyncclx.torch.backend")
     with raises_everywhere(WORLD, RuntimeError, match="start the program by mpiexec"):
         processes.communicator_of(None, RANK, SIZE + 1, "more")
 
