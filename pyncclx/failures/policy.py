@@ -17,7 +17,7 @@ import mpi_bootstrap
 
 from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..recording.failures import noted
-from ..requests.explained import ExplainedRequest
+from ..requests.wrapped import ExplainedRequest
 from ..system import settings
 from ..system.mpi_library import goes_on_after_failures
 from ..system.process import PerProcess

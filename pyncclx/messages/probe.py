@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 import mpi_bootstrap
 
-from ..requests.host_receive import SentToItself
 from ..requests.open_receives import LOCK
+from ..requests.wrapped import SentToItself
 from ..system.process import held
 from .envelope import GAP_NBYTES, ITSELF, SHORT_NBYTES, may_be_envelope, two_part_datatype, unpack
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
-from .explained import ExplainedRequest
 from .failures import Failures
-from .host_receive import HostReceive, HostReceiveRequest, SentToItself, Undivided
+from .host_receive import HostReceive, HostReceiveRequest, Undivided
 from .shown import hide
 from .status import check_statuses, copy_status, has_ended
 from .work import NOTHING, Finisher, Wait, Work, finish, wait_for
+from .wrapped import ExplainedRequest, SentToItself
 
 Statuses = Sequence[MPI.Status] | None
 

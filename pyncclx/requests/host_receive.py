@@ -1,12 +1,10 @@
-"""Requests of receives whose completion needs more than MPI.
+"""Requests of receives into host arrays, whose completion needs more than MPI.
 
-There are two kinds. A peer may send a device array to a receive into a host array; MPI then receives an envelope. And a
-probe that finds a Python object makes this process send the object again, to itself.
+A peer may send a device array to such a receive; MPI then receives an envelope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 from mpi4py import MPI
@@ -169,63 +167,3 @@ class HostReceiveRequest(HostReceive):
         left.landing = self.landing
         left.landing.keep(left)
         set_handle(self, handle_of(MPI.REQUEST_NULL))
-
-
-class Wrapped(Undivided):
-    """Request of mpi4py's whose completing methods are called by `_completed`."""
-
-    def __new__(cls, request: MPI.Request, *_: Any) -> Wrapped:
-        """Return a copy of `request`. mpi4py's constructor takes no other argument."""
-        return super().__new__(cls, request)
-
-    def wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the object and return it. As mpi4py's `wait`."""
-        return self._completed(super().wait, status)
-
-    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """Return whether the object has arrived, and the object. As mpi4py's `test`."""
-        result: tuple[bool, Any] = self._completed(super().test, status)
-        return result
-
-    def Wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the operation, and return True. As mpi4py's `Wait`."""
-        return self._completed(super().Wait, status)
-
-    def Test(self, status: MPI.Status | None = None) -> bool:
-        """Complete the request if it has ended; return whether it had."""
-        return bool(self._completed(super().Test, status))
-
-    def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
-        """Call a method of mpi4py's that may complete the request."""
-        raise NotImplementedError
-
-
-class SentToItself(Wrapped):
-    """Request of an object that a probe found and that this process sends to itself.
-
-    When it completes, its status has source and tag of the message that the probe found.
-    """
-
-    def __init__(self, request: MPI.Request, source: int, tag: int) -> None:
-        self._source, self._tag = source, tag
-
-    def Get_status(self, status: MPI.Status | None = None) -> bool:
-        """Return whether the request has ended, without completing it."""
-        is_over = super().Get_status(status)
-        if is_over and self:
-            self._set_origin(status)
-        return is_over
-
-    get_status = Get_status
-
-    def _completed(self, method: Callable[..., Any], status: MPI.Status | None) -> Any:
-        is_active = bool(self)
-        result = method(status)
-        if is_active and not self:
-            self._set_origin(status)
-        return result
-
-    def _set_origin(self, status: MPI.Status | None) -> None:
-        if status is not None:
-            status.Set_source(self._source)
-            status.Set_tag(self._tag)

@@ -13,9 +13,9 @@ from mpi4py import MPI
 
 from .. import events
 from ..requests import persistent
-from ..requests.explained import ExplainedRequest
-from ..requests.host_receive import HostReceive, SentToItself, Undivided
+from ..requests.host_receive import HostReceive, Undivided
 from ..requests.objects import ObjectRequests
+from ..requests.wrapped import ExplainedRequest, SentToItself
 from .stand_ins import StandIn
 
 _OURS = ObjectRequests, HostReceive, SentToItself, ExplainedRequest
