@@ -189,6 +189,8 @@ class MpiEngine(Engine):
             found = self.absent(call, waiting_for)
             # Meanwhile another rank may have said who is late.
             reason = self._failure or StepTimeout(step, self.comm.rank, found)
+        if isinstance(reason, StepTimeout):
+            reason = StepTimeout(step, self.comm.rank, reason.peers)
         if reason is not None:
             raise reason
 

@@ -30,8 +30,6 @@ from .locks import Locks
 from .operations import Operations, Signalling
 from .views import Views
 
-INFO_KEY, ON_DEVICE = "pyncclx_memory", "device"  # info key of Allocate, and its value for device memory
-
 
 class Win(StandIn, Handled, Operations, Signalling, Views):
     """An `mpi4py.MPI.Win` that may also be made of device arrays.
@@ -254,11 +252,11 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         """Create an error handler; its callback receives windows of pyncclx."""
         return super().Create_errhandler(given_ours(errhandler_fn, Win))
 
+    @mpi_bootstrap.interrupts_deferred()
     def Free(self) -> None:
         """Free the window, but not its arrays. Collective. As mpi4py's Free.
 
-        Errors that the device has recorded are raised after the release. If some rank will never call this, this rank
-        still releases its own part.
+        Errors recorded by the device are raised after the release. This rank's part is released in any case.
         """
         errors: list[Exception] = []
         state = self._state
@@ -272,9 +270,12 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                     mpi_bootstrap.agree(state.comm, lambda: _try(self._take, errors))
                 with polls_stopped(WHILE_FREED_S):
                     state.comm.Free()
-        except (RankFailed, Revoked, RanksMissing, Aborted):
+        except BaseException as error:
             # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
             state.close()
+            state.end()
+            if not isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted)):
+                raise
         else:
             state.close()
             super().Free()
@@ -295,4 +296,4 @@ def _try(step: Callable[[], None], errors: list[Exception]) -> None:
 
 
 def _is_for_device(info: MPI.Info) -> bool:
-    return info != MPI.INFO_NULL and info.Get(INFO_KEY) == ON_DEVICE
+    return info != MPI.INFO_NULL and info.Get("pyncclx_memory") == "device"

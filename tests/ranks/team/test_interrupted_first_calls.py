@@ -84,6 +84,16 @@ def test_a_free_for_which_a_rank_is_late(comm):
     assert_everywhere(WORLD, raised is (Late if WORLD.rank == 0 else None) and comm == MPI.COMM_NULL, f"{raised}")
 
 
+@pytest.mark.parametrize("late_s", [0.25, 1.2])
+def test_a_window_is_freed(comm, late_s):
+    """Between the meetings of `Free`, no rank leaves; the other one does not wait in vain."""
+    window = pyncclx.Win.Create(comm.Alloc(7), 4, comm=comm)
+    began = time.monotonic()
+    raised = outcome(comm, lambda comm, memory: window.Free(), late_s)
+    is_right = raised is (Late if comm.rank == 0 else None) and window == MPI.WIN_NULL
+    assert_everywhere(WORLD, is_right and time.monotonic() - began < 10, f"{raised}, {window}")
+
+
 ENDED = {
     "first Reduce": (lambda comm, memory: comm.Reduce(xp.ones(5), xp.zeros(5)), 0.25),
     "Allreduce_init": (AFTER["Allreduce_init"], 1.2),
