@@ -7,7 +7,20 @@ from hypothesis import strategies as st
 
 from programs.program import Act, Program
 
-from . import collectives, errors, inter, matching, messages, neighbors, objects, others, persistent, wild, windows
+from . import (
+    again,
+    collectives,
+    errors,
+    inter,
+    matching,
+    messages,
+    neighbors,
+    objects,
+    others,
+    persistent,
+    wild,
+    windows,
+)
 
 MOST_ACTS = 12
 # What each subject draws from, and how often: what takes a rank long is rare.
@@ -21,6 +34,7 @@ SUBJECTS = {
     "threads": ((others.THREADS, 2),),
     "others": ((others.FORK, 1), (others.PASSING, 2), (others.BUSY, 1)),
     "collectives": ((collectives.COLLECTIVES, 12),),
+    "again": ((again.CALLS, 4),),
     "inter": ((inter.INTER, 3),),
     "neighbors": ((neighbors.NEIGHBORS, 5),),
     "objects": ((objects.MESSAGE, 4), (objects.EXCHANGE, 2), (objects.COLLECTIVE, 4)),
