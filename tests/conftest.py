@@ -147,13 +147,13 @@ COMMUNICATORS = {"world": lambda: WORLD, "dup": WORLD.Dup, "halves": _halves, "r
 ALONE = ("world", "dup")
 OVER_NODES = ("dup", "reversed")
 # In the sample, by the number of ranks, and with another MPI library.
-SAMPLED = {2: ("dup", "halves", "reversed"), 3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
+SAMPLED = {1: ("dup",), 2: ("dup", "reversed"), 3: ("dup", "reversed"), 4: ("halves", "reversed"), 8: ("reversed",)}
 SAMPLED_AGAIN = ("world", "reversed")
 
 
 def _communicators() -> tuple[str, ...]:
     if SIZE == 1:
-        return ALONE
+        return ALONE if sample.ALL else SAMPLED[1]
     if NODES:  # in reversed order the assignment is another one, unless it is the same from both ends
         nodes = NODES.split(",")
         is_same = [nodes.index(each) for each in nodes] == [nodes[::-1].index(each) for each in nodes[::-1]]
