@@ -1,11 +1,16 @@
 """SIGINT while ranks meet on the host: a handler that was set in C stays, one of Python's comes back."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from mpi4py import MPI
+
+import mpi_bootstrap
+from mpi_bootstrap import interrupts_deferred
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
@@ -45,3 +50,43 @@ def test_the_handler(handler, raised, traces):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "raised\n" * raised + f"{traces} traces\n"
+
+
+class Raised(Exception):
+    """What a handler raises."""
+
+
+@pytest.fixture
+def send():
+    """A function that sends this process a signal whose handler raises."""
+
+    def leave(*_):
+        raise Raised
+
+    before = signal.signal(signal.SIGUSR2, leave)
+    yield lambda: signal.raise_signal(signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.parametrize("place", ["before", "inside"])
+def test_an_inner_meeting_succeeds_on_all_ranks_or_none(send, place):
+    """Its own end runs no handler: the outer meeting would undo on other ranks what has succeeded on this one."""
+    undone, made = [], []
+
+    def inner():
+        with interrupts_deferred():
+            if place == "inside":
+                send()
+            made.append(1)
+        return "made"
+
+    with pytest.raises(Raised), interrupts_deferred():
+        if place == "before":
+            send()
+        made.append(mpi_bootstrap.agree(MPI.COMM_SELF, inner, undo=undone.append))
+    assert (made, undone) == ([1, "made"], [])
+
+
+def test_a_handler_runs_at_once_where_it_is_allowed(send):
+    with pytest.raises(Raised):
+        mpi_bootstrap.agree(MPI.COMM_SELF, send)

@@ -55,6 +55,34 @@ def test_who_is_absent(comm, away):
     assert ANSWERS_S < POLLS * POLL_S
 
 
+@pytest.mark.ranks(3)
+def test_who_has_begun_the_fewest_calls(comm):
+    """A rank that waits in the call before is not the late one."""
+    number, waits = {0: 5, 1: 6}.get(RANK, 7), RANK == SIZE - 1
+    roll = RollCall(RANK, SIZE, lambda: comm, lambda: number)
+    WATCHDOG.get().answer(roll)
+    met(comm)
+    found = asker(roll).absent(roll, 7, (1,)) if waits else None
+    met(comm)
+    roll.close()
+    assert found == ((0,) if waits else None)
+
+
+def test_a_rank_has_stopped_waiting(comm):
+    """It tells the others for whom it has waited; it tells itself nothing."""
+    roll, heard = RollCall(RANK, SIZE, lambda: comm, lambda: 7), []
+    roll.stopped_by = lambda *ranks: heard.append(ranks)
+    met(comm)
+    if RANK == 0:
+        roll.stop(SIZE - 1)
+    end = time.monotonic() + 10
+    while RANK and not heard and time.monotonic() < end:
+        roll.answer()
+    met(comm)
+    roll.close()
+    assert heard == ([(0, SIZE - 1)] if RANK else [])
+
+
 def test_one_that_is_closed(comm):
     roll = RollCall(RANK, SIZE, lambda: comm, lambda: 7)
     roll.close()
