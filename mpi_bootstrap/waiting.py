@@ -135,10 +135,12 @@ def missing(
     late: Callable[[], None] | None = None,
     look: Callable[[], None] | None = None,
 ) -> list[int]:
-    """Wait for a collective as `complete` does; return the ranks that are late.
+    """Wait for a nonblocking collective of MPI's, and return the ranks that are late.
 
-    All ranks that have arrived return the same list, and a rank that arrives later returns its own number. During the
-    wait, `look` is called repeatedly, and `late` once after three quarters of the time. Their exceptions are raised.
+    If no rank is late, the list is empty. Otherwise the ranks that arrived in time return the same list, and a late
+    rank returns a list of its own number only. The longest wait is `seconds`, or if it is None, that of the failure
+    policy. During the wait, `look` is called repeatedly, and `late` once after three quarters of the time. Their
+    exceptions are raised.
     """
     begun, asked, looks = time.monotonic(), late is None, 0
     patience_s = patience() if seconds is None else seconds
@@ -256,9 +258,10 @@ def _comes_after_all(request: Tested) -> bool:
 
 
 def _late_ranks(comm: MPI.Comm, request: Tested, *, is_late: bool) -> list[int]:
-    """Exchange notes; return the ranks that were late: those that send none in time.
+    """Exchange notes, and return the ranks that are late.
 
-    If the notes of the others came before this rank, it is late, and returns its own number.
+    A rank is late if it sends no note in time, or if its note says that it is late. This rank returns its own number
+    only, if `is_late` or if no other rank is late.
     """
     late, silent = set[int](), {rank for rank in range(comm.size) if rank != comm.rank}
 

@@ -99,8 +99,8 @@ def choose_from(
 ) -> Choice:
     """Choose the first algorithm for `nbytes`, or the one named `algorithm`.
 
-    The table begins with algorithms for short messages. A kernel's name consists of `operation` and the algorithm's
-    name.
+    The table lists algorithms for short messages first. An algorithm's name is its kernel's name without `operation`
+    and the underscore after it.
 
     Raises
     ------

@@ -96,10 +96,11 @@ class OverNodes(IntraBase):
         begun: Begun | None,
         key: Hashable | None,
     ) -> bool | None:
-        """Run a call over several nodes.
+        """Run a collective call over several nodes, and return True if it has run.
 
-        Returns None if all ranks are on one node, False if the arrays are on the host, and True otherwise. `begun` is
-        the call's entry in the flight recorder; under `key`, unless it is None, the call is cached. Collective.
+        Return None if `spanning_for` returns None, and the call must run in another way. Return False if MPI must run
+        the call, because its arrays are on the host. For `make`, `args` and `options` see `spanning_for`. `begun` is
+        the call's entry in the flight recorder. The call is cached under `key` if that is not None.
         """
         spanning = self.spanning_for(make, args, options)
         if spanning is None:
@@ -127,9 +128,9 @@ class OverNodes(IntraBase):
         return True
 
     def by_nodes_again(self, state: State, key: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Enqueue a call over nodes if an earlier call with this key was cached.
+        """Enqueue the cached call over nodes with this key; return whether there is one.
 
-        Return whether it was. `state` is the state of this communicator.
+        `state` is the state of this communicator.
         """
         spanning: Any = state.attachments.get(NAME)
         program: Program | None = None if spanning is None else spanning.known(key)

@@ -118,7 +118,7 @@ class Probes(MessageBase):
     def Improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
-        """Take a message and return it; None if none has arrived.
+        """Take a message and return it; return None if none has arrived.
 
         Only the returned message can receive it, into a host or device array. See `Iprobe`.
         """
@@ -188,14 +188,20 @@ class Probes(MessageBase):
 
     @of_any
     def mprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None) -> Message:
-        """Wait for a message, also an object's, take it, and return it."""
+        """Wait for a message, take it, and return it.
+
+        The message may contain a Python object or an array.
+        """
         return cast(Message, self._match(super().mprobe, source, tag, status))
 
     @of_any
     def improbe(
         self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> Message | None:
-        """Take a message, also an object's, and return it; None if none has arrived."""
+        """Take a message and return it; return None if none has arrived.
+
+        The message may contain a Python object or an array.
+        """
         return self._match(super().improbe, source, tag, status)
 
     def recv(
@@ -205,7 +211,7 @@ class Probes(MessageBase):
         tag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """Receive a Python object, also one that an earlier probe holds."""
+        """Receive a Python object, even if an earlier probe holds its message."""
         if tag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         if status is not None:
@@ -232,7 +238,7 @@ class Probes(MessageBase):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """Send a Python object while receiving another, also one that a probe holds."""
+        """Send a Python object while receiving another, which a probe may hold."""
         if recvtag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         if not is_probed(self, source, recvtag):

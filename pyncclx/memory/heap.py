@@ -170,7 +170,11 @@ class Heap:
             return Present(self.uid, tuple(self.living), dropped or {})
 
     def meet(self, present: Sequence[Present]) -> None:
-        """Release abandoned memory that no rank uses any more, as the ranks' data shows."""
+        """Release abandoned memory that no rank uses any more.
+
+        `present` is the data that the ranks of a rendezvous have sent (`Heap.present`). Also unmap the heaps of failed
+        processes, and free retired memory if possible.
+        """
         with self._lock:
             waiting = dict(self.abandoned)
         for each in left_by_all(present, waiting, self._failed()):

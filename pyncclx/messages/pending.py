@@ -133,9 +133,9 @@ class MessageWork(Work):
         return together(waits) if waits else None
 
     def stream_of(self, message: Any) -> Any:
-        """Return the stream that waits for a message whose array names a stream.
+        """Return the stream to make wait for a message, whose array specifies a stream.
 
-        For PyTorch tensors it is the message's own stream, otherwise the current stream.
+        For a PyTorch tensor this is the message's own stream, for other arrays the current stream.
         """
         endpoint = message.endpoint
         return message.stream if message.buffer.of_torch else current_stream(endpoint.device, (), endpoint.caller)

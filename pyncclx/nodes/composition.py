@@ -120,7 +120,7 @@ class Composition:
     def _blocks_for(self, nbytes: int) -> int:
         """Return the number of blocks of a kernel that waits for no peer.
 
-        `nbytes` are the bytes of a vector or of results.
+        `nbytes` is the length of the kernel's result.
         """
         device = self.spanning.team.device
         return max(1, min(-(-nbytes // (device.threads * _THREAD_NBYTES)), device.max_channels))

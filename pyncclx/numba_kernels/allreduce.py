@@ -1,7 +1,8 @@
 """Allreduce in Python: twin of cuda/collectives/allreduce.cu, with the same bits.
 
 A kernel is made for one element type, one operator and one number of ranks, and its loop over the ranks is unrolled.
-The two-shot kernels process a message in *tiles*, of which every rank reduces a *shard*. In place, send is recv.
+The two-shot kernels process a message in *tiles*, of which every rank reduces a *shard*. In place, send is recv. A
+*turn* is one exchange of data with all peers (`exchange.py`).
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
 
 def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Return a kernel for medium messages: a tile is sent as packets, in one turn.
+    """Return a kernel for medium messages: packets, one turn for each tile.
 
-    The first half of a slot is for contributions, the second for results. In a short tile some ranks have no shard, and
-    receive no contributions. Every rank sends to each rank that has a shard, and receives the result from it.
+    The first half of a slot is for contributions, the second for results. Every rank sends its contribution to each
+    rank that has a shard, and receives that shard's result from it. In a short tile some ranks have no shard. They
+    receive no contributions.
     """
     half = packet_nbytes(size) // 32 * 16
     stride, fold = half // itemsize, _folding(combine, size)
@@ -90,7 +92,7 @@ def two_shot_packets(element: Any, itemsize: int, combine: Combine, size: int) -
 
 
 def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
-    """Return a kernel for large messages: a tile is sent as chunks, in two turns.
+    """Return a kernel for large messages: chunks, two turns for each tile.
 
     Each byte is sent twice.
     """

@@ -65,7 +65,7 @@ class PackedArrays(NamedTuple):
 
     @classmethod
     def like(cls, forms: tuple[Form, ...]) -> PackedArrays:
-        """Return new packed arrays."""
+        """Return new arrays of these forms, with undefined elements."""
         return cls._of([library(form.library).empty(form) for form in forms], forms)
 
     @classmethod
@@ -89,7 +89,7 @@ class PackedArrays(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Length of the block in bytes; several arrays are aligned in it."""
+        """Bytes of the packed arrays. If there are several, each begins aligned."""
         lengths = [nbytes for _, nbytes, *_ in self.memories]
         return lengths[0] if len(lengths) == 1 else sum(map(aligned, lengths))
 
@@ -99,13 +99,16 @@ class PackedArrays(NamedTuple):
         return self.nbytes <= SHORT_NBYTES
 
     def block(self) -> Buffer:
-        """Return the block: the memory of a single array, or temporary memory."""
+        """Return the block, a buffer in which the packed arrays fit.
+
+        It is the memory of the array if there is only one, otherwise new temporary memory.
+        """
         if len(self.arrays) == 1:
             return block(self.memories[0][0], self.nbytes, self.arrays[0])
         return self.new_block()
 
     def new_block(self) -> Buffer:
-        """Return temporary memory of the stream for the block."""
+        """Return temporary memory in which the packed arrays fit, for use on the stream."""
         return temporary(self.device, self.nbytes, self.stream)
 
     def pack(self, address: int) -> None:

@@ -142,7 +142,7 @@ class Calls:
 
     @contextmanager
     def waiting(self, what: str, detail: str = "") -> Iterator[None]:
-        """Record that the process waits on the host, while the block runs."""
+        """Record that the process waits on the host while the `with` block runs."""
         before = self.ring.shown()
         self.ring.live(Live(now(), self.ring.text(what), self.reference, self.ring.text(detail)))
         try:
@@ -193,10 +193,10 @@ class Begun:
         )
 
     def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
-        """Add kernel and stream to the entry of a call that has launched a kernel.
+        """Record that the call has launched a kernel on a stream.
 
-        Return a function that writes a new entry each time the same call is repeated. `beside` says that the kernel
-        uses none of the communicator's channels, so the channels do not count the call.
+        Return a function that writes a new entry each time the same call is repeated. Set `beside` if the kernel uses
+        none of the communicator's channels. The channels do not count such a call.
         """
         calls = self._calls
         calls.skipped += beside
@@ -234,7 +234,7 @@ class Begun:
     def by_steps(self) -> bytes:
         """Record that the call ran as steps in and between nodes, and has ended.
 
-        Return the facts of an equal call.
+        Return the packed facts for later equal calls.
         """
         self.not_launched(layout.COLLECTIVE)
         self.end()

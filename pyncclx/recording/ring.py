@@ -214,7 +214,10 @@ class Ring:
         return self._written_by(ENTRY, _TIMES, numbers, _same(facts))
 
     def writer_of_ended(self, facts: bytes) -> Callable[[], None]:
-        """Return a function that writes the unnumbered entry of a call that ends at once."""
+        """Return a function that records a send which has already ended.
+
+        `facts` are the packed constant fields of the entry. Its number is 0, because the call is not collective.
+        """
         return self._written_by(_ENDED_ENTRY, _TIMES, _same(0), _same(facts[:-_ENDED_NBYTES]), _TIMES)
 
     def _written_by(self, entry: struct.Struct, *fields: Iterator[Any]) -> Callable[[], None]:

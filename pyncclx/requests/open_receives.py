@@ -25,11 +25,11 @@ class OpenReceive:
     launched : bool
         Whether its kernel has been launched.
     is_posted : bool
-        Whether it is, or was, in `OPEN_RECEIVES`.
+        Whether it has been posted. It stays True after the receive is removed from `OPEN_RECEIVES`.
     is_awaited : bool
         Whether a call waits for it. Such a call makes the program's stream wait too.
     start_event : object
-        None while its kernel is to run on the receive's own stream.
+        Event that its kernel waits for on the side stream. None while the kernel is to run on the receive's own stream.
     """
 
     clock = 0
@@ -46,7 +46,7 @@ class OpenReceive:
         raise NotImplementedError
 
     def leave_stream(self) -> None:
-        """Move the launch to another stream, to run after its own stream's present work."""
+        """Move the kernel to the side stream, after the present work of its own stream."""
 
     def is_due(self) -> bool:
         """Return whether the sender may wait for this receive's kernel only.

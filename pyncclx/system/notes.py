@@ -37,7 +37,11 @@ def warn_once(text: str) -> None:
 
 @contextmanager
 def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -> Iterator[None]:
-    """If the block takes long, log what it compiles and how long that took."""
+    """Log how long the `with` block took to compile `what`.
+
+    If it takes longer than `LONG_S`, another thread also logs the time so far, and the folder `where()`. Nothing is
+    logged unless `reports` is True.
+    """
     if not reports:
         yield
         return
@@ -56,7 +60,7 @@ def reported_if_long(what: str, where: Callable[[], object], *, reports: bool) -
 
 @contextmanager
 def called_if_long(report: Callable[[], None]) -> Iterator[None]:
-    """Call a function in another thread if a block takes longer than `LONG_S`."""
+    """Call `report` in another thread if the `with` block takes more than `LONG_S`."""
     over = threads.Bell()
 
     def wait() -> None:

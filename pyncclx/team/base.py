@@ -117,15 +117,15 @@ class Base(Handled, Options):
         begun: Begun | None,
         key: Hashable | None,
     ) -> bool | None:
-        """Run a call over several nodes; return None if the ranks are on one node."""
+        """Return None, because no call runs over several nodes."""
         return None
 
     def key_over_nodes(self, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable | None:
-        """Return the key of a call over nodes; None if it cannot be cached."""
+        """Return None, because no call over nodes is cached."""
         return None
 
     def by_nodes_again(self, state: State, key: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
-        """Enqueue a call over nodes if an earlier call with this key was cached."""
+        """Return False, because no call over nodes is cached."""
         return False
 
     @property

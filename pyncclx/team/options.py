@@ -165,11 +165,13 @@ class Options(_Comm):
     def ordered_starts(self) -> bool:
         """Whether all ranks start persistent collectives in the same order.
 
-        It applies to requests prepared from then on. False by default: MPI lets each rank start them in any order. For
-        this, up to 16 requests at a time have memory and a stream of their own, as long as the heap has room. If True,
-        requests share the communicator's memory and run one after the other, and `Prequest.Startall` starts several by
-        one launch. A start in a different order than on the other ranks then raises `CollectiveMismatch`. A new
-        communicator takes the value of its parent. Set it alike on all ranks.
+        Set it to the same value on all ranks, before you prepare requests: it does not change existing ones. A new
+        communicator takes the value of its parent.
+
+        If False, the default, each rank may start requests in any order, as MPI allows. This takes memory and a stream
+        for each request, for up to 16 requests at a time and as long as the heap has room. If True, requests share the
+        communicator's memory and run one after the other, and `Prequest.Startall` starts several by one launch. A start
+        in a different order than on the other ranks then raises `CollectiveMismatch`.
 
         Examples
         --------

@@ -113,12 +113,15 @@ class State:
         return self._calls
 
     def recorded(self, comm: MPI.Comm, operation: str) -> AbstractContextManager[object]:
-        """Record the block as a collective call in which ranks meet on the host."""
+        """Record the `with` block as a collective call with a rendezvous on the host."""
         calls = self.calls(comm)
         return nullcontext() if calls is None else calls.meeting(operation)
 
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
-        """Publish that the program waits while the block runs. On a channel, do nothing."""
+        """Publish that the program waits while the `with` block runs.
+
+        On a channel, do nothing.
+        """
         calls = None if getattr(comm, "channel", None) is not None else self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
 

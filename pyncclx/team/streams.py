@@ -107,15 +107,16 @@ def current_stream(device: Device, buffers: Collection[Buffer | Producer], calle
 def wait_for_program(device: Device, caller: Caller = ANY_CALLER, used: Iterable[Any] = ()) -> None:
     """Wait on the host for the work that the program has enqueued.
 
-    Kernels on pyncclx's own streams, those of nonblocking collectives and of messages, are not waited for: other ranks
-    may make the calls that end them only after this rank has continued.
+    This does not include nonblocking collectives and messages, whose kernels run on pyncclx's own streams. Such a
+    kernel may wait for a call that another rank makes only after this rank has continued.
 
     Parameters
     ----------
     device : Device
     caller : Caller
-        If its calls do not block the host and it has no `stream`, the program may use several. Then the wait is for all
-        streams that the legacy default stream waits for (all but non-blocking ones), and for PyTorch's current stream.
+        If the caller has no `stream` and its calls do not block the host, the program may use several streams. In this
+        case, wait for all streams that the legacy default stream waits for (all streams except those created as
+        non-blocking), and for PyTorch's current stream.
     used : iterable of streams
         Further streams to wait for.
     """

@@ -52,7 +52,10 @@ class Placement:
         return struct.pack(f"={len(words)}I", *words)
 
     def first_buckets(self, *, by_source: bool) -> list[int]:
-        """Return the first bucket of each rank, then the number of all buckets."""
+        """Return the index of each rank's first bucket, then the number of all buckets.
+
+        A bucket is a group of rows. A rank has one bucket for each of its experts, or with `by_source` a single one.
+        """
         counts = [1 if by_source else len(experts) for experts in self.local_experts]
         return [sum(counts[:rank]) for rank in range(len(counts) + 1)]
 

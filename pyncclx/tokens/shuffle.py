@@ -88,7 +88,8 @@ class TokenShuffle(Launching):
         Returns
         -------
         str
-            A sentence with the blocks of the kernels, the limit of few tokens, and the bytes of memory.
+            A sentence with the number of the kernels' blocks, the largest number of tokens that are sent as LL128
+            lines, and the bytes of memory.
         """
         memory = self.memory()
         return (
@@ -263,9 +264,10 @@ class TokenShuffle(Launching):
         return self._end("Combine")
 
     def collect(self, values: Any, handle: Handle, *, out: Any = None) -> Any:
-        """Return each choice's value of a per-row array, such as its weight's gradient.
+        """Send one number of each row back to the token that chose it. Collective.
 
-        Collective.
+        `values` has a number for each row, such as the gradient of its weight. Each choice of a token gets the number
+        of the row that was sent for it.
 
         Parameters
         ----------

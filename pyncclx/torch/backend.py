@@ -95,7 +95,10 @@ def communicator_of(store: Any, rank: int, size: int, name: str) -> Intracomm:
 
 
 def _of_processes(processes: list[int], name: str) -> MPI.Intracomm:
-    """Return mpi4py's communicator of ranks of MPI.COMM_WORLD. Collective over them."""
+    """Return a new mpi4py communicator of the given ranks of MPI.COMM_WORLD.
+
+    Collective over these ranks. `name` is the name of the process group.
+    """
     if len(processes) == MPI.COMM_WORLD.size:
         return cast(MPI.Intracomm, PARENT.get().Split(0, processes.index(MPI.COMM_WORLD.rank)))
     parent = PARENT.made or MPI.COMM_WORLD

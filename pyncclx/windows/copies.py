@@ -32,7 +32,10 @@ class CachedCopy(NamedTuple):
 
 
 def with_cached_copies(method: _Method) -> _Method:
-    """Decorate a method like `on_device`; the method enqueues cached copies unchecked."""
+    """Decorate a method like `on_device`, and cache its copies.
+
+    If an equal call is cached, its copy is enqueued again without checking the arguments.
+    """
     name, general = method.__name__, on_device(method)
     has_request = name.startswith("R")
 

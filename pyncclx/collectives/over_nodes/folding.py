@@ -81,9 +81,16 @@ def reduction_call(comm: Intracomm, given: Reduction, compose: Callable[..., Non
 
 
 class OfNode(NamedTuple):
-    """This rank's part of its node's fold, and the step that makes it.
+    """The result, or this rank's part of the result, of folding its node's vectors.
 
-    On a node of one rank, it is the rank's own vector.
+    On a node of one rank, no step folds, and the result is the rank's own vector.
+
+    Attributes
+    ----------
+    address : int
+        Address of the result.
+    after : tuple of int
+        Steps that must end before the result is used.
     """
 
     address: int

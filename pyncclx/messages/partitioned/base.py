@@ -93,7 +93,7 @@ class PartitionedMessage(Startable):
         self.check_errors()
 
     def stream(self) -> Any:
-        """Return the stream of a call. It waits for the producer of the array."""
+        """Return the stream for a call, after making it wait for the array's producer."""
         return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
 
     def check_errors(self) -> None:

@@ -66,7 +66,8 @@ def refusal(operation: str, error_class: int, text: str) -> Exception | None:
 class Handshakes:
     """The handshakes of a communicator's partitioned messages.
 
-    For a predefined communicator they outlive `free`, because another rank may not have called it yet.
+    On COMM_WORLD and COMM_SELF, this object is used after `free` too: another rank may not have called `free` yet, and
+    its requests still need handshakes.
 
     Parameters
     ----------

@@ -50,7 +50,8 @@ class Follows(ref[Any]):
     def is_under_way(self) -> bool:
         """Whether the program has not completed the request yet.
 
-        Python clears the callback when it destroys the part.
+        When the request is complete, mpi4py destroys the part that this weak reference refers to. Python then clears
+        the callback of the reference.
         """
         return self.__callback__ is not None
 

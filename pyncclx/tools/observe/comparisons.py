@@ -110,9 +110,10 @@ LEAST_S = 0.25
 
 
 def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
-    """Yield a verdict on a rank that is last in most late calls.
+    """Yield verdicts on ranks that delay the other ranks.
 
-    A verdict requires that the other ranks lose much time.
+    A call is late if its last rank begins it at least SHORTEST_S after the first rank. A rank is slow if it is last in
+    most late calls, and if the other ranks lose much time by waiting for it.
     """
     for comm in job.comms:
         calls = list(lateness(job, comm))
@@ -120,7 +121,7 @@ def slow_rank(job: Job, words: Words) -> Iterator[Verdict]:
 
 
 def slowest(calls: list[Call], comm: Comm, words: Words) -> Verdict | None:
-    """Return the verdict on the rank that is last in most calls; None if none is slow."""
+    """Return the verdict on the rank that is slow in `calls`; None if no rank is slow."""
     late = [(rank, by_s) for rank, by_s, _ in calls if by_s >= SHORTEST_S]
     if len(late) < max(FEWEST_LATE, SHARE_LATE * len(calls)):
         return None

@@ -172,7 +172,7 @@ class Case:
         return self.recv if in_place and self.has_result else self.send
 
     def target(self, in_place: bool) -> Any:
-        """Return the part of a buffer for this rank's result; None if it has none."""
+        """Return the array that contains this rank's result; None if it has no result."""
         return self.recv if self.has_result else None
 
     def arguments(self, in_place: bool) -> tuple[Any, ...]:

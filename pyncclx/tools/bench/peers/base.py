@@ -54,7 +54,7 @@ class Peer:
         return make(case, in_place) if make else None
 
     def target(self, case: Case, in_place: bool) -> Any:
-        """Return the part of a buffer for this rank's result; None if it has none."""
+        """Return the array that contains this rank's result; None if it has no result."""
         return case.target(in_place)
 
     def close(self) -> None:
