@@ -41,8 +41,8 @@ PROGRAMS = {2: (50, 1000), 3: (25, 600), 4: (25, 300), 1: (25, 100)}
 FIRST = ("checks", "kernels", "ranks", "-n", "8")
 COLUMNS = (
     ("ranks", "-n", "2", "3", "4"),
-    ("host",),
-    ("protocol", "ranks", "nodes", "faults", "mpich", "conformance", "programs", "-n", "1"),
+    ("host", "protocol"),
+    ("ranks", "nodes", "faults", "mpich", "conformance", "programs", "-n", "1"),
 )
 
 
