@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ class ErrorRecord(Monitored):
         Why the communicator is unusable, if the reason is not an error of a kernel on this rank.
     describe_calls, find_call, late : callable
         Methods of the communicator's `RecordedCalls`, once the ranks have their leases.
+    renamed : callable
+        Returns an error with the ranks to show. On a node of a communicator over nodes they are that communicator's.
     """
 
     def __init__(self, device: Device, rank: int) -> None:
@@ -69,6 +72,7 @@ class ErrorRecord(Monitored):
         self.describe_calls: Callable[[int, int, int], str] = lambda a, b, epoch: ""
         self.find_call: Callable[[str], tuple[int, int] | None] = lambda text: None
         self.late: Callable[[], tuple[Sequence[int], Sequence[int]]] = lambda: ((), ())
+        self.renamed: Callable[[Exception, CommFailure | None], Exception] = lambda error, failure: error
         self._mismatch = ""  # text of a mismatch that has been raised; the leases may have changed since
         self._gave_up: Note | None = None  # the note published to other ranks
         _OPEN.get().add(self)
@@ -88,7 +92,7 @@ class ErrorRecord(Monitored):
             Once; the communicator stays usable. The call that raises has not been launched.
         """
         if self._words[FAILURE]:
-            raise noted(self.failure())
+            raise noted(self.renamed(self.failure(), self.comm_failure))
         error = self.refusal() if self._words[OVERFLOW] else None
         if error is not None:
             # Clear the claims after the words: a kernel may claim and write the record at once.
@@ -185,14 +189,14 @@ class ErrorRecord(Monitored):
         # A mismatch is not logged here: the next call describes it with both ranks' calls.
         if failure.note is None or failure.note.kind != comm_failures.MISMATCH:
             # Log it now, with this rank's position at the failure, not when its next call raises.
-            report(failure.exception())
+            report(self.renamed(failure.exception(), failure))
 
-    def give_up(self, kind: str, operation: str = "", peer: int = -1) -> None:
+    def give_up(self, kind: str, operation: str = "", peer: int = -1, error: Exception | None = None) -> None:
         """Make this communicator's kernels and later calls fail on all ranks.
 
-        `peer` is the late rank, -1 if it is unknown or on another node.
+        `peer` is the late rank, -1 if it is unknown or on another node. `error` is what this rank raises.
         """
-        failure = comm_failures.ended_by(self.rank, kind, operation, self.id, peer)
+        failure = replace(comm_failures.ended_by(self.rank, kind, operation, self.id, peer), error=error)
         self.fail(failure)
         if DETECTOR.made is not None and failure.note is not None:
             DETECTOR.made.presence.note(failure.note)
@@ -209,7 +213,7 @@ class ErrorRecord(Monitored):
         words = wait.peer, wait.epoch, wait.expected, wait.seen, time.monotonic_ns()
         self._gave_up = Note(self.id, kind, self.rank, *words, wait.operation)
         if kind != comm_failures.MISMATCH:
-            report(wait)  # do not wait for the call that raises it, which may come late
+            report(self.renamed(wait, None))  # do not wait for the call that raises it, which may come late
         return self._gave_up
 
     def abort(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -85,7 +85,8 @@ class Endings:
             kind = ABORTED if isinstance(reason, (RankFailed, Revoked, Aborted)) else TIMED_OUT
             late = reason.peer if isinstance(reason, StepTimeout) else -1
             on_node = self.places.ranks_of(self.places.node)
-            self.team.errors.give_up(kind, step, on_node.index(late) if late in on_node else -1)
+            error = None if late < 0 else reason
+            self.team.errors.give_up(kind, step, on_node.index(late) if late in on_node else -1, error)
             if isinstance(reason, StepTimeout) and self.elsewhere.comm_failure is None:
                 self._roll.stop(late)
 
@@ -145,28 +146,16 @@ class Endings:
         self._abort(operation, reason)
 
     def _check_kernels(self) -> None:
-        """Raise the recorded error of the node's kernels, with this communicator's ranks."""
-
-        def rank_of(local: int) -> int:
-            return self.places.ranks_of(self.places.node)[local] if local >= 0 else -1  # -1 means any rank
-
-        errors = self.team.errors
+        """Raise the recorded error of the node's kernels; a timeout names the late rank of all nodes."""
         try:
-            errors.check()
+            self.team.errors.check()
+        except StepTimeout:
+            raise
         except PeerTimeout as error:
             if self._late is None:
-                self._late = self._late_behind(rank_of(error.peer))
-            rank, peer = rank_of(error.rank), self._late
-            raise PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen) from None
-        except Aborted:
-            failure = errors.comm_failure
-            if failure is None or failure.note is None:
-                raise
-            note = failure.note._replace(rank=rank_of(failure.note.rank))
-            raise replace(failure, note=note).exception() from None
-        except RankFailed as error:
-            ranks = tuple(map(rank_of, error.ranks))
-            raise RankFailed(ranks, error.world_ranks, error.reason, error.host, error.operation, error.epoch) from None
+                self._late = self._late_behind(error.peer)
+            late = self._late
+            raise PeerTimeout(error.operation, error.epoch, error.rank, late, error.expected, error.seen) from None
 
     def _late_behind(self, peer: int) -> int:
         """Return a rank that has not begun the last call: `peer` if possible."""
@@ -189,3 +178,23 @@ class Endings:
         self._abort(self.operation, reason)
         if not self.team.errors.has_failed:
             self.team.errors.give_up(REVOKED if failure.is_revoked else ABORTED, self.operation)
+
+
+def renamed(ranks: Sequence[int], error: Exception, failure: CommFailure | None) -> Exception:
+    """Return an error of a node's kernels with the ranks of the communicator over nodes.
+
+    `ranks` are the node's ranks in that communicator, `failure` is the communicator's failure that the error tells.
+    """
+
+    def rank_of(local: int) -> int:
+        return ranks[local] if local >= 0 else -1  # -1 means any rank
+
+    if isinstance(error, RankFailed):
+        failed = tuple(map(rank_of, error.ranks))
+        return RankFailed(failed, error.world_ranks, error.reason, error.host, error.operation, error.epoch)
+    if type(error) is PeerTimeout:
+        rank, peer = rank_of(error.rank), rank_of(error.peer)
+        return PeerTimeout(error.operation, error.epoch, rank, peer, error.expected, error.seen)
+    if isinstance(error, Aborted) and failure is not None and failure.note is not None:
+        return replace(failure, note=failure.note._replace(rank=rank_of(failure.note.rank))).exception()
+    return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any, cast
@@ -23,7 +24,7 @@ from ..team.members import most_ranks_per_device
 from ..team.state import state_of
 from ..team.team import Team
 from .comparison import Comparison
-from .endings import Endings
+from .endings import Endings, renamed
 from .engine import EngineError
 from .failures_elsewhere import FailureWords, RanksElsewhere
 from .host_exchange import MOST_RANKS, HostExchange, host_waits, most_nbytes
@@ -100,6 +101,7 @@ class Spanning(Endings, Attachment):
     def _make(self, comm: MPI.Intracomm, blocking: str) -> None:
         """Make the parts that can fail, on all ranks of all nodes or on none."""
         self.team: Team = mpi_bootstrap.agree(comm, lambda: self.local.team)
+        self.team.errors.renamed = functools.partial(renamed, self.places.ranks_of(self.places.node))
         shares_gpu = most_ranks_per_device(self.team.members) > 1
         self.rails = Rails(comm, self.places, self.team.device, self._failed, shares_gpu=shares_gpu)
         self.host_waits = host_waits(comm, blocking, uses_nccl=self.rails.uses_nccl)

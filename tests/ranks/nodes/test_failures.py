@@ -1,5 +1,6 @@
 """A rank that does not come to a call over nodes: the others raise within PYNCCLX_TIMEOUT, and name the step."""
 
+import contextlib
 import threading
 import time
 
@@ -74,6 +75,31 @@ def test_a_rank_that_comes_too_late(comm):
     if RANK == SIZE - 1:
         is_right = (is_right or isinstance(raised, pyncclx.Aborted)) and took < SECONDS
     assert_everywhere(WORLD, is_right, f"rank {RANK} raised {raised!r} after {took:.1f} s")
+    comm.state.abandon()
+
+
+@pytest.mark.ranks(3)
+def test_ranks_in_the_log(monkeypatch, caplog):
+    """They are those of the communicator, where ranks of a node have other numbers among themselves."""
+    monkeypatch.setenv("PYNCCLX_NODE", str(RANK % 2))
+    monkeypatch.setenv("PYNCCLX_TIMEOUT", str(SECONDS))
+    comm = pyncclx.Communicator().Dup()
+    for _ in range(2):
+        comm.Allreduce(put(np.ones(5, "f4")), xp.empty(5, "f4"))
+        comm.synchronize()
+    WORLD.Barrier()
+    if RANK == SIZE - 1:
+        time.sleep(3 * SECONDS)
+    with contextlib.suppress(pyncclx.PeerTimeout, pyncclx.Aborted):
+        for _ in range(2):
+            comm.Allreduce(put(np.ones(5, "f4")), xp.empty(5, "f4"))
+            comm.synchronize()
+    end, text = time.monotonic() + 5, ""
+    while not text and time.monotonic() < end:  # a thread reports it
+        text = " ".join(record.getMessage() for record in caplog.records if record.name == "pyncclx")
+        time.sleep(0.01)
+    expected = "" if RANK == SIZE - 1 else f"rank {RANK} timed out waiting for rank {SIZE - 1}"
+    assert_everywhere(WORLD, expected in text and "any rank" not in text, text)
     comm.state.abandon()
 
 
