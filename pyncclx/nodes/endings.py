@@ -146,7 +146,7 @@ class Endings:
         self._abort(operation, reason)
 
     def _check_kernels(self) -> None:
-        """Raise the recorded error of the node's kernels; a timeout names the late rank of all nodes."""
+        """Raise the node's recorded error; a timeout names the late rank of all nodes."""
         try:
             self.team.errors.check()
         except StepTimeout:
@@ -181,7 +181,7 @@ class Endings:
 
 
 def renamed(ranks: Sequence[int], error: Exception, failure: CommFailure | None) -> Exception:
-    """Return an error of a node's kernels with the ranks of the communicator over nodes.
+    """Return an error of a node's kernels with ranks of the communicator over nodes.
 
     `ranks` are the node's ranks in that communicator, `failure` is the communicator's failure that the error tells.
     """
