@@ -325,6 +325,8 @@ class Agreement:
         return report
 
     def pytest_unconfigure(self) -> None:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
         self._comm.Barrier()  # rank 0 has reported; mpiexec may end the job at the first non-zero exit
 
     def _count(self, outcome: str) -> dict[str, int]:
