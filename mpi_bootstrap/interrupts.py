@@ -179,8 +179,8 @@ class Deferral:
                 state.uninstall()
         finally:
             state.level = self._before
-            # Inside an `interrupts_allowed`, an exception would end the outer block after this one has succeeded here,
-            # perhaps not on other ranks. It comes at the end of the outer block.
+            # Inside an `interrupts_allowed` of an outer block, handlers run at the end of that block, unless they are
+            # overdue. Their exception would end the outer block on this rank only, after this one has succeeded on all.
             if state.level == _ALLOWED and (self._installs or state.is_overdue()):
                 state.call_pending()
 

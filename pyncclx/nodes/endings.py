@@ -81,19 +81,27 @@ class Endings:
         """Report a step's failure to the other ranks of this node, which may wait for it."""
         if not isinstance(reason, _ON_ALL):
             self.leave(step, reason)
-        elif not self.team.errors.has_failed:
+        elif self.team.errors.has_failed:
+            return
+        elif isinstance(reason, StepTimeout):
+            self._stop_waiting(step, reason)
+        else:
             kind = ABORTED if isinstance(reason, (RankFailed, Revoked, Aborted)) else TIMED_OUT
-            late = reason.peer if isinstance(reason, StepTimeout) else -1
-            on_node = self.places.ranks_of(self.places.node)
-            error = None if late < 0 else reason
-            self.team.errors.give_up(kind, step, on_node.index(late) if late in on_node else -1, error)
-            if isinstance(reason, StepTimeout) and self.elsewhere.comm_failure is None:
-                self._roll.stop(late)
+            self.team.errors.give_up(kind, step)
+
+    def _stop_waiting(self, step: str, reason: StepTimeout) -> None:
+        """Tell the ranks of this node, then all others, that this rank waits no more."""
+        places, late = self.places, reason.peer
+        is_here = late >= 0 and places.node_of(late) == places.node
+        error = None if late < 0 else reason
+        self.team.errors.give_up(TIMED_OUT, step, places.local_of(late) if is_here else -1, error)
+        if self.elsewhere.comm_failure is None:
+            self._roll.stop(late)
 
     def _stopped_by(self, rank: int, late: int) -> None:
         """End this rank's waits after another rank has stopped waiting for a late one.
 
-        This rank would wait for the late one in vain.
+        The late rank's next call raises, so this rank would wait until its own timeout.
         """
         if self.elsewhere.comm_failure is not None or self.rails.has_failed:
             return
@@ -183,7 +191,8 @@ class Endings:
 def renamed(ranks: Sequence[int], error: Exception, failure: CommFailure | None) -> Exception:
     """Return an error of a node's kernels with ranks of the communicator over nodes.
 
-    `ranks` are the node's ranks in that communicator, `failure` is the communicator's failure that the error tells.
+    `ranks` are the node's ranks in that communicator. `failure` is the failure that the error reports, if it is not an
+    error of this rank's own kernels.
     """
 
     def rank_of(local: int) -> int:

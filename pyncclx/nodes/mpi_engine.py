@@ -184,8 +184,9 @@ class MpiEngine(Engine):
         reason = self._failure or POLICY.get().hopeless(self.comm, waited_s, step, with_ended=False)
         if reason is None and waited_s > self._timeout_s:
             waiting_for = late()
+            # All data has arrived just now, so the step ends at the next poll.
             if not waiting_for and waited_s < 2 * self._timeout_s:
-                return  # the data has come
+                return
             found = self.absent(call, waiting_for)
             # Meanwhile another rank may have said who is late.
             reason = self._failure or StepTimeout(step, self.comm.rank, found)

@@ -3,8 +3,10 @@
 A rank does this when a step between nodes has timed out: NCCL cannot say for which rank it waits, and the rank that MPI
 waits for may itself wait for another one. The rank asks all ranks of the communicator for the number of the call that
 each began last. Its error names the ranks that have not begun the call which timed out. The monitor thread of a rank
-answers, even while the rank makes no call. Then the rank tells all ranks that it has stopped waiting, so that a late
-rank's call raises at once.
+answers, even while the rank makes no call.
+
+A rank whose step has timed out also tells all ranks that it has stopped waiting, and for which rank. Then the calls of
+the late rank, and of others that wait for it, raise before their own timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from .mpi_engine import Outbox
 
 _TAG = 10  # texts, pieces and records use other tags
 _MESSAGE = struct.Struct("=qbq")  # the number of the sender's last call, the kind, and the late rank of _STOPPED
-_ANSWERS, _ASKS, _STOPPED = range(3)  # kinds: also asks for the receiver's number; has stopped waiting
+# Kinds: the sender tells its number; it also asks for the receiver's; it has stopped waiting.
+_ANSWERS, _ASKS, _STOPPED = range(3)
 ANSWERS_S = 0.25  # seconds between the answers of a rank that makes no call
 POLL_S = 1e-3  # seconds between polls for answers
 # A rank waits for this number of polls, not for a time. If the whole machine is suspended, time passes and no rank

@@ -69,7 +69,7 @@ def test_who_has_begun_the_fewest_calls(comm):
 
 
 def test_a_rank_has_stopped_waiting(comm):
-    """It tells the others for whom it has waited; it tells itself nothing."""
+    """The other ranks learn which rank it has waited for."""
     roll, heard = RollCall(RANK, SIZE, lambda: comm, lambda: 7), []
     roll.stopped_by = lambda *ranks: heard.append(ranks)
     met(comm)
