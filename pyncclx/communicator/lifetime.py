@@ -72,7 +72,8 @@ class Lifetime(WithConstants, Base):
         wait for the other ranks.
         """
         state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
-        team, refusal = state.team, cast(BaseException | None, None)
+        team = state.team
+        refusal: BaseException | None = None
         if team is None:
             have_met = not (mpi_bootstrap.has_left(comm) or (spanning is not None and spanning.has_failed))
         else:

@@ -93,7 +93,7 @@ def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI
             elif state.team is None:
                 if is_cached and spanning_of(self) is not None:
                     key = self.key_over_nodes((SpanningWork, make, *kwargs), args, kwargs)
-                work = self.launched_over_nodes(key, args, kwargs)
+                    work = self.launched_over_nodes(key, args, kwargs)
             elif is_cached and not (state.checking or state.sm_free):
                 key = key_of_call((Launched, make, *kwargs), args, kwargs)
                 work = launch_again(state, state.team, key, (*args, *kwargs.values()))
