@@ -106,10 +106,15 @@ def test_what_is_built_for_others_is_smaller(own, tmp_path, monkeypatch):
     assert cache.read_or_make("own", never) == code
 
 
+MADE = multiprocessing.get_context("fork").Value("i", 0)  # how many processes have made the file
+
+
 def fill(number: int) -> bytes:
     """Make the file as one of several processes, each of which would write something else."""
 
     def make() -> bytes:
+        with MADE.get_lock():
+            MADE.value += 1
         time.sleep(0.3)
         return str(number).encode()
 
@@ -120,6 +125,7 @@ def test_processes_that_fill_it_at_once(own):
     """One makes the file, and all read it."""
     with multiprocessing.get_context("fork").Pool(4) as pool:
         assert len(set(pool.map(fill, range(4), chunksize=1))) == 1
+    assert MADE.value == 1
     assert [path.name for path in own.iterdir()] == [NAME]
 
 
