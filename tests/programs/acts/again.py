@@ -1,4 +1,4 @@
-"""Collectives on the same arrays, one after another: what the library remembers of one must not serve for another."""
+"""Collectives on the same arrays, one after another: a cached call must not be taken for a different one."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Arrays:
 
 @dataclass(frozen=True, repr=False)
 class UsedAgain(Act):
-    """Calls of one rank after another with the same two arrays; values, counts and roots change."""
+    """Several calls with the same two arrays; values, counts and roots change between the calls."""
 
     turns: tuple[Turn, ...] = (("Reduce_scatter", (1, 2), 0), ("Reduce_scatter", (2, 1), 0))
     place: str = "device"
