@@ -9,12 +9,11 @@ from mpi4py import MPI
 
 from pyncclx.messages.progress.polling import PROGRESS
 from support.arrays import xp
-from support.everywhere import assert_everywhere
 from support.reversed_ranks import reversed_ranks
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
-SECONDS = 1.0
+SECONDS, TRIES = 1.0, 5
 QUIET_S = 2.5  # by then the thread of messages sleeps
 # The most times a second that a thread may wake. docs/how_it_works.md has what was measured.
 ALWAYS = {"detector": 10, "messages": 0, "signals": 0, "first calls": 0, "nodes": 0, "watchdog": 4}
@@ -38,15 +37,24 @@ def wakes():
 
 def rates():
     """How often each thread wakes a second while this one sleeps."""
-    before = wakes()
+    before, began = wakes(), time.monotonic()
     time.sleep(SECONDS)
-    return {name: (count - before[name]) / SECONDS for name, count in wakes().items() if name in before}
+    seconds = time.monotonic() - began
+    return {name: (count - before[name]) / seconds for name, count in wakes().items() if name in before}
 
 
-def assert_seldom(found, most):
-    """Assert it with a fifth more, because a thread also sleeps when it waits for the interpreter."""
-    often = {name: rate for name, rate in found.items() if rate > 1.2 * most.get(name, 0) + 3}
-    assert_everywhere(WORLD, not often, str(often))
+def assert_seldom(most, begin=lambda: None):
+    """Assert that threads wake seldom in one second of several; return its rates. Collective.
+
+    A thread also sleeps when it waits for the interpreter. So a fifth more may be, and a busy machine has more tries.
+    """
+    for _ in range(TRIES):
+        begin()
+        found = rates()
+        often = {name: rate for name, rate in found.items() if rate > 1.2 * most.get(name, 0) + 3}
+        if not any(everywhere := WORLD.allgather(often)):
+            return found
+    pytest.fail(f"by rank: {everywhere}")
 
 
 def message(comm, tag):
@@ -67,22 +75,22 @@ def test_threads_sleep_while_nothing_is_open(comm):
     comm.synchronize()
     WORLD.Barrier()
     time.sleep(QUIET_S)
-    found = rates()
-    assert_everywhere(WORLD, "detector" in found and "messages" in found)
     # Tests before this one may have left sends that MPI does not report as sent.
-    assert_seldom(found, AFTER_A_MESSAGE if PROGRESS.get().may_have_more else ALWAYS)
+    found = assert_seldom(AFTER_A_MESSAGE if PROGRESS.get().may_have_more else ALWAYS)
+    assert found.keys() >= {"detector", "messages"}
 
 
 def test_a_message_keeps_its_thread_awake_for_a_second(comm):
-    message(comm, 2)()
-    comm.synchronize()
-    assert_seldom(rates(), AFTER_A_MESSAGE)
+    def begin():
+        message(comm, 2)()
+        comm.synchronize()
+
+    assert_seldom(AFTER_A_MESSAGE, begin)
 
 
 def test_an_open_receive_is_polled_every_millisecond(comm):
     complete = message(comm, 3)
-    found = rates()
+    found = assert_seldom(WITH_OPEN_RECEIVE)
     complete()
     comm.synchronize()
-    assert_seldom(found, WITH_OPEN_RECEIVE)
-    assert_everywhere(WORLD, MPI.Query_thread() < MPI.THREAD_MULTIPLE or found["messages"] > 0)
+    assert MPI.Query_thread() < MPI.THREAD_MULTIPLE or found["messages"] > 0
