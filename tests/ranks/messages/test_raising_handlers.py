@@ -77,10 +77,12 @@ def test_a_loop_of_tests_keeps_the_data(own, place, complete):
             request = own.Irecv(found if place == "device" else [found, MPI.BYTE], 1, TAG)
             looks = {"Test": request.Test, "Testall": lambda request=request: Request.Testall([request])}
             looks["Testsome"] = lambda request=request: Request.Testsome([request])
+            pause = 0.0005
             while request:
-                with contextlib.suppress(Late), raising(Late, 0.0005, 0.0005):
+                with contextlib.suppress(Late), raising(Late, pause, pause):
                     while request:
                         looks[complete]()
+                pause *= 1.05  # where the machine is busy, a call may need longer
             array = get(found) if place == "device" else np.frombuffer(bytes(found[: count * 8]), "i8")
             assert (array == sent).all(), f"message {call}: {array[:3]}, {array[-3:]}"
 
