@@ -1,7 +1,7 @@
-"""Nodes of a communicator, and exchanges of bytes, errors and descriptors by MPI.
+"""Find a communicator's nodes; exchange bytes, errors and file descriptors by MPI.
 
-Ranks use these before they share memory. Needs mpi4py and the standard library only; there is no CUDA in it. Importing
-it imports `mpi4py.MPI`, which initialises MPI unless `mpi4py.rc` says otherwise.
+Ranks call these functions before they share memory. The package needs mpi4py and the standard library only, not CUDA.
+It imports `mpi4py.MPI`, which initialises MPI unless `mpi4py.rc` says otherwise.
 """
 
 import warnings

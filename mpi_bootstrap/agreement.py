@@ -38,14 +38,15 @@ def agree(comm: MPI.Intracomm, operation: Callable[[], T], undo: Callable[[T], o
     Raises
     ------
     Exception
-        The exception of the lowest failing rank, with all failing ranks in its text or notes. A RuntimeError with its
-        text if it cannot be pickled. On a failing rank its own exception is the cause.
+        The exception of the lowest failing rank; its text or notes name all failing ranks. If it cannot be pickled, a
+        RuntimeError with its text. On a failing rank, that rank's own exception is the cause.
     BaseException
-        KeyboardInterrupt and the like, on the rank where `operation` raised it; a RuntimeError with its name on others.
+        KeyboardInterrupt and the like, on the rank where `operation` raised it; other ranks raise a RuntimeError that
+        names it.
 
     Notes
     -----
-    Costs one Allreduce of 8 bytes. After a failure it costs another of one bit a rank, and a broadcast.
+    Costs one Allreduce of 8 bytes. A failure adds two broadcasts, and one or two Allreduces of one bit per rank.
     `operation` may call `agree` on some of the ranks, such as those of a node. The text then names only the ranks on
     which something failed.
 
@@ -87,7 +88,7 @@ def exchange(comm: MPI.Intracomm, make: Callable[[], T], undo: Callable[[], obje
 
     Notes
     -----
-    One exchange by `allgather_bytes`. A call of `agree` and one of `allgather_objects` would need two.
+    Costs one call of `allgather_bytes`. `agree` followed by `allgather_objects` would cost two exchanges.
 
     Examples
     --------
@@ -128,9 +129,9 @@ def first_bytes(comm: MPI.Intracomm, data: bytes) -> tuple[int, bytes] | None:
 
     Notes
     -----
-    Costs an Allreduce of 8 bytes, and two broadcasts if any rank passes data. The number of their rounds grows with the
-    logarithm of the number of ranks. An allgather would cost more: in Open MPI's nonblocking one, every rank sends to
-    every other rank.
+    Costs an Allreduce of 8 bytes, and two broadcasts if any rank passes data. Their number of rounds grows with the
+    logarithm of the number of ranks. An allgather would cost more: in Open MPI's Iallgather, every rank sends to every
+    other rank.
 
     Examples
     --------
@@ -179,9 +180,9 @@ def allgather_bytes(comm: MPI.Intracomm, data: bytes) -> list[bytes]:
 
     Notes
     -----
-    Costs one Allgather if the ranks are few and none has more than a kilobyte, otherwise two.
-    `MPI.Comm.allgather` duplicates a communicator at its first call, while mpi4py holds the interpreter. Two threads
-    that do this with two communicators can deadlock their ranks. This function duplicates none.
+    Costs one Allgather if there are at most 64 ranks and each passes at most 1016 bytes, otherwise two.
+    `MPI.Comm.allgather` duplicates a communicator at its first call, and mpi4py holds the GIL meanwhile. Two threads
+    that do this with two communicators can deadlock their ranks. This function duplicates no communicator.
 
     Examples
     --------
@@ -224,9 +225,9 @@ _AGREED = "_agreed"  # the attribute of an exception that `agree` raises
 
 
 class _Agreed(NamedTuple):
-    """Facts about the failure of an inner `agree`, for an outer one."""
+    """The failure of an `agree` that ran inside another `agree`."""
 
-    packed: bytes  # the exception, before ranks were named
+    packed: bytes  # the exception; its text does not yet name the failing ranks
     failed_here: bool
 
 
@@ -240,29 +241,29 @@ def _attempt(operation: Callable[[], T]) -> tuple[T | None, BaseException | None
 
 
 def is_agreed(error: BaseException) -> bool:
-    """Return whether `agree` or `exchange` has raised an exception on all ranks."""
+    """Return whether `agree` or `exchange` raised this exception, on all ranks."""
     return _inner(error) is not None
 
 
 def _inner(failure: BaseException | None) -> _Agreed | None:
-    """Return the facts of the inner `agree` that raised a failure, or None."""
+    """Return what an inner `agree` recorded in the exception; None if none raised it."""
     return getattr(failure, _AGREED, None)
 
 
 def _failed_here(failure: BaseException | None) -> bool:
-    """Return whether this rank's own work raised a failure, also in an inner `agree`."""
+    """Return whether this rank's own work failed, alone or in an inner `agree`."""
     inner = _inner(failure)
     return failure is not None and (inner is None or inner.failed_here)
 
 
 def _packed(failure: BaseException | None) -> bytes:
-    """Return a failure as bytes to send to other ranks; empty without a failure."""
+    """Return an exception as bytes to send to other ranks; empty for None."""
     inner = _inner(failure)
     return b"" if failure is None else pack_error(failure) if inner is None else inner.packed
 
 
 def _agreed(comm: MPI.Intracomm, packed: bytes, failed: list[int], failure: BaseException | None) -> BaseException:
-    """Return the packed error with its failed ranks, or this rank's KeyboardInterrupt."""
+    """Return the exception to raise: this rank's KeyboardInterrupt, or the packed one."""
     if failure is not None and not isinstance(failure, Exception):
         vars(failure)[_AGREED] = _Agreed(packed, True)
         return failure

@@ -35,9 +35,9 @@ class Channel:
 
     The constructor is collective, but no rank waits in it.
 
-    Only one thread of each rank may use it at a time. It has those methods of mpi4py's communicators that this package
-    calls; each returns a request with the method `Test`. If a communicator has an attribute `channel`, all functions of
-    this package use that channel in place of the communicator.
+    Only one thread of each rank may use a channel at a time. A channel has the methods of mpi4py's communicators that
+    this package calls; each returns a request with the method `Test`. If a communicator has an attribute `channel`, all
+    functions of this package use that channel in place of the communicator.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Channel:
         return self._gather(send, max(counts), store)
 
     def Iallreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op) -> _Gathering:
-        """Begin a reduction; `sendbuf` is MPI.IN_PLACE, `op` is commutative."""
+        """Begin a reduction; `sendbuf` must be MPI.IN_PLACE, and `op` commutative."""
         recv = _bytes_of(recvbuf)
 
         def store(parts: list[bytes]) -> None:
@@ -134,8 +134,8 @@ class Channel:
 class _Gathering:
     """A request of a channel: an allgather of at most `nbytes` bytes of each rank.
 
-    `store` gets the bytes of all ranks, each padded to at least `nbytes`. An earlier request of the channel that nobody
-    waits for any more ends first.
+    `store` gets the bytes of all ranks, each padded to `nbytes`. If the channel's previous request is unfinished,
+    `Test` completes that one first.
     """
 
     def __init__(
@@ -174,5 +174,5 @@ def _bytes_of(spec: Any) -> memoryview:
 
 
 def _like(spec: Any, data: bytes) -> Any:
-    """Return a buffer of the same type as another one, with these bytes."""
+    """Return a buffer of the same form as `spec` that holds `data`."""
     return [data, *spec[1:]] if isinstance(spec, list) else array.array(spec.typecode, data)

@@ -31,7 +31,7 @@ def allgather_fds(
     wanted : collection of int
         The ranks whose descriptors this rank gets. May be empty, contain this rank, and differ between ranks.
     timeout : float, optional
-        Seconds until all descriptors must have arrived; default `patience`.
+        Seconds in which all descriptors must arrive; default: that of the failure policy (`waiting.patience`).
 
     Returns
     -------
@@ -43,7 +43,8 @@ def allgather_fds(
     ValueError
         On all ranks, if a wanted rank does not exist, or runs on another node or in another container.
     TimeoutError, OSError
-        On all ranks; descriptors that have arrived are closed.
+        On all ranks, if descriptors do not arrive in time, or if a descriptor or socket fails. Those that have arrived
+        are closed.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Record the communicators on which a rank has left a rendezvous.
 
-Late ranks may still enter the collective of MPI's that another rank has left, and MPI then continues it. If the
-communicator had been freed, Open MPI would abort the program or deliver the messages to a new communicator with the
-same number. So such communicators are never freed. If a rank met the others again, MPI would match its collective with
-an earlier one of theirs. So it never does.
+A late rank may still enter the MPI collective that another rank has left, and MPI then continues that collective. If
+the communicator had been freed, Open MPI would abort the program, or deliver the messages to a new communicator with
+the same number. So such communicators are never freed. If a rank that has left called another collective, MPI would
+match it with an earlier one of the other ranks. So the rank takes part in no more rendezvous on the communicator.
 """
 
 import copy
@@ -21,7 +21,7 @@ class Tested(Protocol):
 
 
 _left: list[Tested] = []  # collectives that this rank no longer waits for
-# The key of an attribute: the error for which this rank has left. Duplicates of the communicator do not get it.
+# The key of a communicator's attribute: the error for which this rank has left. Duplicates do not inherit it.
 _keyvals: list[int] = []
 
 
@@ -32,12 +32,12 @@ def leave(comm: MPI.Comm, request: Tested | None, error: Exception) -> None:
             _left.append(request)
         if not _keyvals:
             _keyvals.append(MPI.Comm.Create_keyval())
-        # MPI deletes the attribute with the communicator. Another one may get its handle.
+        # MPI deletes the attribute with the communicator, so a later communicator with the same handle lacks it.
         MPI.Comm.Set_attr(comm, _keyvals[0], error)
 
 
 def check(comm: MPI.Comm) -> None:
-    """Raise the error for which this rank has left a rendezvous on a communicator."""
+    """Raise the recorded error if this rank has left a rendezvous on a communicator."""
     if has_left(comm):
         raise copy.copy(cast(Exception, MPI.Comm.Get_attr(comm, _keyvals[0])))
 

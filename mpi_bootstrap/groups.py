@@ -1,4 +1,4 @@
-"""Groups of ranks: their ranks in MPI.COMM_WORLD, and communicators of them."""
+"""Groups of ranks: their ranks in MPI.COMM_WORLD, and communicators from groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ranks_in_world(group: MPI.Group) -> Sequence[int]:
     Notes
     -----
     The time that Open MPI takes to translate all ranks grows with the square of their number. So the group of
-    COMM_WORLD, which needs no translation, is not translated.
+    COMM_WORLD is compared first: its ranks need no translation.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def part(comm: Comm, ranks: Iterable[int]) -> Comm:
     Notes
     -----
     MPI_Comm_split is not used because it sends every rank the colours of all, in some MPIs around a ring. Neither is
-    MPI_Comm_create_group: in Open MPI 5.0.11 it sends messages of tag 0, which the program's receives of any tag match.
+    MPI_Comm_create_group: in Open MPI 5.0.11 its messages of tag 0 match the program's receives with MPI.ANY_TAG.
     """
     whole = comm.Get_group()
     group = whole.Incl(list(ranks))
@@ -70,7 +70,7 @@ def part(comm: Comm, ranks: Iterable[int]) -> Comm:
 def same_ranks(comm: MPI.Intracomm) -> MPI.Intracomm:
     """Return a communicator of the same ranks, without attributes. Collective.
 
-    Its class is mpi4py's. MPI_Comm_dup is not used because it calls the program's functions that copy attributes.
+    Its class is `MPI.Intracomm`. MPI_Comm_dup is not used because it calls the program's attribute copy functions.
 
     Examples
     --------
@@ -90,10 +90,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def made_of_groups(method: _Method) -> _Method:
-    """Wrap a method of mpi4py's that makes a communicator of groups.
+    """Wrap an mpi4py method that makes a communicator from groups.
 
-    With Open MPI no thread may poll during such a method; see `polls`. But while a rank waits for other ranks, its
-    threads have to poll. So all ranks of the groups meet first, and then stop their threads.
+    With Open MPI, no other thread may poll during such a method; see `polls`. But while a rank waits for other ranks,
+    its threads have to poll. So all ranks of the groups wait for each other first, and then stop the polls.
     """
 
     @functools.wraps(method)
@@ -115,10 +115,11 @@ class _Process(ctypes.Structure):
 
 
 def _have_met(groups: Iterable[MPI.Group]) -> bool:
-    """Wait by PMIx until all ranks of groups call this; return whether they do.
+    """Wait by PMIx until all ranks of the groups call this; return whether they have.
 
-    PMIx launches Open MPI's ranks. A wait by PMIx needs no communicator, and no messages that receives of the program
-    could match. Return False at once without PMIx, for a single rank, and for ranks of another world.
+    PMIx launches Open MPI's ranks. A wait by PMIx needs no communicator, and no messages that the program's receives
+    could match. Return False at once without PMIx, for a single rank, if a rank is of another MPI.COMM_WORLD, or if
+    this rank is in none of the groups.
     """
     job, world = os.environ.get("PMIX_NAMESPACE", ""), MPI.COMM_WORLD.Get_group()
     ranks = sorted({rank for group in groups for rank in group.Translate_ranks(None, world)})
@@ -132,6 +133,6 @@ def _have_met(groups: Iterable[MPI.Group]) -> bool:
 
 @functools.cache
 def _pmix() -> Any:
-    """Return Open MPI's library of PMIx; None with another MPI, or if it is not found."""
+    """Return the PMIx library that Open MPI has loaded; None if there is none."""
     found = re.search(r"/\S*/libpmix\.so\S*$", Path("/proc/self/maps").read_text(), re.MULTILINE)
     return ctypes.CDLL(found.group()) if found and MPI.get_vendor()[0] == "Open MPI" else None

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-# Makes pretend nodes: processes with different values never share memory.
+# This variable simulates several nodes on one: processes with different values never share memory.
 VARIABLE = "PYNCCLX_NODE"
 IDENTITY_NBYTES = 16
 
@@ -19,7 +19,7 @@ def node_identity(*, pretended: bool = True) -> bytes:
     Parameters
     ----------
     pretended : bool
-        Whether the environment variable PYNCCLX_NODE counts too.
+        Whether different values of the environment variable PYNCCLX_NODE make different nodes.
 
     Notes
     -----

@@ -61,7 +61,7 @@ class _Interrupts:
         self._pending: dict[int, FrameType | None] = {}  # frame of each pending signal, by number
         self._since = 0.0  # time of the first pending signal
         self._actions: dict[int, _Action] = {}
-        self._of_python = b""  # the struct that `signal` sets for all handlers of Python
+        self._of_python = b""  # the struct that `signal` sets for every Python handler
         self._with_flags: list[_Action] = []  # structs whose flags `siginterrupt` has changed
 
     def install(self) -> None:
@@ -75,9 +75,9 @@ class _Interrupts:
                 self._replace(number, handler)
 
     def _replace(self, number: int, handler: _Handler) -> None:
-        """Replace a handler, unless the program has set another one in C.
+        """Replace a Python handler, unless the program has set another one in C.
 
-        Python's functions do not return such a handler.
+        Python's `getsignal` does not show a handler that was set in C.
         """
         action = self._actions.get(number) or self._actions.setdefault(number, _Action(number))
         before = action.read()
@@ -140,7 +140,7 @@ def _is_main() -> bool:
 
 
 class Deferral:
-    """A block that defers signal handlers; see `interrupts_deferred`."""
+    """Context manager and decorator that defers signals; see `interrupts_deferred`."""
 
     __slots__ = ("_before", "_installs", "_level")
 
@@ -159,7 +159,7 @@ class Deferral:
 
     def __enter__(self) -> None:
         state = _INTERRUPTS
-        self._before, self._installs = self._level, False  # nothing to do at the end
+        self._before, self._installs = self._level, False  # equal levels: `__exit__` does nothing
         if state.level < self._level and _is_main():
             self._before, self._installs = state.level, not state.is_installed
             state.level = self._level
@@ -179,18 +179,18 @@ class Deferral:
                 state.uninstall()
         finally:
             state.level = self._before
-            # Inside an `interrupts_allowed` of an outer block, handlers run at the end of that block, unless they are
-            # overdue. Their exception would end the outer block on this rank only, after this one has succeeded on all.
+            # Inside an `interrupts_allowed` of an outer block, handlers wait for the end of that block, unless they are
+            # overdue. An exception now would end the outer block on this rank alone, after this block succeeded on all.
             if state.level == _ALLOWED and (self._installs or state.is_overdue()):
                 state.call_pending()
 
 
 def interrupts_deferred(*, to_the_end: bool = False) -> Deferral:
-    """Return a block, also a decorator, that defers signal handlers.
+    """Return a context manager, also a decorator, that defers signal handlers.
 
-    Handlers run at the end of the block, or in an `interrupts_allowed` inside it. Otherwise a rank could leave between
-    two rendezvous, and the others would wait for it in the second one. The block has no effect outside the main thread,
-    because Python runs no handlers there, and none on handlers that were set in C.
+    Handlers run at the end of the block, or in an `interrupts_allowed` inside it. Without this, a rank could leave
+    between two rendezvous, and the others would wait for it in the second one. The block has no effect outside the main
+    thread, because Python runs no handlers there. It does not defer handlers that were set in C.
 
     Parameters
     ----------
@@ -202,10 +202,10 @@ def interrupts_deferred(*, to_the_end: bool = False) -> Deferral:
 
 @contextmanager
 def interrupts_allowed() -> Iterator[None]:
-    """Run handlers in this block, inside an `interrupts_deferred`.
+    """Let signal handlers run in this block, inside an `interrupts_deferred`.
 
-    Handlers that are already deferred run only if they are overdue. Otherwise they run at the end, as in MPI, whose
-    calls end before handlers run.
+    Handlers that are already deferred run now only if they are overdue, otherwise at the end of the outer block. This
+    is as in MPI, whose calls return before handlers run.
     """
     state = _INTERRUPTS
     if state.level != _DEFERRED or not _is_main():

@@ -1,4 +1,4 @@
-"""Detect launches that make each process an MPI world, and jobs on one node."""
+"""Detect launches whose processes are separate MPI worlds, and jobs on one node."""
 
 import os
 from collections.abc import Mapping
@@ -61,8 +61,8 @@ def check_launch(comm: MPI.Comm, environ: Mapping[str, str] = os.environ) -> Non
 def is_job_on_one_node(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether the launcher has put all ranks of MPI.COMM_WORLD on one node.
 
-    Not collective, but the result is the same on all ranks. It is False if nodes are pretended (PYNCCLX_NODE), and if
-    no environment variable of a launcher shows the numbers of processes.
+    Not collective, but the result is the same on all ranks. It is False if PYNCCLX_NODE is set, and if no
+    environment variable of a launcher shows the number of processes.
 
     Examples
     --------

@@ -41,8 +41,8 @@ class Mailbox:
     """A socket that receives descriptors, and the one descriptor that it sends.
 
     Every process in the network namespace can write to an abstract socket. So a datagram carries the receiver's token,
-    which only the ranks of the communicator have. Linux drops other datagrams before they occupy the queue. Where it
-    has no such filter, `collect` reads and drops them.
+    which only the ranks of the communicator have. A filter in Linux drops other datagrams before they occupy the queue.
+    Where filters are not available, `collect` reads and drops them.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Mailbox:
         self._socket.close()
 
     def post(self, sender: int, to: Address) -> bool:
-        """Send the descriptor to another mailbox; return False if its queue is full now."""
+        """Send the descriptor to another mailbox; return False if a queue is full now."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.fd]))]
         try:
             self._socket.sendmsg([to.token, _SENDER.pack(sender)], rights, 0, to.name)
@@ -84,7 +84,7 @@ class Mailbox:
     def collect(self) -> tuple[int, int] | None:
         """Return sender and descriptor of the next datagram with this mailbox's token.
 
-        Return None if the next few datagrams all lack the token.
+        Return None if the queue is empty, or if the next few datagrams all lack the token.
         """
         for _ in range(_STRANGERS_AT_ONCE):
             try:  # not socket.recv_fds, which ignores its flags in some Python versions

@@ -19,9 +19,9 @@ def missing_ranks(
 ) -> list[int]:
     """Sleep until all ranks arrive; return those missing after `seconds`. Collective.
 
-    As soon as one rank has waited that long, all ranks that have arrived return, and meet no more on this communicator.
-    A rank that comes later returns its own number. During the wait, `look` is called repeatedly, and `late` once after
-    three quarters of the time. Their exceptions are raised.
+    As soon as one rank has waited that long, all ranks that have arrived return, and take part in no more rendezvous on
+    this communicator. A rank that arrives later returns a list of its own number. During the wait, `look` is called
+    repeatedly, and `late` once after three quarters of the time. Their exceptions are raised.
 
     A rendezvous is a nonblocking barrier, and MPI never matches a nonblocking collective with a blocking one. So a rank
     that waits here does not disturb a rank in a blocking collective of MPI.
@@ -38,18 +38,18 @@ def missing_ranks(
 def sleeping_barrier(comm: MPI.Intracomm, seconds: float | None = None) -> None:
     """Sleep until all ranks of a communicator have arrived. Collective.
 
-    MPI's own waits keep a processor busy.
+    MPI's own barrier would keep a processor busy.
 
     Parameters
     ----------
     comm : MPI.Intracomm
     seconds : float, optional
-        Longest wait; default `patience`, as in other rendezvous.
+        Longest wait; default: that of the failure policy, as in other rendezvous.
 
     Raises
     ------
     Exception
-        From the failure policy: a rank has not arrived in time, or never will.
+        The failure policy's exception, if a rank has not arrived in time, or never will.
 
     Examples
     --------

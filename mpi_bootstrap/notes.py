@@ -9,8 +9,8 @@ from .polls import poll
 
 _TAG = 32749  # tag of notes; MPI allows tags up to 32767 at least
 UNUSED_TAG = 32748  # a tag that no message has
-_NOTE = b"pyncclx: meets the ranks of this communicator no more. "  # and why
-# Reasons: the sender waited in vain; it came too late; a signal handler raised an exception in its wait.
+_NOTE = b"pyncclx: meets the ranks of this communicator no more. "  # the reason follows
+# Reasons: the sender's wait timed out; the sender came too late; a signal handler raised during the sender's wait.
 LEFT, LATE, INTERRUPTED = b"l", b"o", b"i"
 _NOTE_NBYTES = len(_NOTE) + 1
 

@@ -1,4 +1,4 @@
-"""Tell exceptions of a function's own work from those of signal handlers.
+"""Distinguish exceptions of a function's own work from those of signal handlers.
 
 A handler of Python may raise any exception where it interrupts a function: KeyboardInterrupt, or a TimeoutError for a
 time limit. Such an exception belongs to the program.

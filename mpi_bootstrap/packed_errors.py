@@ -1,4 +1,4 @@
-"""Exceptions as bytes, to raise them on other ranks."""
+"""Convert exceptions to bytes and back, to raise them on other ranks."""
 
 import pickle
 
@@ -17,9 +17,10 @@ def pack_error(error: BaseException) -> bytes:
 
 
 def unpack_error(packed: bytes, failed: list[int], size: int) -> Exception:
-    """Return a packed exception that names the ranks on which it was raised.
+    """Return a packed exception; its text or notes name the ranks that raised it.
 
-    It is a RuntimeError with the text if the exception cannot be pickled, or is KeyboardInterrupt or the like.
+    The result is a RuntimeError with the exception's name and text if the exception cannot be pickled or unpickled, or
+    is KeyboardInterrupt or the like.
     """
     pickled, text = pickle.loads(packed)
     try:

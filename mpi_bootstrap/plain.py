@@ -1,6 +1,6 @@
 """Call mpi4py's own methods of a communicator, or those of its channel.
 
-A subclass's own methods may call this package, so this package must not call them.
+Methods that a subclass overrides may call this package, so this package must not call them.
 
 Open MPI confuses the steps of `Idup` with nonblocking collectives on the same communicator: ranks receive wrong data,
 or hang. So this library's own collectives wait until an `Idup` of the program has completed.

@@ -48,7 +48,7 @@ class Note(NamedTuple):
     rank, peer : int
         The rank that wrote the note, and the one that it waited for; -1: none.
     epoch, expected, seen : int
-        Values of the wait.
+        The wait's epoch, the value that it expected, and the value that it last read.
     when_ns : int
         Time on the node's monotonic clock.
     operation : str
@@ -182,7 +182,7 @@ class _AtEnd:
 
 
 class PeerPresence(_Page):
-    """Another process's page, mapped by a descriptor, which is then closed."""
+    """Another process's page, mapped from a file descriptor, which is then closed."""
 
     def __init__(self, fd: int) -> None:
         try:
@@ -204,7 +204,7 @@ class PeerPresence(_Page):
         return marked
 
     def is_quiet(self) -> bool:
-        """Return whether the process runs and has written no note since `new_notes`."""
+        """Return whether the process runs and has no note left for `new_notes` to read."""
         quiet = self._count.value == self._read and self._state.value in (RUNNING, ENDING)
         return quiet and not self._is_marked()
 

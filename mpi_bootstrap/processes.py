@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Process(NamedTuple):
-    """A process's entry in /proc; the defaults if it is hidden or gone.
+    """A process's entry in /proc; fields have their defaults if it is hidden or gone.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Process(NamedTuple):
 def process(pid: int | str) -> Process | None:
     """Return the entry of a process in /proc; None if it cannot be read.
 
-    The process may still be running: reading fails, for example, if no file descriptor is free.
+    None does not mean that the process has ended: reading also fails if, for example, no file descriptor is free.
 
     Examples
     --------

@@ -68,7 +68,7 @@ def topology(
     apart : bytes
         Ranks of one node that pass different bytes are treated as ranks of different nodes.
     pretended : bool
-        Whether the environment variable PYNCCLX_NODE counts too; see `node_identity`.
+        Whether values of the environment variable PYNCCLX_NODE make different nodes; see `node_identity`.
 
     Returns
     -------
@@ -76,8 +76,8 @@ def topology(
 
     Notes
     -----
-    Costs one Allreduce of a table with 16 bytes a rank, in which each rank fills its own entry. Its number of rounds
-    grows with the logarithm of the ranks. The result takes 8 bytes a rank, and a number for each node.
+    Costs one Allreduce of a table with 16 bytes per rank, in which each rank fills its own entry. Its number of rounds
+    grows with the logarithm of the number of ranks. The result takes 8 bytes per rank, and a number for each node.
 
     Examples
     --------

@@ -54,9 +54,9 @@ class WaitPolicy:
         return RuntimeError(f"rank {rank} was interrupted while it waited for the others")
 
     def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
-        """Do what is needed when this rank takes part in no more rendezvous.
+        """Handle the end of this rank's rendezvous on a communicator, due to an error.
 
-        If it `is_first`, the other ranks may not know it yet.
+        If `is_first`, the other ranks may not have learned of the error yet.
         """
 
 
@@ -88,7 +88,7 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise before a rendezvous if some rank will never arrive, or has left one."""
+    """Raise if some rank will never arrive at a rendezvous, or this rank has left one."""
     reason = _policies[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason
@@ -102,7 +102,7 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     ----------
     comm : MPI.Comm
     request : Tested
-        A request of MPI's, or an object that stands for one.
+        A request of MPI's, or another object with its method `Test`.
     seconds : float, optional
         Longest wait; default: that of the failure policy.
     memory : object, optional
@@ -112,8 +112,8 @@ def complete(comm: MPI.Comm, request: Tested, seconds: float | None = None, *, m
     Raises
     ------
     Exception
-        Exception of the failure policy for a rank that is late, has left, or will never arrive. The ranks then meet no
-        more on this communicator; see `has_left`.
+        Exception of the failure policy for a rank that is late, has left, or will never arrive. This rank then takes
+        part in no more rendezvous on this communicator; see `has_left`.
     """
     try:
         if not isinstance(comm, MPI.Intracomm):  # an intercommunicator, or a simulated one
@@ -157,7 +157,7 @@ def missing(
 
     with _explained(comm):
         try:
-            # Others may have left: then only MPI's part of the rendezvous is complete.
+            # MPI can complete a collective although other ranks have left the rendezvous. Their notes show this.
             if _is_over_in_time(comm, request, seconds, is_left) and not has_note(comm, MPI.ANY_SOURCE):
                 return []
         except MPI.Exception:
@@ -179,7 +179,7 @@ def missing(
 def leave_interrupted(comm: MPI.Comm) -> None:
     """Stop all rendezvous on a communicator, and tell the other ranks.
 
-    For a signal handler's exception in a call, after which the ranks have made different numbers of calls.
+    Call it after a signal handler has raised in a collective call: ranks may have made different numbers of calls.
     """
     send_notes(comm, INTERRUPTED)
     _end(comm, None, _policies[0].interrupted(comm, comm.rank), is_first=True)
@@ -194,7 +194,7 @@ def _end(comm: MPI.Comm, request: Tested | None, error: Exception, *, is_first: 
 
 @contextmanager
 def _explained(comm: MPI.Comm) -> Iterator[None]:
-    """Raise the failure policy's exception for an error of MPI."""
+    """Raise the failure policy's exception in place of one of MPI's."""
     try:
         yield
     except MPI.Exception as error:
@@ -260,8 +260,8 @@ def _comes_after_all(request: Tested) -> bool:
 def _late_ranks(comm: MPI.Comm, request: Tested, *, is_late: bool) -> list[int]:
     """Exchange notes, and return the ranks that are late.
 
-    A rank is late if it sends no note in time, or if its note says that it is late. This rank returns its own number
-    only, if `is_late` or if no other rank is late.
+    A rank is late if it sends no note in time, or if its note says that it is late. If `is_late`, or if no other rank
+    is late, the list has this rank's number alone.
     """
     late, silent = set[int](), {rank for rank in range(comm.size) if rank != comm.rank}
 
