@@ -40,7 +40,8 @@ class Buffer:
     owner : object
         Object that keeps the memory alive.
     reach : int
-        Bytes from the beginning of the owner that the call uses, if the owner is shorter: a view, or an `MPI.buffer`.
+        Bytes that the call uses, from the beginning of the owner, if they go beyond the owner's own length. This occurs
+        with views and `MPI.buffer` objects. Otherwise 0.
     """
 
     address: int
@@ -89,7 +90,7 @@ def resolve(spec: Any, name: str, *, writable: bool, device: Device, blocks: int
     ------
     TypeError, ValueError, KeyError, BufferError, MPI.Exception
         The error that mpi4py raises for the same argument. Also ValueError if the elements do not fit into the array,
-        or if it is on another GPU.
+        or if the array is on another GPU.
     NotSupported
         If the array is in host memory, or the datatype is derived.
     """
@@ -120,8 +121,8 @@ def whole_buffer(
 ) -> Buffer:
     """Return the buffer of a spec's whole array.
 
-    With `divide`, the length of the array, in elements of the spec's datatype, is the count; the array must consist of
-    whole elements.
+    Its count is the number of elements of the spec's datatype that fit. With `divide`, bytes that are left over raise
+    ValueError.
     """
     read = reader_of(array)
     if read is None:

@@ -83,7 +83,7 @@ MOVED_ONLY = _table(
 )
 
 _ALIASES = {"bf16": "bfloat16"}
-# Datatypes by those results of mpi4py's `typestr` that NumPy would read as other types.
+# Results of mpi4py's `typestr` that NumPy would read as other types, with their datatypes.
 _CHARACTERS = {"S1": "int8", "U1": "uint32", "V32": "longdouble_int"}
 
 # The prefix of a name; the number of bits of an element follows, as in NumPy's names.
@@ -99,8 +99,8 @@ def of(key: Any) -> Datatype:
     Parameters
     ----------
     key : Datatype, numpy.dtype, MPI.Datatype, torch.dtype, scalar class or str
-        Strings are mpi4py's codes ("f4", "d"), the table's names and "bf16". Legacy and Fortran MPI types map
-        by size and `MPI.BYTE` to "uint8"; NumPy's void, structured, text and date kinds to `void`.
+        Strings are mpi4py's codes ("f4", "d"), the table's names and "bf16". Legacy and Fortran MPI types map to types
+        of the same size, `MPI.BYTE` to "uint8", and NumPy's void, structured, text and date types to `void`.
 
     Raises
     ------
@@ -109,9 +109,9 @@ def of(key: Any) -> Datatype:
     BufferError
         The NumPy dtype has the other byte order.
     MPI.Exception
-        ``MPI.DATATYPE_NULL`` (class ERR_TYPE).
+        The key is ``MPI.DATATYPE_NULL`` (class ERR_TYPE).
     DerivedDatatype
-        A derived MPI datatype; a subclass of NotSupported.
+        The key is a derived MPI datatype. The exception is a subclass of NotSupported.
     """
     # MPI datatypes have no hash.
     if isinstance(key, MPI.Datatype):
@@ -124,15 +124,15 @@ def of(key: Any) -> Datatype:
 def predefined(mpi: MPI.Datatype) -> Datatype | None:
     """Return the row of a predefined MPI datatype; None for a derived one.
 
-    A legacy datatype has a row only after a call of `of`.
+    Return None also for a legacy datatype that has not been passed to `of` yet.
     """
     return _by_handle.get(mpi.handle)
 
 
 def void(itemsize: int) -> Datatype:
-    """Return the datatype for elements of a given length without arithmetic.
+    """Return the datatype of elements of this many bytes that can only be moved.
 
-    They are records, text, dates, or 8-bit floats.
+    Such elements are records, text, dates, or 8-bit floats.
     """
     found = _voids.get(itemsize)
     # Two threads may make the row at once; both get the one that is stored first.

@@ -54,9 +54,9 @@ def where(spec: Any) -> str | None:
 
 
 def on_host(*buffers: Any) -> bool:
-    """Return whether mpi4py has to run a call, as no buffer is a device array.
+    """Return whether no buffer is a device array, so that mpi4py has to run the call.
 
-    `resolve` refuses a mixture of host and device arrays.
+    If only some are device arrays, return False; `resolve` then refuses the mixture.
     """
     for buffer in buffers:
         kind = type(buffer)

@@ -28,7 +28,7 @@ _known: dict[int, tuple[weakref.ref[Any], bool]] = held({})
 
 
 def has_memory(thing: Any) -> bool:
-    """Return whether an object has a buffer that Python may not own."""
+    """Return whether an object has a buffer in memory that Python may not own."""
     if isinstance(thing, _HOST_OWNERS):
         return False
     try:
@@ -111,8 +111,8 @@ def _buffer_behind(thing: Any) -> memoryview | None:
 def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
     """Return whether a call may use bytes beyond an object's own length.
 
-    It may use the rest of the memory that the object is part of. The length of an `MPI.buffer` made from an address is
-    a guess, so the driver is queried.
+    A call may use the rest of the memory that the object is part of; `nbytes` counts from `address`. The program may
+    have guessed the length of an `MPI.buffer` that it made from an address, so the driver is queried.
     """
     known = memory_of(thing)
     if known is None:
@@ -121,7 +121,7 @@ def reaches(thing: Any, device: Device, address: int, nbytes: int) -> bool:
 
 
 def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
-    """Return whether the bytes before an object are in the same memory.
+    """Return whether the `nbytes` bytes before an object are in the same memory.
 
     Datatypes with negative strides use these bytes. The driver is queried for memory that Python does not own.
     """
@@ -131,9 +131,9 @@ def precedes(thing: Any, device: Device, address: int, nbytes: int) -> bool:
 
 
 def margins_of(thing: Any, address: int) -> tuple[int, int] | None:
-    """Return how many bytes of its memory are before and behind an array.
+    """Return how many bytes before and behind an array are in the same memory.
 
-    None if the array is not part of a longer one, or if its memory is unknown.
+    None if the array is not part of a longer one, or if the bounds of the memory are unknown.
     """
     if hasattr(thing, "untyped_storage"):
         nbytes = thing.element_size() * thing.numel()
@@ -159,7 +159,7 @@ def memory_of(thing: Any) -> tuple[int, int] | None:
     if type(thing) is MPI.buffer and thing.obj is None:
         return None
     if not isinstance(thing, np.ndarray) and not has_memory(thing):
-        # Views of CuPy have a base; of other arrays, it is unknown what their memory is part of.
+        # CuPy's views have a base. For other arrays, the memory that they are part of is unknown.
         base = getattr(thing, "base", None)
         pointer = getattr(getattr(base, "data", None), "ptr", None)
         return None if base is None or pointer is None else (pointer, pointer + base.nbytes)
@@ -174,7 +174,7 @@ def _bounds_of(thing: Any) -> tuple[int, int]:
     """Return begin and end of an object's own memory."""
     if isinstance(thing, np.ndarray):
         if not thing.flags.forc:
-            # The length says nothing about an array with gaps.
+            # `nbytes` does not show where an array with gaps ends, so only its address is returned.
             return address_of(thing), address_of(thing)
         # Get_address is faster, but it refuses datetimes.
         begin = address_of(thing) if thing.dtype.kind in "mM" else MPI.Get_address(thing)

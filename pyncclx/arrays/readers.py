@@ -18,7 +18,7 @@ from .datatypes import TABLE
 from .protocols import has_protocol, protocol_in_c_order, read_protocol
 
 Reader = Callable[[Any, str, Device], Memory]
-# Classes of arrays that are always on the device, as far as such arrays have been read.
+# Classes whose arrays are always on the device. A class is added when its first array is read.
 device_classes: set[type] = set()
 
 
@@ -140,7 +140,7 @@ def read_buffer(buffer: Any, name: str, device: Device) -> Memory:
 
 
 def address_reader_of(array: Any) -> Callable[[], int] | None:
-    """Return a function that reads an array's present address; None if it is constant."""
+    """Return a function that reads an array's address; None if that never changes."""
     read = reader_of(array)
     if read is read_torch:
         return cast(Callable[[], int], array.data_ptr)
@@ -148,7 +148,7 @@ def address_reader_of(array: Any) -> Callable[[], int] | None:
 
 
 def places_of(arrays: Iterable[Any]) -> list[tuple[Callable[[], int], int]]:
-    """Return reader function and address of each array whose address may change."""
+    """Return address reader and address of each array whose address may change."""
     return [(read, read()) for array in arrays if (read := address_reader_of(array)) is not None]
 
 

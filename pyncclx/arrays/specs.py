@@ -59,8 +59,8 @@ def no_buffer(value: Any, name: str) -> Exception:
 def span_of(spec: Any, blocks: int) -> tuple[int, int]:
     """Return begin and end of the bytes that a buffer argument selects in its array.
 
-    Both are 0 if the argument has no count, because then only the array's length limits it. The begin is negative for a
-    datatype with a negative stride.
+    Both are 0 for an argument without a count, which selects the whole array. The begin is negative for a datatype with
+    a negative stride.
 
     Parameters
     ----------

@@ -41,7 +41,8 @@ def resolve_vector(
     Returns
     -------
     buffer : Buffer
-        The whole array: `Buffer.count` is the number of elements that fit. It begins before the array if a block does.
+        The whole array: `Buffer.count` is the number of elements that fit. If a block begins before the array, so does
+        the buffer.
     counts : list of int, or Buffer
         A `Buffer` for counts on the device. NumPy arrays are always counts on the host, even under
         ``PYNCCLX_DEVICE=host``, because mpi4py programs pass counts as NumPy arrays.
@@ -122,10 +123,10 @@ def _room(buffer: Buffer, array: Any, counts: list[int], displs: list[int] | Non
 
 
 def _from_first(buffer: Buffer, counts: list[int], displs: list[int], device: Device) -> list[int]:
-    """Let the buffer begin at the first block if that lies before the array.
+    """Move the buffer's beginning to the first block if that lies before the array.
 
-    The array is then a part of a longer one, whose memory has room for the block. Return the displacements from the
-    beginning of the buffer.
+    Do this only if the array is part of a longer one, whose memory has room for the block. Return the displacements
+    from the beginning of the buffer.
     """
     first = min((displ for count, displ in zip(counts, displs, strict=True) if count), default=0)
     nbytes = -first * buffer.datatype.itemsize
@@ -196,7 +197,7 @@ def integers(value: Any, name: str, size: int, *, stride: bool) -> list[int]:
 
 
 def check(counts: Sequence[int], displs: Sequence[int] | None, room: int, name: str) -> None:
-    """Raise an error for a block outside the array; `displs` on the device are None."""
+    """Raise an error for a block outside the array; `displs` is None on the device."""
     for rank, count in enumerate(counts):
         if count < 0:
             raise MPIError(MPI.ERR_COUNT, f"{name} has count {count} for rank {rank}; it cannot be negative")
