@@ -1,6 +1,6 @@
-"""The interface of a device, on which kernels run, in four groups of methods.
+"""Interface of a device that runs kernels, in four groups of methods.
 
-The GPU (`gpu`) and the emulator (`host`) implement them. Addresses are those that kernels use.
+The GPU (`gpu`) and the emulator (`host`) implement the methods. Addresses are those that kernels use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Memory(Protocol):
         """Allocate zeroed memory that other processes can map."""
 
     def map_peer(self, handle: int | bytes, nbytes: int) -> Peer:
-        """Map a peer's shared memory by IPC handle, or by descriptor, and close that."""
+        """Map a peer's memory by IPC handle (bytes), or by descriptor, which is closed."""
 
     def allocate_watch(self, nbytes: int) -> Watch:
         """Allocate zeroed memory that kernels and the host read and write."""
@@ -46,10 +46,10 @@ class Memory(Protocol):
         """Return whether kernels can use this address."""
 
     def room(self, address: int, nbytes: int) -> int:
-        """Return how many of the `nbytes` bytes from an address on kernels can use."""
+        """Return how many bytes kernels can use from an address on, at most `nbytes`."""
 
     def pieces(self, address: int, nbytes: int) -> list[int]:
-        """Return the bytes in each allocation, in order; a copy reads from one allocation."""
+        """Return the lengths of a range's pieces, which are in one allocation each."""
 
 
 class Kernels(Protocol):
@@ -105,7 +105,7 @@ class Kernels(Protocol):
         """Launch a loaded kernel on `grid` blocks of `block` threads.
 
         `parameters` is the kernel's only parameter, a struct. With `early`, the kernel may begin before the previous
-        one has ended, where the hardware allows it. It must call ``await_previous`` (cuda/protocol/signal.cuh).
+        one has ended, where the hardware allows it. It must then call ``await_previous`` (cuda/protocol/signal.cuh).
         """
 
     def launch_arguments(
@@ -142,10 +142,10 @@ class Streams(Protocol):
         """Return this thread's private non-blocking stream, created at first use."""
 
     def current_and_private(self) -> tuple[Any, Any]:
-        """Return the current stream, and a private one if that is CUDA's default stream.
+        """Return the current stream, and a private one if the first is CUDA's default.
 
-        Otherwise the second is None. If there is a private stream, use it, because CUDA's default stream waits for most
-        other streams.
+        Otherwise the second value is None. Use the private stream if there is one, because CUDA's default stream waits
+        for most other streams.
         """
 
     def named_stream(self, value: Any) -> Any:
@@ -181,7 +181,7 @@ class Streams(Protocol):
     def call_between(self, stream: Any, function: Callable[[], object]) -> None:
         """Call a host function after the stream's present work, before its later work.
 
-        The host waits for the call, unless the stream is a thread of the host device.
+        The host waits until the function has returned, except on a stream of the host device other than None.
 
         Raises
         ------

@@ -95,8 +95,8 @@ class Repeated(Protocol):
     ----------
     begun : list of bool
         One item, which a launch sets to true. Callers set it to false before a launch, to find out after an interrupt
-        whether the launch has begun. A joint launch sets its own item, and may set those of its parts. A captured
-        launch sets none.
+        whether the launch has begun. A joint launch sets its own item on a GPU, and those of its parts on the host
+        device. A captured launch sets none.
     """
 
     begun: list[bool]

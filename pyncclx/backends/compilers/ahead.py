@@ -13,16 +13,16 @@ from pathlib import Path
 from ...system import settings
 from ...system.process import PerProcess
 
-# Most kernels that one process requests in advance.
+# Limit on the requests of one process; each is for some kernels of a file. Later requests are ignored.
 MOST = 64
 NICE = 19  # lowest priority
 _PROGRAM = Path(__file__).with_name("background.py")
 
 
 def compile_ahead(file: str, instantiations: Sequence[str], architecture: str) -> None:
-    """Request kernels from the background process; repeated requests are ignored.
+    """Compile kernels in the background process; ignore a repeated request.
 
-    The kernels are compiled by `nvrtc.compile_beside`.
+    The background process compiles them by `nvrtc.compile_beside`.
     """
     # Without the background process, each kernel is compiled at its first use.
     with contextlib.suppress(OSError):
@@ -52,7 +52,7 @@ class _Helper:
 def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, str(_PROGRAM), str(NICE)],
-        # The system closes the pipe when this process ends.
+        # The system closes the pipe when this process ends, and the child then ends too.
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -4,8 +4,8 @@
 further line a request with a file, names of kernels in it, and an architecture. The program ends when standard input
 ends, as it does when the parent dies, or after `IDLE_S` seconds without a request.
 
-No process waits for it. It runs when processors are idle, and locks no file of the cache while it compiles. If several
-such programs use one cache, one of them compiles at a time.
+No process waits for the program. It runs when processors are idle, and locks no file of the cache while it compiles. If
+several such programs use one cache, one of them compiles at a time.
 """
 
 import contextlib

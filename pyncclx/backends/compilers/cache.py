@@ -2,7 +2,8 @@
 
 A file's name contains a digest of everything that its content depends on; the file ends with a digest of its content.
 Processes that need the same file sleep until one of them has made it. That process writes a temporary file, and renames
-it when it is complete. The next process removes temporary files of dead processes, and locks that no process holds.
+it when it is complete. The next process that writes removes temporary files of dead processes, and lock files that no
+process holds.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def keep_beside(name: str, content: bytes) -> bool:
 def _compressed(content: bytes) -> bytes:
     """Compress content for the cache.
 
-    Code built for other machines is copied to them, so it is compressed by lzma, which is slower but a third smaller.
+    Code built for other machines is copied to them, so it is compressed by lzma: slower, but a third smaller.
     """
     return lzma.compress(content) if lzma is not None and cache_folders.is_for_others() else zlib.compress(content, 9)
 
@@ -88,7 +89,7 @@ def find_or_make(name: str, make: Callable[[], bytes]) -> Entry:
 
 
 def find(name: str) -> Entry | None:
-    """Return the first undamaged file of the cache with this name."""
+    """Return the first undamaged cache file with this name; None if there is none."""
     for folder in cache_folders.cache_folders():
         try:
             data = (folder / name).read_bytes()
@@ -113,7 +114,7 @@ def _checked(data: bytes) -> bytes | None:
 
 
 def _keep(name: str, content: bytes) -> Path | None:
-    """Write a file of the cache; return its path, or None if there is no room for it."""
+    """Write a file of the cache; return its path, or None if no folder can hold it."""
     for folder in dict.fromkeys((cache_folders.cache_directory(), cache_folders.private_directory())):
         try:
             write(folder / name, _sealed(content))

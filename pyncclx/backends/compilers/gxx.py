@@ -31,7 +31,7 @@ _FULL = os.strerror(errno.ENOSPC)
 def compile_cached(source: Path, instantiations: Sequence[str], within: Sequence[str] = ()) -> Path:
     """Return the path of a library with these kernels; compile it unless it is cached.
 
-    A cached library that contains all kernels of `within` is returned too, instead of compiling.
+    If this library is not cached, but one with the kernels of `within` is, return that one.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Numba's CUDA target, which compiles kernels written in Python.
 
-The package is the one that `chosen` returns. With numba-cuda, no GPU is needed.
+`numba_packages.chosen` chooses the package. With numba-cuda, no GPU is needed.
 """
 
 from __future__ import annotations

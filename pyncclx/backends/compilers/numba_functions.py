@@ -34,7 +34,7 @@ def symbol_of(types: Types) -> str:
     return "pyncclx_row_transform" if isinstance(types, RowTypes) else "pyncclx_user_op"
 
 
-# All kernels of a function call the same code.
+# The result is cached, because all kernels that call the function use the same code.
 @cache
 def for_gpu(fn: Callable[..., Any], dtype: Types, architecture: str) -> bytes:
     """Compile an operator or row transform to LTO-IR for an architecture.

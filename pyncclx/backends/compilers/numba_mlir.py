@@ -12,8 +12,8 @@ from .numba_packages import NUMBA_CUDA_MLIR
 def called(declared: Any, symbol: str, *, returns: bool) -> Any:
     """Return a device function that calls a declared function.
 
-    Kernels can use the result as a module's attribute. numba-cuda-mlir 0.6 finds declared functions by a plain name
-    only.
+    numba-cuda-mlir 0.6 finds a declared function only under a plain name. Kernels can also use the result of this
+    function as an attribute of a module.
     """
     parameters = ", ".join(f"a{i}" for i in range(len(declared.sig.args)))
     source = f"def {symbol}({parameters}):\n    {'return ' if returns else ''}declared({parameters})\n"

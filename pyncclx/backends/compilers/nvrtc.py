@@ -1,6 +1,7 @@
 """Compile the kernels of cuda/ with NVRTC and nvJitLink; this needs no GPU.
 
-Compiler flags forbid flush to zero and fused multiply-add, so sums and products are bitwise those of NumPy and MPI.
+Kernels are compiled without flush to zero and fused multiply-add, so sums and products are bitwise those of NumPy and
+MPI.
 
 An architecture is a GPU's, "sm_90", or a virtual one, "compute_90". For a virtual one NVRTC makes PTX, which the driver
 compiles at load time for that architecture or a newer one.
@@ -204,7 +205,8 @@ def compile_kernels(file: str, instantiations: Sequence[str], architecture: str,
 def targets_of(architecture: str, known: Sequence[int]) -> list[str]:
     """Return the architectures whose code runs on a GPU, the best first.
 
-    A GPU runs code of its own architecture, code of the first architecture of its generation, and PTX of older ones.
+    A GPU runs code of its own architecture and of the first architecture of its generation. For a GPU that NVRTC does
+    not support yet, return the older architectures, whose PTX it can run.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from ...system.driver import choose_gpu, chosen_gpu
 from ...system.driver import name as name_of_gpu
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
-# Both are handles of one stream. It can neither be captured, nor queried while other streams are captured.
+# Two handles of one stream, which can neither be captured, nor queried while other streams are captured.
 LEGACY_DEFAULT = (0, 1)
 # Handles of streams that cannot be in a capture: the default stream, and streams whose handles the program does not
 # have.
@@ -22,8 +22,8 @@ NEVER_CAPTURED = set(LEGACY_DEFAULT)
 # This handle names a different stream in each thread.
 PER_THREAD_DEFAULT = 2
 _RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-#: Blocks of an operation. 128 blocks moved long messages 1 to 12 % faster, but operations of two communicators could
-#: not be on the GPU together (4 H200, 2026-11-21; docs/design_notes.md, "64 blocks").
+#: Default limit on blocks of an operation. 128 blocks moved long messages 1 to 12 % faster, but operations of two
+#: communicators could not be on the GPU together (4 H200, 2026-11-21; docs/design_notes.md, "64 blocks").
 MAX_CHANNELS = 64
 # Threads of a block; other numbers were not measured.
 THREADS = 512

@@ -52,8 +52,8 @@ class GpuExports(GpuMemory):
             checked(driver.cuMemcpyAsync(to, source, nbytes, handle_of(stream)))
 
     def copy_pageable(self, to: int, source: int, nbytes: int, stream: Any) -> None:
-        # While CUDA's copy waits for its stream, other threads cannot load kernels or create events. The stream may
-        # wait for what they do.
+        # While CUDA's copy waits for its stream, other threads cannot load kernels or create events. The stream may in
+        # turn wait for work of those threads.
         self.synchronize(stream)
         self.copy(to, source, nbytes, stream)
 

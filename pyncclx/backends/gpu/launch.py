@@ -105,7 +105,7 @@ class Graph:
     begin : CUevent
         Event that the graph waits for.
     begun : list of bool
-        One item, set at each launch.
+        One item, which each launch sets to true.
     """
 
     def __init__(self, steps: Sequence[Step], begin: Any, begun: list[bool]) -> None:

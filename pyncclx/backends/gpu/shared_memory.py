@@ -111,7 +111,7 @@ class LegacyPeerMemory:
 
 
 class Owner:
-    """Owner of mapped shared memory; when deleted, it has `retire` unmap the memory."""
+    """Owner of mapped shared memory; its deletion passes `memory.close` to `retire`."""
 
     def __init__(self, memory: Any, retire: Callable[[Callable[[], object]], object]) -> None:
         self.memory, self.address, self.nbytes, self._retire = memory, memory.address, memory.nbytes, retire

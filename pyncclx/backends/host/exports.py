@@ -1,4 +1,4 @@
-"""Memory for messages between processes of the host device: paths in /proc.
+"""Memory for messages between processes of the host device, opened by /proc paths.
 
 In another PID namespace, the path may belong to another process. So each allocation has a random name, which its handle
 contains. Readers compare the names before they use the memory.
@@ -18,7 +18,7 @@ from ..handles import Exported
 from .memory import HostMemory, SharedMemory, Upload, allocate
 from .streams import Event, Stream
 
-# Between path and name in a handle.
+# Separates path and name in a handle.
 _SEPARATOR = " "
 # Random bytes, written as 32 characters; a handle has 64 bytes at most.
 _NAME_NBYTES = 16

@@ -59,7 +59,7 @@ class Kernel:
 
 
 class Repeated:
-    """Prepared launch."""
+    """Prepared launch of one or several kernels."""
 
     def __init__(self, launch: Callable[[Stream | None], None], begun: list[bool]) -> None:
         self.launch, self.begun = launch, begun
@@ -188,7 +188,7 @@ class HostKernels:
         begun = [False]
 
         def launch(stream: Stream | None) -> None:
-            # The thread's last launch may have been of this kernel.
+            # BEGUN may hold equal parameters from an earlier launch of this thread.
             BEGUN[threading.get_ident()] = b""
             try:
                 self.launch(function, grid, block, parameters, stream)

@@ -1,4 +1,4 @@
-"""Memory of the host device: private, freed, or shared by processes."""
+"""Memory of the host device: shared or private; and a check for use after free."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SharedMemory:
 
 
 def allocate(nbytes: int, name: str) -> SharedMemory:
-    """Allocate memory whose descriptor has a name in /proc."""
+    """Allocate memory that processes can share; /proc shows its descriptor by `name`."""
     fd = os.memfd_create(name)
     try:
         os.ftruncate(fd, nbytes)
