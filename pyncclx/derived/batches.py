@@ -29,7 +29,7 @@ class Part:
     start: int  # first element in packed memory, in bytes
 
     def at(self, offset: int) -> Part:
-        """Return a copy of the part at an array offset that is `offset` bytes higher."""
+        """Return the part moved by `offset` bytes in the array."""
         return replace(self, offset=self.offset + offset) if offset else self
 
     @property
@@ -87,13 +87,13 @@ class NestStruct(CStruct):
 def batches_of(
     parts: tuple[Part, ...], misalignment: int, threads: int, limit: int | None, widest: int = WIDEST_NBYTES
 ) -> tuple[Batch, ...]:
-    """Return the batches that move parts.
+    """Return the batches that move parts between an array and packed memory.
 
     Parameters
     ----------
     parts : tuple of Part
     misalignment : int
-        Bits of the addresses of the array and of packed memory below `WIDEST_NBYTES`.
+        Bitwise or of the addresses of the array and of packed memory, modulo `WIDEST_NBYTES`.
     threads : int
         Threads of a block.
     limit : int or None

@@ -15,7 +15,7 @@ from .typed import Typed, resolve_typed
 
 
 class Launcher(Protocol):
-    """Something that launches kernels, such as a communicator's endpoint."""
+    """Object that launches kernels, such as a communicator's endpoint."""
 
     @property
     def device(self) -> Device: ...
@@ -34,7 +34,7 @@ class TypedBuffer(Buffer):
     memory : Upload or None
         Temporary memory of a stream for the packed copy, if allocated.
     address : int
-        Address of the packed copy; 0 if it has no place yet.
+        Address of the packed copy; 0 if it has no memory yet.
     """
 
     typed: Typed
@@ -46,13 +46,13 @@ class TypedBuffer(Buffer):
         self._move(PACK, launcher, stream, None)
 
     def allocate(self, device: Device, stream: Any) -> None:
-        """Allocate the packed copy, unless it has a place, as in a persistent request."""
+        """Allocate the packed copy, unless it has memory, as in a persistent request."""
         if not self.address:
             self.memory = device.allocate_temporary(max(self.nbytes, 1), stream)
             self.address = self.memory.address
 
     def unpack(self, launcher: Launcher, stream: Any, nbytes: int | None = None) -> None:
-        """Enqueue the copy of all or the first `nbytes` of the packed copy into the array."""
+        """Enqueue the unpacking of the packed copy, or of its first `nbytes` bytes."""
         self._move(UNPACK, launcher, stream, nbytes)
 
     def _move(self, kernel: str, launcher: Launcher, stream: Any, limit: int | None) -> None:
@@ -70,7 +70,7 @@ def buffer_of(spec: Any, name: str, *, writable: bool, device: Device) -> Buffer
 
 
 def typed_buffer(typed: Typed) -> TypedBuffer:
-    """Return the buffer of parts of an array, as bytes."""
+    """Return the buffer for an array's parts; its packed copy has no memory yet."""
     whole, nbytes = typed.buffer, typed.nbytes
     own = whole.readonly, whole.stream, whole.owner
     return TypedBuffer(0, nbytes, whole.datatype, (nbytes,), *own, typed, reach=whole.reach)
@@ -86,7 +86,7 @@ def buffer_at(address: int, part: Part) -> Buffer:
 
 
 def without_gaps(buffer: Buffer) -> Buffer:
-    """Return a buffer as a plain one if its elements are contiguous."""
+    """Return a plain buffer for a typed one without gaps; return others unchanged."""
     if not isinstance(buffer, TypedBuffer) or not buffer.typed.is_contiguous:
         return buffer
     address = buffer.typed.buffer.address + buffer.typed.parts[0].offset

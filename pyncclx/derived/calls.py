@@ -46,9 +46,9 @@ def takes_derived(operation: str, *kinds: str, at_root: str | None = None) -> Ca
     ----------
     operation : str
     *kinds : {ONE, BLOCKS, VECTOR}
-        Kinds of its first arguments after the communicator.
+        Kinds of the function's first arguments after the communicator.
     at_root : str, optional
-        The argument that matters at root only.
+        Name of the argument that only root uses.
     """
 
     def decorate(make: _Make) -> _Make:
@@ -87,7 +87,7 @@ def _in_bytes(
 ) -> Any:
     """Return the call with buffers as bytes, packed if they are not contiguous.
 
-    `used` has the kind of each buffer that this rank uses, `read` and `written` are names of buffers.
+    `used` has the kind of each buffer that this rank uses. `read` and `written` are names of buffers, or "".
     """
     typed = {
         name: _resolve(given[name], f"{operation}: {name}", kind, comm.size, writable=name == written)

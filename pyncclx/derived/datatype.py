@@ -25,8 +25,7 @@ from .typemap import typemap_of
 class Datatype(StandIn, MPI.Datatype):
     """An `mpi4py.MPI.Datatype` that packs device arrays too, in MPI's format.
 
-    Kernels pack and unpack device arrays. MPI makes the external representation, whose bytes are swapped, on host
-    copies.
+    Kernels pack and unpack device arrays. For the external representation, MPI packs and unpacks host copies.
     """
 
     like = MPI.Datatype

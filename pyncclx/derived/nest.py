@@ -26,7 +26,7 @@ class Runs:
     key : bytes
         A digest of the table.
     alignment : int
-        Bitwise or of all numbers of the table and the end of the runs. The lowest bit is the alignment of all of them.
+        Bitwise or of all numbers of the table and the packed length. Its lowest set bit is their common alignment.
     """
 
     def __init__(self, starts: Integers, offsets: Integers, nbytes: int) -> None:
@@ -36,7 +36,7 @@ class Runs:
 
 
 class Nest(NamedTuple):
-    """Strided loops over equal blocks of memory, contiguous when packed; in bytes."""
+    """Strided loops over equal blocks, each contiguous when packed; lengths in bytes."""
 
     offset: int  # first block in memory
     start: int  # first block in packed memory
@@ -69,7 +69,7 @@ def repeat(nests: Nests, size: int, count: int, stride: int) -> Nests:
 def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Nests:
     """Return nests of blocks of `lengths[i]` elements that begin at byte `displs[i]`.
 
-    An element has `size` packed bytes; in memory elements are `stride` bytes apart.
+    An element consists of `nests` and has `size` packed bytes. In memory, elements are `stride` bytes apart.
     """
     lengths, displs = np.asarray(lengths, np.int64), np.asarray(displs, np.int64)
     lengths, displs = lengths[lengths > 0], displs[lengths > 0]
@@ -88,7 +88,7 @@ def place(nests: Nests, size: int, stride: int, lengths: Any, displs: Any) -> Ne
 
 
 def join(nests: Iterable[Nest]) -> Nests:
-    """Join adjacent blocks; turn too many nests into one of irregular runs."""
+    """Merge adjacent blocks; replace too many nests by one with irregular runs."""
     joined: list[Nest] = []
     for nest in nests:
         last = joined[-1] if joined else None

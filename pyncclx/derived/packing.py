@@ -69,7 +69,8 @@ class Packing:
     ) -> Iterator[Launch]:
         """Yield the launches of another kernel, whose words are elements of an array.
 
-        The array is aligned to an element, of `nbytes` bytes. The kernel's parameter begins with the packing kernels'.
+        The array must be aligned to its elements, of `nbytes` bytes. The kernel's parameter struct must begin with that
+        of the packing kernels.
         """
         return self._launches(function, self._batches(parts, memory, None, nbytes), memory, packed, stream)
 
@@ -118,7 +119,7 @@ class Packing:
         return table.address
 
     def _make_room(self, stream: Any) -> None:
-        """Free all tables if they have become too long; call before looking up any.
+        """Free all tables if they take too much memory; call before looking up any.
 
         During a capture, all tables are kept.
         """

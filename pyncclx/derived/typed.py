@@ -89,7 +89,7 @@ def resolve_typed(spec: Any, name: str, *, writable: bool, device: Device, block
 def resolve_blocks(spec: Any, name: str, size: int, *, writable: bool, device: Device) -> Typed:
     """Resolve an argument of any datatype with one block for each of `size` ranks.
 
-    It is like `vectors.resolve_vector`.
+    The forms of the argument are those of `vectors.resolve_vector`.
 
     Raises
     ------

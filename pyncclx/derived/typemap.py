@@ -33,7 +33,7 @@ class Typemap:
     lower, upper : int
         Offset of its first byte, and of the end of its last one.
     element : Datatype or None
-        The predefined datatype of all its elements; None if they have several, or are unknown to the library.
+        The predefined datatype of all elements; None if they have several, or one that the library does not know.
     """
 
     nests: Nests
@@ -71,7 +71,7 @@ def typemap_of(key: Any) -> Typemap:
     TypeError, KeyError, BufferError, MPI.Exception
         Raised by `datatypes.of`. Class ERR_TYPE, if a derived datatype has not been committed.
     NotSupported
-        MPI does not decode the datatype's constructor.
+        The datatype was made by a constructor that the library cannot flatten.
     """
     known = known_typemap(key) if isinstance(key, MPI.Datatype) else None
     if known is not None:
