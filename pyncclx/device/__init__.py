@@ -8,8 +8,9 @@ Functions take integers: `team` is ``comm.device_team().pointer``; `dest`, `sour
 process (name a peer's array by this rank's address of it); `nbytes` is in bytes, `count` in elements; `peer` is a rank;
 `signal` and `counter` are numbers below those that the team was made with; `epoch` is not 0; `partitions` is
 ``request.pointer`` of a partitioned message. Unless the table says otherwise, functions return 1 (int32), or 0 after a
-failure, which the communicator's next call or ``team.check()`` raises. The end of a name says what calls it together,
-with the same arguments: a thread, a warp, or a block. ``pyncclx.cuh`` says what each function orders.
+failure, which the communicator's next call or ``team.check()`` raises. The suffix of a name says which threads call the
+function together, with the same arguments: one thread, a warp, or a block. ``pyncclx.cuh`` says what each function
+orders.
 
 ==============================================================  =================================================
 ``rank(team)``, ``size(team)``                                  this rank; the number of ranks (0 after Free)

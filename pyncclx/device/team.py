@@ -1,4 +1,4 @@
-"""Memory for a program's own kernels, made by `comm.device_team`.
+"""Device teams, through which a program's own kernels communicate.
 
 Twin of cuda/device/team.cuh.
 """
@@ -35,7 +35,7 @@ class DeviceTeamStruct(CStruct):
     state: EachRankU64  # each rank's memory of this team, as mapped here
 
 
-LINE = 128  # SignalWord, BarrierWords, CounterWords
+LINE = 128  # bytes of a SignalWord, BarrierWords or CounterWords
 WINDOWS_OFFSET = TEAM_NBYTES + offsets_of(DeviceTeamStruct)["windows"]
 _ROW_NBYTES, _HEAD_NBYTES = 2 * 8 * layout.MAX_RANKS, 8
 NBYTES = -(-(TEAM_NBYTES + sizeof(DeviceTeamStruct)) // LINE) * LINE  # DeviceTeam
@@ -169,7 +169,7 @@ class DeviceTeam:
         return base + NBYTES + LINE * signal
 
     def check(self) -> None:
-        """Raise what kernels with this team have recorded so far; do not wait for kernels.
+        """Raise an error that kernels with this team have recorded; wait for no kernel.
 
         Raises
         ------
@@ -191,7 +191,7 @@ class DeviceTeam:
             write(team.device, self._window.memory.address + WINDOWS_OFFSET, place)
 
     def close(self) -> None:
-        """Make the team unusable, also for kernels, which find zeros from now on.
+        """Make the team unusable, also for kernels, which read zeros from now on.
 
         The memory is released with this object.
         """
@@ -203,7 +203,7 @@ class DeviceTeam:
 
     @property
     def is_open(self) -> bool:
-        """Whether its communicator has not been freed."""
+        """Whether the team's communicator has not been freed yet."""
         return self._team is not None
 
     def _alive(self) -> Team:

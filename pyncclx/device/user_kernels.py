@@ -57,7 +57,7 @@ class Kernel:
             If the arguments include a team, and the grid is larger than the team was made for, or than the GPU can run
             at once. A block could otherwise wait forever for one that cannot start.
         TypeError, BufferError, MPI.Exception
-            An argument has another type; it is a host array; a team's communicator has been freed.
+            An argument is of an unsupported type, or is a host array, or is a team whose communicator has been freed.
         """
         buffers: list[Buffer] = []
         arguments = [self._packed(number, value, buffers) for number, value in enumerate(args)]
@@ -123,7 +123,7 @@ def kernel(source: str | Path, name: str) -> Kernel:
 
     The device is a GPU or the host device. Call it on all ranks before any of them launches. The source may include
     ``pyncclx.cuh``. On the host device grids and blocks have one dimension, and shared memory has a fixed size.
-    Multiplications and additions are not contracted, so results are the same on both.
+    Multiplications and additions are not contracted, so results are the same on both devices.
 
     Parameters
     ----------
