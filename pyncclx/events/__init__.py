@@ -1,6 +1,6 @@
 """Emit events of operations to listeners.
 
-While `listeners` is empty, an operation costs one test of it::
+While `listeners` is empty, events cost an operation one test::
 
     began = events.begin("Allreduce", comm) if events.listeners else None
     ...
@@ -27,15 +27,15 @@ now = time.perf_counter
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An operation, emitted when its method returns.
+    """An event of an operation. Most are of kind END, emitted when its method returns.
 
-    A persistent request emits one at each start.
+    A persistent request emits its events at each start.
 
     Attributes
     ----------
     kind : {START, END, SLOW, FAILURE, MISMATCH}
-        Listeners get only END, hooks (`pyncclx.on_event`) all kinds. A START has only operation and comm; a FAILURE
-        only operation, text and error.
+        Functions in `listeners` get only END; those passed to `pyncclx.on_event` get all kinds. A START has only
+        operation, comm and times; a FAILURE or MISMATCH only operation, text, error and times.
     operation : str
         Name of the method; for the start of a persistent request, of the method that made it.
     how : {NATIVE, STAGED, HOST}
@@ -88,7 +88,7 @@ def start(operation: str, began: float, comm: Any = None) -> None:
 
 
 def failed(kind: str, error: BaseException) -> None:
-    """Emit a FAILURE or MISMATCH to hooks, just before it is raised."""
+    """Emit a FAILURE or MISMATCH to hooks, just before its error is raised."""
     if hooks:
         at, operation = now(), str(getattr(error, "operation", ""))
         event = Event(operation, "", 0, at, at, kind=kind, text=f"{type(error).__name__}: {error}", error=error)
