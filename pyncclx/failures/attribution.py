@@ -24,7 +24,7 @@ def look_now() -> None:
 def failure_behind(error: Exception, find: Callable[[], Exception | None]) -> Exception:
     """Return the failure that `find` returns within two seconds, else the error.
 
-    The error is that a rank's memory cannot be opened, perhaps because the rank has died.
+    `error` says that a rank's memory cannot be opened, perhaps because the rank has died.
     """
     end = time.monotonic() + _FOR_FAILURE_S
     while (failure := find()) is None and time.monotonic() < end:
@@ -39,10 +39,11 @@ def with_evidence(
     """Return a timeout with facts about the late process, and about this process.
 
     If this process has been stopped, its deadlines have passed when it continues. The rank that it waited for is then
-    not late, so `peer` is this rank itself. Otherwise the late rank is one that has not begun the operation, even if
-    this rank waited for another one, which waits for the late rank itself. If all have begun it, the late rank is one
-    that stands still. `late` returns the ranks that have not begun it, furthest behind first, and those that have ended
-    it.
+    not late, so `peer` becomes this rank itself. Otherwise the candidates are the ranks that have not begun the
+    operation: the rank that this one waited for may itself wait for one of them. If all have begun it, the candidates
+    are those that have not ended it. `peer` becomes a candidate whose process stands still, or whose program has ended;
+    without one, the rank furthest behind, if any has not begun. `late` returns the ranks that have not begun the
+    operation, furthest behind first, and those that have ended it.
     """
     detector = DETECTOR.made
     if detector is None or type(error) is not PeerTimeout:
@@ -53,9 +54,9 @@ def with_evidence(
         error.detail = f"this process itself stood still for {detector.stood_still_s:.1f} s: stopped, or swapped out"
         return error
     peers = {other: detector.peers.get(uid) for other, uid in enumerate(uids)}  # some pages may be gone by now
-    # An error without a number is not of a collective operation, so no call is on record for it.
+    # Only collective operations have a number (epoch), and calls on record.
     behind, ended = late() if error.epoch > 0 else ((), ())
-    behind = [each for each in behind if each != error.rank]  # this may be another rank's error; none waits for itself
+    behind = [each for each in behind if each != error.rank]  # `error` may be another rank's; no rank waits for itself
     absent = {
         other: peer
         for other, peer in peers.items()

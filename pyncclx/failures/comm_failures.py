@@ -1,4 +1,4 @@
-"""Failures of communicators: exceptions, reports, and what the detector needs.
+"""Failures of communicators: exceptions, reports, and what the detector watches.
 
 Failures that are found while a thread holds the detector's lock are reported after the lock is released. A report calls
 hooks and logging handlers of the program, which may wait for a thread that waits for the lock.
@@ -23,8 +23,8 @@ from ..recording.failures import noted
 from ..system.process import held, lock
 
 TIMED_OUT, REVOKED, INTERRUPTED, ABORTED = "timed out", "revoked", "interrupted", "aborted"  # kinds of notes
-WAITED, LATE = "waited", "late"  # kinds of notes: a rank stopped waiting, and was too late, for a meeting
-MISMATCH = "mismatch"  # kind of a note: two ranks' calls differ
+WAITED, LATE = "waited", "late"  # kinds of notes: a rank timed out in a rendezvous, or came too late for it
+MISMATCH = "mismatch"  # kind of note: two ranks' calls differ
 #: The failure detector's lock.
 LOCK = lock()
 _errors: list[Exception] = held([])
@@ -44,7 +44,7 @@ class CommFailure:
         The note of a rank that ended the communicator, if no rank has failed.
     host : str
     error : Exception or None
-        What calls raise on this rank, if it is known.
+        Exception that calls raise on this rank. None: `exception` makes one from the other attributes.
     """
 
     ranks: tuple[int, ...] = ()
@@ -87,9 +87,9 @@ class CommFailure:
 
 
 def of_ranks(reasons: Mapping[int, str], world_ranks: Sequence[int]) -> CommFailure:
-    """Return the failure of a communicator's ranks, from the reason of each.
+    """Return the failure of a communicator, from the failed ranks and their reasons.
 
-    `world_ranks` are the ranks of COMM_WORLD of all ranks.
+    `world_ranks` are the COMM_WORLD ranks of all ranks of the communicator.
     """
     ranks = tuple(sorted(reasons))
     text = "; ".join(dict.fromkeys(reasons[rank] for rank in ranks))
@@ -105,7 +105,7 @@ def ended_by(rank: int, kind: str, operation: str = "", group: bytes = bytes(16)
 
 
 def left_by(rank: int, operation: str, error: BaseException) -> CommFailure:
-    """Return the failure of a communicator after one rank left a call by an exception."""
+    """Return a communicator's failure after an exception made one rank leave a call."""
     kind = INTERRUPTED if own_error(error) is None else ABORTED
     return ended_by(rank, kind, operation)
 
@@ -189,7 +189,7 @@ def report(error: Exception) -> None:
 
 
 def make_reports() -> None:
-    """Make the reports, unless this thread holds the lock."""
+    """Make all pending reports, unless this thread holds the lock."""
     while _errors and not LOCK._is_owned():  # type: ignore[attr-defined]
         with suppress(IndexError):  # another thread has reported it
             noted(_errors.pop(0))

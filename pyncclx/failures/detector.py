@@ -26,12 +26,12 @@ from ..system.signals import Interrupts
 from . import ulfm
 from .comm_failures import INTERRUPTED, LOCK, REVOKED, CommFailure, Monitored, ended_by, make_reports, of_ranks
 
-PAUSE_S = 0.1  # between polls; 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
+PAUSE_S = 0.1  # between polls, which take 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # seconds after a program's end, until all that it sent has arrived
 STOOD_STILL_S = 1.0  # seconds without a poll after which a process counts as stopped or starved
-# Most processor time, as a share of a time without polls, of a process that was stopped or starved in this time.
+# A process that did not poll was stopped or starved if it used at most this share of the time on a processor.
 _OF_CPU = 0.05
-_FOR_END_S = 10.0  # seconds until Linux has ended everything of a dead process
+_FOR_END_S = 10.0  # longest wait for the end of a dead process and its work
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"
 
@@ -85,7 +85,7 @@ class Detector:
     def add_peers(self, fds: Mapping[bytes, int]) -> None:
         """Watch more processes by their pages, which are mapped from file descriptors.
 
-        `fds` has a descriptor for the identifier of each process. This call closes all descriptors. If one page cannot
+        `fds` has a descriptor for each process, by its identifier. This call closes all descriptors. If one page cannot
         be mapped, it raises, and watches none of these processes.
         """
         left, pages = dict(fds), dict[bytes, PeerPresence]()
@@ -113,7 +113,7 @@ class Detector:
         return all(peer is not None and peer.is_gone() for peer in peers)
 
     def standing_still(self, world_ranks: Sequence[int]) -> list[int]:
-        """Return the indices in a list of COMM_WORLD ranks that show no heartbeat."""
+        """Return the indices of the COMM_WORLD ranks whose processes show no heartbeat."""
         before_ns = time.monotonic_ns() - STOOD_STILL_S * 1e9
         peers = ((index, self.peers.get(self._uids.get(rank, b""))) for index, rank in enumerate(world_ranks))
         return [index for index, peer in peers if peer and peer.state == RUNNING and peer.beat_ns < before_ns]
@@ -128,7 +128,7 @@ class Detector:
         return world_rank in self._uids
 
     def failed_among(self, world_ranks: Sequence[int], *, with_ended: bool = False) -> dict[int, str]:
-        """Return the failed COMM_WORLD ranks in a list: index and reason of each.
+        """Return index and reason of each failed rank in a list of COMM_WORLD ranks.
 
         With `with_ended`, ranks whose programs ended normally a while ago count as well.
         """
@@ -147,12 +147,12 @@ class Detector:
         return next((failure for failure in found if failure and (failure.ranks or failure.is_revoked)), None)
 
     def watched_of(self, comm: MPI.Comm) -> list[Monitored]:
-        """Return what is watched of a communicator."""
+        """Return the `Monitored` objects of a communicator."""
         with LOCK:
             return [watched for watched in self._watched if comm in (watched.comm, watched.handle)]
 
     def await_end(self, uids: Set[bytes]) -> None:
-        """Wait until the failed processes, and all their work on GPUs, have ended."""
+        """Wait, at most 10 s, until failed processes and their work on GPUs have ended."""
         end = time.monotonic() + _FOR_END_S
         with LOCK:
             for uid in uids:
@@ -201,7 +201,7 @@ class Detector:
                     watched.fail(CommFailure(note=note))
 
     def _fail_comms(self, among: Sequence[Monitored]) -> None:
-        """Pass the ranks whose processes have failed to communicators."""
+        """Make those communicators fail that have a rank whose process has failed."""
         for watched in among:
             reasons = {rank: self._failed[uid] for rank, uid in enumerate(watched.uids) if uid in self._failed}
             for rank, reason in reasons.items():
@@ -242,7 +242,7 @@ class Detector:
         return reason
 
     def remember(self, world_rank: int, reason: str = KILLED) -> None:
-        """Record that a rank has failed; -1 stands for a rank of another MPI world."""
+        """Record that a rank has failed; ignore -1, a rank of another MPI world."""
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)
 
@@ -280,12 +280,12 @@ class Detector:
             if self._asks_mpi:
                 self.ask_mpi()
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        # Sleep for ever. The mutex is marked when this thread ends, so the end must not need the interpreter.
+        # Sleep until the process ends: Linux marks the mutex when this thread ends. The sleep needs no interpreter.
         select.poll().poll()
 
     def end(self) -> None:
-        """Publish that the program ends, before MPI is finalized."""
-        interactive = hasattr(sys, "ps1")  # an exception does not end it
+        """Publish that the program ends, and the exception that ends it."""
+        interactive = hasattr(sys, "ps1")  # an exception does not end an interactive session
         error = None if interactive else getattr(sys, "last_value", None)
         self._ended = True
         self._interrupts.wake()

@@ -60,7 +60,8 @@ class ErrorRecord(Monitored):
     describe_calls, find_call, late : callable
         Methods of the communicator's `RecordedCalls`, once the ranks have their leases.
     renamed : callable
-        Returns an error with the ranks to show. On a node of a communicator over nodes they are that communicator's.
+        Returns an error with the rank numbers to show. If this record is for one node of a communicator over nodes,
+        they are the numbers in that communicator.
     """
 
     def __init__(self, device: Device, rank: int) -> None:
@@ -154,7 +155,7 @@ class ErrorRecord(Monitored):
         return True
 
     def refuse(self, operation: str, kind: int, source: int, wanted: int, capacity: int) -> None:
-        """Record numbers on the device that the host refuses, unless some are recorded."""
+        """Record numbers on the device that the host refuses; keep an earlier record."""
         words = self._watch.array.view(np.int64)
         if not words[OVERFLOW]:
             words[OPERATION] = NUMBERS[operation]
@@ -179,7 +180,7 @@ class ErrorRecord(Monitored):
         return own is not None and own.when_ns < note.when_ns
 
     def fail(self, failure: CommFailure) -> None:
-        """End the waits of this communicator's kernels on this rank; its calls raise."""
+        """End the waits of this communicator's kernels on this rank; make its calls raise."""
         before = self.comm_failure
         if before is None or len(failure.ranks) > len(before.ranks):  # failed ranks count more than notes
             self.comm_failure = failure
@@ -221,7 +222,7 @@ class ErrorRecord(Monitored):
         self._watch.array[ABORT] = 1
 
     def report(self) -> None:
-        """Log what a kernel has refused, if no later call can raise it."""
+        """Log what a kernel has refused, because no later call can raise it."""
         error = self.refusal()
         if error is not None:
             note(logging.WARNING, f"the communicator ends before a call has raised {type(error).__name__}: {error}")
@@ -237,7 +238,7 @@ class ErrorRecord(Monitored):
 def failing_if_interrupted(record: ErrorRecord | None, operation: str) -> Iterator[None]:
     """Fail a communicator on all ranks if a signal handler's exception ends the block.
 
-    The other ranks would wait for this one. They do not if all ranks have agreed on the exception.
+    Otherwise the other ranks would wait for this one. Do nothing if all ranks have agreed on the exception.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Words in which kernels and device functions record errors; their exceptions.
+"""Words in which kernels and device functions record errors, and their exceptions.
 
 The words are the twin of `Watch` in cuda/protocol/layout.cuh.
 """
@@ -38,7 +38,7 @@ WORDS_NBYTES = 8 * len(ErrorWords._fields)
 ABORT, FAILURE, OPERATION, EPOCH, PEER, OVERFLOW = map(
     ErrorWords._fields.index, ("abort", "failure", "operation", "epoch", "peer", "overflow")
 )
-TIMED_OUT, ABORTED, MISMATCH = 1, 2, 4  # Watch::failure
+TIMED_OUT, ABORTED, MISMATCH = 1, 2, 4  # values of Watch::failure
 # Value of Watch::failure that the host sets when no kernel has recorded anything.
 LOST = 3
 
@@ -48,7 +48,7 @@ def read_words(watch: Watch, dtype: str = "u8") -> ErrorWords:
     return ErrorWords(*watch.array.view(dtype).tolist())
 
 
-CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # Watch::overflow; CUT: rows did not fit
+CUT, BAD_COUNTS, TRUNCATED, BAD_EXPERT, BAD_SEGMENT = 1, 2, 3, 4, 5  # values of Watch::overflow; CUT: rows did not fit
 
 _REFUSED = {
     BAD_COUNTS: (
@@ -71,7 +71,7 @@ FUNCTIONS = (
     *("grid_barrier", "last_block", "atomic_add", "atomic_cas", "expect_size", "Wait_signal"),
     *("put_packets", "receive_packets", "allgather_block", "alltoall_block", "allreduce_block"),
 )
-# Arguments that they refuse: Misuse.
+# Texts for arguments that these functions refuse, by value of the enumeration Misuse.
 MISUSES = {
     16: "peer {given} is no rank of the {most} there are",
     17: "signal {given} of {most}; make the team with more: comm.device_team(signals=...)",
@@ -81,14 +81,14 @@ MISUSES = {
     21: "the word at {given:#x} is not at a multiple of its {most} bytes",
     22: "the kernel is made for {given} ranks, the communicator has {most}; compile it for as many",
 }
-# What each of them waits for.
+# What has the number in the word `epoch`, for each function that waits.
 _NUMBERS = {
     **dict.fromkeys(("wait_until", "Wait_signal"), "signal"),
     "barrier": "block",
     "grid_barrier": "counter",
     "receive_packets": "epoch",
 }
-_RANKS = 1 << 31  # beyond any rank, such as kAnyRank in an unsigned word
+_RANKS = 1 << 31  # unsigned words from here on, such as kAnyRank, are no ranks
 
 
 def failure(record: ErrorWords, rank: int) -> Exception:

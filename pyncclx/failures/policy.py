@@ -49,7 +49,8 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
     ) -> Exception | None:
         """Return the failure because of which an operation can never complete, or None.
 
-        With `with_ended`, ranks whose programs have ended count after some time, because all ranks are needed.
+        With `with_ended`, the operation needs all ranks. So once it has waited for `OVER_S`, ranks whose programs have
+        ended count as failed.
         """
         detector = DETECTOR.made
         if detector is None:
@@ -89,13 +90,13 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
         return noted(RanksMissing(comm.rank, tuple(ranks)))
 
     def interrupted(self, comm: MPI.Comm, rank: int) -> Exception:
-        """Return Aborted."""
+        """Return the Aborted for a rendezvous that a signal handler has ended on a rank."""
         return ended_by(rank, INTERRUPTED, MEETING).exception()
 
     def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
         """Make the communicator's collectives raise, also those of kernels."""
         detector = DETECTOR.made
-        # All ranks find the other failures without this one.
+        # Every rank finds other failures by itself.
         if detector is None or not isinstance(error, (RanksMissing, Aborted)):
             return
         kind = WAITED if isinstance(error, RanksMissing) else INTERRUPTED

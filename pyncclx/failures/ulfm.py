@@ -16,7 +16,7 @@ from ..system.mpi_library import goes_on_after_failures, has_ulfm
 
 
 def require(method: str) -> None:
-    """Raise NotSupported if MPI cannot do a method of ULFM."""
+    """Raise NotSupported if MPI has no ULFM, which a method needs."""
     if not has_ulfm():
         raise NotSupported(
             f"{method}: this MPI ends the job when a rank fails, and makes no communicator of the others. Open MPI "
