@@ -64,7 +64,7 @@ class RecordedCalls:
         self._device, self._rank, self._bases = device, rank, bases
 
     def describe(self, a: int, b: int, epoch: int) -> str:
-        """Return a sentence about calls of two ranks that differ, up to `epoch`.
+        """Return a sentence that shows two ranks' different calls, at or before `epoch`.
 
         `epoch` is the number, on channel 0, of the operation in which the kernels noticed the difference.
         """
@@ -101,7 +101,8 @@ class RecordedCalls:
 
         The ranks that are furthest behind come first. Every kernel of a collective operation records its call before it
         waits. The last call on this rank's record is that of the operation that failed, or of the one after it
-        (`LeaseHeader::recorded_late`). The calls are followed by the first channel's last ended operation.
+        (`LeaseHeader::recorded_late`). In a lease, the number of the first channel's last ended operation follows the
+        calls.
         """
         ranks, nbytes = range(len(self._bases)), layout.HEADER_NBYTES + layout.CALLS_NBYTES + 8
         leases = [self._device.peek(base, nbytes) for base in self._bases]

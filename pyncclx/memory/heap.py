@@ -58,7 +58,7 @@ class Heap:
     abandoned : dict of bytes to Abandoned
         Communicators freed without a rendezvous of their ranks, by `team_id`. `leases` includes their leases.
     members : Counter of bytes
-        Number of communicators of each process, by its heap's uid.
+        Number of communicators that this process shares with each process, by the uid of that process's heap.
     """
 
     device: Device

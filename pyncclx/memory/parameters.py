@@ -25,7 +25,7 @@ TransformArrays = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]
 
 @dataclass(slots=True, kw_only=True)
 class TeamStruct(CStruct):
-    """`Team` without the part that differs between calls: `Places` and a `Called`."""
+    """The part of `Team` that is equal in all calls; `Places` and a `Called` follow."""
 
     rank: I32
     size: I32
@@ -47,7 +47,7 @@ class TeamStruct(CStruct):
     def of(cls, layout: Layout, **others: Any) -> TeamStruct:
         """Return the struct of a communicator with this layout.
 
-        `others` are the fields that a `Layout` does not have. Their `operation` is a number for the error record.
+        `others` are the fields that a `Layout` does not have. The field `operation` is a number for the error record.
         """
         return cls(**{name: getattr(layout, name) for name in _OF_LAYOUT}, **others)
 

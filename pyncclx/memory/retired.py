@@ -1,4 +1,4 @@
-"""Keep memory that is no longer needed until no rank and no kernel may use it.
+"""Keep memory that is no longer needed until no rank and no kernel can use it.
 
 If a program frees a communicator through mpi4py's handle, this library is not called on the other ranks. They may still
 write to the communicator's memory on this rank. The same is true if the rendezvous to free a communicator has timed
@@ -101,7 +101,7 @@ class Present:
 def left_by_all(
     present: Sequence[Present], abandoned: Mapping[bytes, Abandoned], failed: Iterable[bytes]
 ) -> list[Abandoned]:
-    """Return the abandoned communicators that none of their living ranks is still in.
+    """Return the abandoned communicators that all their living ranks have left.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class Retired:
             Free the memory even if a kernel may wait for a peer, because the GPU has no free memory. Without effect on
             the host device.
         after : communicator, optional
-            Its kernels do not count: the caller has already waited for them.
+            Communicator whose kernels do not count, because the caller has already waited for them.
         """
         taken: deque[Callable[[], object]] = deque()
         try:

@@ -11,7 +11,7 @@ _FIRST_ROWS = 8
 
 
 class Table:
-    """A head, then rows of equal length, then a row of zeros.
+    """Table in device memory: a head, rows of equal length, and a row of zeros.
 
     A full table moves to a copy that is at least twice as long. Kernels and graphs may keep using earlier copies, so
     all copies exist as long as the table. Together they are less than twice as long as the last one.
