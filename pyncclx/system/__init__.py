@@ -1,4 +1,4 @@
 """Facts of machine and process: CUDA driver, MPI library, folders, settings.
 
-It creates no CUDA context.
+The package creates no CUDA context.
 """

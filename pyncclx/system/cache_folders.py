@@ -65,7 +65,8 @@ def cache_directory() -> Path:
 def private_directory() -> Path:
     """Return a temporary folder that no other user can write to.
 
-    If another user already has a folder with the usual name, the name is new.
+    If the folder with the usual name cannot be used, for example because it belongs to another user, this is a new
+    folder that is removed at exit.
     """
     folder = Path(tempfile.gettempdir()) / f"pyncclx-{os.geteuid()}"
     return folder if not folder.is_symlink() and _problem(folder) is None else _UNNAMED.get()

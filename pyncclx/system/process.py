@@ -1,6 +1,6 @@
 """Values that exist once in a process, and caches of a bounded size.
 
-All communicators share the values. Each is made at its first use. Tests call `reset` to drop all values. A forked child
+All communicators share the values. Each is made at its first use. Tests call `reset` to drop the values. A forked child
 starts without its parent's values.
 """
 
@@ -106,7 +106,7 @@ def held(container: C) -> C:
 
 
 def reset() -> None:
-    """Drop all values of the process.
+    """Drop the values of the process, except lasting ones.
 
     Nothing is closed; communicators continue with the values that they refer to.
     """

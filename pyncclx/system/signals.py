@@ -106,7 +106,7 @@ class Interrupts:
     """A watch on the main thread: has it run Python code since the last signal?"""
 
     def __init__(self) -> None:
-        self._since = 0.0  # time of a signal that no handler is known to have received; 0: none
+        self._since = 0.0  # time of a signal after which the main thread has run no Python code yet; 0: none
         self._asked = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._received)
         self._woken = Bell()
         SIGNALS.get().functions.append(self._note)
@@ -123,11 +123,11 @@ class Interrupts:
             self.wake()
 
     def wake(self) -> None:
-        """End a pause."""
+        """Make the current `pause` return, or the next one."""
         self._woken.ring()
 
     def pause(self, seconds: float) -> None:
-        """Sleep until a signal arrives, or the main thread's time to handle one is over."""
+        """Sleep for `seconds`, or less if a signal arrives or becomes overdue."""
         if self._since > 0:
             seconds = min(seconds, max(self._since + GRACE_S - time.monotonic(), 0.001))
         self._woken.wait(seconds)
