@@ -62,15 +62,15 @@ class Calls:
     # Methods for collective calls.
 
     def begin(self, operation: str, kind: int = layout.COLLECTIVE, flags: int = 0) -> Begun:
-        """Write the entry of a call that begins; it gets its number after the checks."""
+        """Write the entry of a call that begins; `Begun.describe` gives it a number."""
         text = self.ring.text
         facts = Facts(text(operation), self.reference, site=text(calling_site()), kind=kind, flags=flags)
         return Begun(self, self.ring, self.ring.add(0, facts), facts)
 
     def repeated(self, facts: Facts, *, beside: bool = False) -> Callable[[], None]:
-        """Return a function that writes an entry each time a cached call is repeated.
+        """Return a function that writes an entry, for each repetition of a cached call.
 
-        `beside` says that its kernel uses none of the communicator's channels.
+        `beside` says that the call's kernel uses none of the communicator's channels.
         """
         write = self.ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
 
@@ -178,7 +178,7 @@ class Begun:
         reduction: str = "",
         root: int | None = None,
     ) -> None:
-        """Write the arguments of the call."""
+        """Number the entry, and write the arguments of the call."""
         text, facts, self.operation = self._ring.text, self._facts, operation
         rooted = {} if root is None else {"peer": self._calls.world_rank(root), "flags": facts.flags | layout.ROOTED}
         self._ring.number(self.sequence, next(self._calls.numbers))
@@ -195,8 +195,8 @@ class Begun:
     def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
         """Record that the call has launched a kernel on a stream.
 
-        Return a function that writes a new entry each time the same call is repeated. Set `beside` if the kernel uses
-        none of the communicator's channels. The channels do not count such a call.
+        Return a function that writes a new entry, to be called each time the call is repeated. Set `beside` if the
+        kernel uses none of the communicator's channels. The channels do not count such a call.
         """
         calls = self._calls
         calls.skipped += beside
@@ -211,7 +211,7 @@ class Begun:
     def prepared(self, kernel: str, *, beside: bool = False) -> Callable[[], None]:
         """Record that this call, whose name ends in `_init`, has prepared a request.
 
-        Return a function that writes a new entry each time the request is started.
+        Return a function that writes a new entry, to be called each time the request is started.
         """
         started = self._facts._replace(algorithm=self._ring.text(kernel), flags=self._facts.flags | layout.PERSISTENT)
         self._change(operation=self._ring.text(f"{self.operation}_init"), kind=layout.MEETING)

@@ -36,7 +36,7 @@ class Progressing(Protocol):
         """Return the progress, without waiting for the device."""
 
 
-#: The writer of each communicator's entries.
+#: The writer of entries of each communicator whose kernels report progress.
 PROGRESSING: weakref.WeakKeyDictionary[Progressing, Calls] = weakref.WeakKeyDictionary()
 _writing = lock()
 
@@ -78,7 +78,7 @@ def dump(reason: str = "asked for", *, to: str | os.PathLike[str] | None = None)
 
 
 def write(ring: Ring | None, reason: str, to: Path) -> Path | None:
-    """Write the dump atomically."""
+    """Write the dump in one step; return its path, or None if it cannot be written."""
     if ring is None:
         return None
     record = _record(ring, reason)
@@ -116,7 +116,7 @@ def _record(ring: Ring, reason: str) -> dict[str, Any]:
 
 
 def _progress() -> dict[int, dict[str, Any]]:
-    """Return each communicator's kernel progress; the key is its number in entries."""
+    """Return each communicator's kernel progress, by its reference in entries."""
     found = {}
     for each, calls in list(PROGRESSING.items()):
         # The device may no longer answer.

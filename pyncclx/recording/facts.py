@@ -30,9 +30,9 @@ _MODULES = ("pyncclx", "mpi4py", "numpy", "cupy", "torch", "jax")
 _OWN = (settings.RECORD, settings.DUMP, settings.NODE, settings.VERBOSE, settings.CACHE)
 
 _PACKAGES = tuple(f"{Path(__file__).resolve().parents[2] / name}/" for name in ("pyncclx", "mpi_bootstrap"))
-# Whether code belongs to the library or is called by it.
+# Whether `site` skips a function's code; see `is_inside`.
 _inside: dict[CodeType, bool] = held({})
-# Entries list only some ranks of a larger communicator.
+# Most ranks that the text of a communicator lists.
 MOST_LISTED = 1024
 
 _made: Counter[tuple[str, Sequence[int], Sequence[int]]] = held(Counter())
@@ -47,8 +47,8 @@ def is_on() -> bool:
 def records_calls() -> bool:
     """Return whether calls are recorded now.
 
-    They are recorded only if MPI.COMM_WORLD exists, whose ranks name the processes. Programs with MPI sessions have
-    none.
+    Recording needs MPI.COMM_WORLD, whose ranks name the processes. Programs that use MPI sessions instead have no
+    COMM_WORLD.
     """
     return is_on() and MPI.Is_initialized() and not MPI.Is_finalized()
 
@@ -65,7 +65,7 @@ def place() -> tuple[int, int]:
 
 
 def facts_of_process() -> dict[str, Any]:
-    """Return the facts of this process."""
+    """Return the rank, host, program, versions and settings of this process."""
     (rank, size), (vendor, numbers) = place(), MPI.get_vendor()
     environment = settings.environment()
     alike = [each.name for each in settings.SETTINGS if each.is_set and each not in _OWN]

@@ -26,7 +26,7 @@ from .ring import RING, Ring
 
 E = TypeVar("E", bound=BaseException)
 
-# Attributes of the exceptions of errors.py.
+# Attributes of the exceptions of errors.py that the record includes.
 _FIELDS = (
     *("ranks", "world_ranks", "reason", "host", "operation", "epoch", "rank", "peer", "expected", "seen", "missing"),
     *("source", "wanted", "capacity", "detail"),
@@ -67,9 +67,9 @@ _REPORTER = PerProcess(_Reporter)
 
 
 def noted(error: E) -> E:
-    """Report a failure that is about to be raised, at most once, and return it.
+    """Report a failure that is about to be raised, and return it.
 
-    This function never raises anything itself.
+    Hooks get it each time; failures with equal texts are recorded once. This function never raises anything itself.
     """
     with own_errors_suppressed():
         kind = events.MISMATCH if isinstance(error, CollectiveMismatch) else events.FAILURE

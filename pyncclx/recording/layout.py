@@ -55,7 +55,7 @@ class Header(NamedTuple):
 
 
 class Live(NamedTuple):
-    """What a process waits for on the host, beside its entries."""
+    """What a process waits for on the host; a part of the file beside the entries."""
 
     since_ns: int = 0
     what: int = 0  # text; 0 while it does not wait

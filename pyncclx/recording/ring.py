@@ -61,7 +61,7 @@ class Ring:
     facts : dict
         Facts of the process.
     failures : list of dict
-        Exceptions raised, for other ranks to read.
+        Failures reported so far, for dumps.
     """
 
     def __init__(self, memory: mmap.mmap, path: Path | None = None) -> None:
@@ -92,20 +92,20 @@ class Ring:
 
     @property
     def state(self) -> int:
-        """RUNNING, ENDED or FAILED."""
+        """RUNNING, ENDED, FAILED or ENDED_LATER."""
         return self._header.state
 
     def is_now(self, state: int) -> None:
-        """Change the state of this process, unless it has failed; do nothing in a fork."""
+        """Change the state of this process if it is RUNNING; do nothing in a forked child."""
         if self._header.state == layout.RUNNING and os.getpid() == self._header.pid:
             self._change(state=state)
 
     def live(self, live: Live) -> None:
-        """Record what the process waits for."""
+        """Record what the process waits for on the host."""
         layout.LIVE.pack_into(self.memory, layout.LIVE_OFFSET, *live)
 
     def shown(self) -> Live:
-        """Return what the process waits for."""
+        """Return what the process waits for on the host."""
         return Live(*layout.LIVE.unpack_from(self.memory, layout.LIVE_OFFSET))
 
     # Methods for texts.
@@ -178,7 +178,7 @@ class Ring:
             self.memory[offset + 8 : offset + 16] = number.to_bytes(8, "little")
 
     def rewrite(self, sequence: int, facts: Facts) -> None:
-        """Change an entry except its time, unless a later entry has its place."""
+        """Replace the facts of an entry, unless a later entry has its place."""
         offset = self._offset_of(sequence)
         if offset:
             FACTS.pack_into(self.memory, offset + 16, *facts)
