@@ -47,7 +47,7 @@ def as_many(statuses: Sequence[MPI.Status], requests: Sequence[object]) -> list[
 
 
 def has_come(request: MPI.Request) -> bool:
-    """Return whether a request has ended; not for persistent requests of mpi4py."""
+    """Return whether a request has ended. Pass no persistent request of mpi4py's."""
     if isinstance(request, OwnRequest):
         return request._is_over()
     return request.Get_status() if isinstance(request, HostReceive) else has_ended(request)
@@ -76,7 +76,7 @@ def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[
 def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
     """Call `Wait` of persistent requests that MPI has completed already.
 
-    Staged requests then copy their data to the device.
+    For requests of mpi4py's own class, `Wait` then returns at once.
     """
     for index, request in enumerate(requests):
         if is_persistent(request) and not failures.is_pending(index):
@@ -85,7 +85,7 @@ def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
 
 
 def is_persistent(request: MPI.Request) -> bool:
-    """Return whether a request is a persistent request of mpi4py's, staged or not."""
+    """Return whether a request is a persistent request of mpi4py's."""
     return isinstance(request, MPI.Prequest) and not isinstance(request, (OwnRequest, HostReceive))
 
 
@@ -138,8 +138,8 @@ def _complete_mixed(
 ) -> Failures:
     """Complete this library's requests, then call MPI's `Waitall` for the others.
 
-    `ours` are this library's requests, by index; MPI gets null requests in their place. If there are receives into host
-    arrays or probed objects, they are polled first (see `complete_asking`).
+    `ours` are this library's requests, by index; MPI gets null requests in their place. If some requests receive into
+    host arrays, or receive probed objects, those are polled first (see `complete_asking`).
     """
     own_ways = HostReceive, SentToItself
     to_check = {index: each for index, each in enumerate(requests) if each and isinstance(each, own_ways)}
@@ -169,7 +169,7 @@ def _explain(requests: Sequence[MPI.Request], failures: Failures) -> None:
 
 
 def _finish(requests: dict[int, OwnRequest], failures: Failures, statuses: Statuses) -> dict[int, Work]:
-    """Finish the active requests, even if some raise; return each one's work by index.
+    """Finish the active requests, even if some raise; return their works by index.
 
     If a signal handler raises, set the statuses of messages that have been received.
 
@@ -188,7 +188,7 @@ def _finish(requests: dict[int, OwnRequest], failures: Failures, statuses: Statu
             finished[index] = work
             with failures.keeping(index):
                 finish(work)
-    # This one is last: MPI's messages may complete only after peers have received the messages of the others.
+    # Finish works in MPI last: their messages may complete only after peers have received those of the other works.
     in_mpi = kinds.pop(finish_in_mpi, None)
     if in_mpi is not None:
         kinds[finish_in_mpi] = in_mpi

@@ -14,7 +14,7 @@ from ..errors import MPIError, RankFailed, Revoked
 
 
 def of_request(error: Exception, index: int) -> Exception:
-    """Record the index of an exception's request, for `team.handlers`; return it."""
+    """Store a request's index in its error, for `team.handlers`; return the error."""
     vars(error)["of_request"] = index
     return error
 
@@ -56,7 +56,7 @@ class Failures:
             self.of_call, self._index = error, index
 
     def update(self, other: Failures, indices: Sequence[int]) -> None:
-        """Add failures of some requests, whose indices in this call are `indices`."""
+        """Add the failures of a subset of the requests, whose indices are `indices`."""
         self.of_requests = {**self.of_requests, **{indices[index]: each for index, each in other.of_requests.items()}}
         self._pending |= {indices[index] for index in other._pending}
         if other.of_call is not None:

@@ -1,6 +1,6 @@
 """Requests of receives into host arrays, whose completion needs more than MPI.
 
-A peer may send a device array to such a receive; MPI then receives an envelope.
+A peer may send a device array to such a receive. MPI then receives an envelope, and the request fetches the data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENVELOPE_MAGIC = bytes.fromhex("f0b1c6e59d3a4e8c9e21d47a7d05c3ab")
 class Undivided(MPI.Request):
     """Base class of requests that MPI alone cannot complete.
 
-    Constructors of request classes, which copy other requests, return such a request itself.
+    The constructors of request classes return such a request itself, not a copy as for other requests.
     """
 
 
@@ -53,8 +53,8 @@ class HostReceive(Undivided):
         """Wait for the message and its data, and set the status."""
         landing = self.landing
         landing.is_claimed = True
-        # Otherwise the view's end in MPI's call would call the landing. Python would print the exception of a signal
-        # handler there, and not raise it.
+        # Keep the view alive: if MPI's call destroyed it, the landing's callback would run there, and Python would
+        # print an exception that a signal handler raises in the callback instead of raising it.
         view = landing()  # noqa: F841
         try:
             _wait(self, status)
@@ -66,7 +66,7 @@ class HostReceive(Undivided):
     def end_interrupted(self, status: MPI.Status, error: BaseException) -> None:
         """End a receive after an exception.
 
-        As in MPI, the exception of a signal handler comes after the data.
+        As in MPI, a signal handler's exception is raised after the data has been received.
         """
         landing = self.landing
         landing.set_origin(status)
@@ -75,7 +75,7 @@ class HostReceive(Undivided):
         elif isinstance(error, MPI.Exception):
             landing.abandon()
         else:
-            # Only the exception of the call is raised.
+            # The caller raises `error`, so suppress errors of the completion.
             with own_errors_suppressed():
                 landing.complete(status)
 
@@ -104,8 +104,8 @@ class HostReceive(Undivided):
             if self.landing.fetch is None:
                 self.finish_received(status)
             else:
-                # The data has arrived, so this does not wait. If an interrupt ended a `Wait` instead, the data would be
-                # lost.
+                # The data has arrived, so this does not wait. Interrupts are deferred, because one here would lose the
+                # data.
                 with interrupts_deferred():
                     self.finish_received(status)
             return True

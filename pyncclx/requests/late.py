@@ -29,9 +29,9 @@ INTERRUPTED: dict[int, tuple[BaseException, tuple[int, int]]] = {}
 
 
 def callback(step: Iterator[Last]) -> Callable[..., Any]:
-    """Return a callback that runs `step` up to a yield, then calls what that yields.
+    """Return a callback that runs `step` to its next yield, then calls what it yields.
 
-    No Python code runs after that function until the callback has returned.
+    After that call, no Python code runs until the callback has returned.
     """
     return partial(next, map(methodcaller("__call__"), step))
 

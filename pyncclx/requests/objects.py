@@ -15,7 +15,10 @@ from .status import check_status, check_statuses
 
 
 class ObjectRequests(Requests):
-    """mpi4py's lower-case calls for several requests; they return None for no object."""
+    """mpi4py's lower-case calls for lists of requests.
+
+    If a request receives no Python object, they return None as its object.
+    """
 
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The open receives of this process: they are posted, but not yet launched.
+"""The open receives of this process: posted, but their kernels not yet launched.
 
 Before you enqueue work that waits for a peer, call `let_receives_leave`, which moves the open receives to other
 streams. Otherwise the kernel of such a receive would run only after that work. If the peer first waits for the receive,
@@ -46,13 +46,10 @@ class OpenReceive:
         raise NotImplementedError
 
     def leave_stream(self) -> None:
-        """Move the kernel to the side stream, after the present work of its own stream."""
+        """Move the kernel to the side stream, after the earlier work of its own stream."""
 
     def is_due(self) -> bool:
-        """Return whether the sender may wait for this receive's kernel only.
-
-        Only a receive that has left its stream can be due.
-        """
+        """Return whether the kernel can run now, and the sender may be waiting for it."""
         return True
 
     def launch(self) -> None:
@@ -60,7 +57,7 @@ class OpenReceive:
         raise NotImplementedError
 
     def launch_first(self, _: Sequence[Any], first: int) -> int:
-        """Launch this receive, at index `first`, and those after it that fit one launch.
+        """Launch this receive, at index `first`, and those after it that share its launch.
 
         Return the index of the first receive that still has to be launched.
         """

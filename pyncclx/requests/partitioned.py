@@ -53,7 +53,7 @@ class PartitionedRequest(Prequest):
         ------
         MPI.Exception
             Class ERR_ARG, if there is no such partition or it has been sent in this round; ERR_REQUEST, if the request
-            has not been started, or receives.
+            has not been started, or is a receive's.
         """
         self._work.ready("Pready", (partition,))
 
@@ -66,7 +66,7 @@ class PartitionedRequest(Prequest):
         ------
         MPI.Exception
             Class ERR_ARG, if a partition does not exist or has been sent in this round; ERR_REQUEST, if the request has
-            not been started, or receives.
+            not been started, or is a receive's.
         """
         self._work.ready("Pready_range", range(partition_low, partition_high + 1))
 
@@ -77,7 +77,7 @@ class PartitionedRequest(Prequest):
         ------
         MPI.Exception
             Class ERR_ARG, if a partition does not exist or has been sent in this round; ERR_REQUEST, if the request has
-            not been started, or receives.
+            not been started, or is a receive's.
         """
         self._work.ready("Pready_list", partitions)
 
@@ -89,8 +89,8 @@ class PartitionedRequest(Prequest):
         Raises
         ------
         MPI.Exception
-            Class ERR_ARG, if there is no such partition; ERR_REQUEST, if the request sends.
+            Class ERR_ARG, if there is no such partition; ERR_REQUEST, if the request is a send's.
         NotSupported
-            The request was started in a graph.
+            If the request was started in a graph.
         """
         return bool(self._work.arrived(partition))

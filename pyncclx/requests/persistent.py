@@ -26,11 +26,11 @@ class EmitsStarts:
     _event: tuple[str, str, int] | None = None
 
     def emits(self, operation: str, how: str, nbytes: int) -> None:
-        """Set what its events report: operation, kind of execution, longest array."""
+        """Set what the events report: operation, kind of execution, longest array's bytes."""
         self._event = operation, how, nbytes
 
     def prepare(self) -> None:
-        """Prepare a start by MPI, for example copy arrays to host memory."""
+        """Prepare for MPI's `Start`; for example, check that the last round has ended."""
 
 
 def begin_starts(requests: Sequence[MPI.Prequest]) -> float:
@@ -144,7 +144,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         check((work,))
         try:
             work.start()
-        # A signal handler may raise after the start. Then, too, the active request needs a handle for MPI.
+        # Even if a signal handler raises after the start, the active request needs a handle for MPI.
         finally:
             show((self,))
         if began is not None:
@@ -168,7 +168,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
             emit_starts(requests, began)
 
     def Free(self) -> None:
-        """Free the request and its memory; its message still completes.
+        """Free the request and its memory; a message under way still completes.
 
         Raises
         ------
@@ -192,7 +192,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
 
 def start_all(requests: Sequence[Any]) -> None:
-    """Start this library's and mpi4py's requests in list order, without events."""
+    """Start this library's and mpi4py's requests in list order; emit no events."""
     works: list[Startable] = []
     groups: list[tuple[Starter, list[Startable]]] = []
     for request in requests:

@@ -36,7 +36,7 @@ class Request(ObjectRequests):
     """
 
     def __new__(cls, request: MPI.Request | None = None) -> MPI.Request:  # type: ignore[misc]
-        """Return this library's request itself; copy mpi4py's as one of mpi4py's class."""
+        """Return a request of this library itself; return a copy of one of mpi4py's."""
         if cls is not Request or request is None:
             return _new(cls, request)
         return request if isinstance(request, Undivided) else _new(MPI.Request, request)

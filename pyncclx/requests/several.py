@@ -175,7 +175,7 @@ def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bo
     index, over = MPI.Request.Testany([request], status)
     if index == MPI.UNDEFINED:
         return None if over else False
-    # `Wait` of a staged request copies its data to the device.
+    # MPI has completed the request, so `Wait` returns at once.
     request.Wait()
     return True
 
@@ -203,7 +203,7 @@ def test_each(
         over: bool | None = True
         with failures.keeping(index):
             over = test(index)
-        # Requests that have not been tested stay active.
+        # Stop at once: the requests that have not been tested stay active.
         if failures.of_call is not None:
             raise failures.of_call
         outcomes.append(over)

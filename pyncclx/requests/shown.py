@@ -19,7 +19,7 @@ from .status import fill_empty
 from .work import Work, finish
 
 _address_of = MPI._addressof
-# A handle is a pointer (Open MPI) or an int (MPICH). ctypes.memmove takes six times as long for one.
+# A handle is a pointer (Open MPI) or an int (MPICH). Copying one with ctypes.memmove takes six times as long.
 _at = (ctypes.c_uint32 if MPI._sizeof(MPI.Request) == ctypes.sizeof(ctypes.c_uint32) else ctypes.c_uint64).from_address
 _NULL = _at(_address_of(MPI.REQUEST_NULL)).value
 
@@ -60,7 +60,7 @@ ON_ERROR: list[Callable[[Any, Exception], None]] = held([])
 
 
 def show(requests: Iterable[Any]) -> None:
-    """Give active requests the handle of a generalized request, for mpi4py's calls."""
+    """Set the handles of active requests to generalized requests, for mpi4py's calls."""
     for request in requests:
         work = request._work
         if work.active:
@@ -76,7 +76,7 @@ def show(requests: Iterable[Any]) -> None:
 
 
 def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
-    """Give requests whose work has ended a null handle.
+    """Set the handles of requests whose work has ended to null.
 
     For MPI, null requests are the same as inactive requests. With `for_good`, a persistent request releases its
     generalized request for reuse.
@@ -93,12 +93,12 @@ def hide(requests: Iterable[Any], *, for_good: bool = False) -> None:
 
 
 def handle_of(request: MPI.Request) -> int:
-    """Return MPI's handle of a request, as a number."""
+    """Return a request's MPI handle as a number."""
     return _at(_address_of(request)).value
 
 
 def set_handle(request: MPI.Request, handle: int) -> None:
-    """Give a request another handle of MPI."""
+    """Set a request's MPI handle."""
     _at(_address_of(request)).value = handle
 
 
@@ -131,7 +131,8 @@ def _query(status: MPI.Status, shown: Shown) -> None:
 def _free(shown: Shown) -> Iterator[late.Last]:
     """Clean up when MPI frees the generalized request: MPI's free callback.
 
-    If MPI has completed it through a copy of its handle, this library's request still has the freed handle.
+    If the program has completed it through a copy of the handle, this library's request still holds the freed handle.
+    A persistent request then gets a null handle.
     """
     shown.is_freed, shown.work, work = True, None, shown.work
     if work is not None:
@@ -144,7 +145,7 @@ def _free(shown: Shown) -> Iterator[late.Last]:
 
 
 def _make_null(request: MPI.Request, handle: int) -> None:
-    """Give a request a null handle if it still has this handle, which MPI has freed."""
+    """Set a request's handle to null if it is still `handle`, which MPI has freed."""
     if handle_of(request) == handle:
         set_handle(request, _NULL)
 

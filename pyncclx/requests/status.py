@@ -15,9 +15,9 @@ _NEVER = PerProcess(lambda: MPI.Grequest.Start(None, None, None))
 
 
 def check_status(status: object) -> None:
-    """Raise TypeError for an argument that is no status, as mpi4py does.
+    """Raise TypeError, as mpi4py does, if an argument is not a status.
 
-    Call this before an operation completes: its message would be lost.
+    Call this before the operation completes: an error after that would lose the message.
     """
     if not isinstance(status, MPI.Status):
         kind = type(status).__name__
@@ -25,7 +25,7 @@ def check_status(status: object) -> None:
 
 
 def check_statuses(statuses: Iterable[object]) -> None:
-    """Raise TypeError for a sequence with an item that is no status."""
+    """Raise TypeError if an item of a sequence is not a status."""
     if not _KINDS.issuperset(map(type, statuses)):
         for status in statuses:
             check_status(status)
@@ -51,7 +51,8 @@ def has_ended(request: MPI.Request, status: MPI.Status | None = None) -> bool:
             return True
         if not goes_on_after_failures():
             return False
-        # Open MPI's Get_status finds no failures. Its Testall does, and here completes nothing.
+        # Open MPI's Get_status finds no failures, but its Testall does. This Testall completes no request, because
+        # one of the two never ends.
         MPI.Request.Testall([request, _NEVER.get()])
         return MPI.Request.Get_status(request, status)
     except MPI.Exception as error:

@@ -34,12 +34,12 @@ class Work:
     is_persistent : bool
         Whether its request can be started again.
     is_received : bool
-        Whether `finish` has received a message before a signal handler has raised; `fill` describes it.
+        Whether `finish` received a message before a signal handler raised; `fill` then sets the message's status.
     shown : Shown or None
         The generalized request for mpi4py's own calls.
     finisher : callable or None
-        Finishes several works with the same finisher, passed by the index of their requests. It adds their errors to
-        `Failures`, and the host's waits to the last argument.
+        Function that finishes all works of a call that have this finisher. Its arguments are these works by the index
+        of their requests, the `Failures` to add errors to, and the dict to add the host's waits to.
     """
 
     active = True
@@ -68,7 +68,7 @@ class Work:
         raise NotImplementedError
 
     def fill(self, status: MPI.Status) -> None:
-        """Set a status to the message's; to MPI's empty status if this is no message."""
+        """Set a status to that of the message, or to MPI's empty status."""
         fill_empty(status)
 
     def cancel(self) -> None:
@@ -155,7 +155,7 @@ class Startable(Work):
     name : str
         The method that has made its request.
     starter : callable
-        Starts several works with the same starter, in order. All have been checked.
+        Function that starts several works that have this starter, in order; `check` has accepted them.
     places : sequence of (callable, int)
         For each array whose memory may move: a function that reads its address, and the original address.
     owner : object or None
@@ -169,7 +169,7 @@ class Startable(Work):
     owner: object = None
 
     def start(self) -> None:
-        """Start the operation after the current stream's work; it has been checked.
+        """Start the operation, accepted by `check`, after the current stream's work.
 
         Override this if a single work can start in fewer steps than with `starter`.
         """

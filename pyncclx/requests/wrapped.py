@@ -1,8 +1,8 @@
-"""Requests of mpi4py's with a step at their completion.
+"""Requests of mpi4py's with an additional step at their completion.
 
-A probe that finds a Python object makes this process send the object again, to itself. Requests whose errors name
-failed ranks are used for Python objects and calls without device arrays where MPI continues after a failure: MPI's own
-exception says only that some process has failed.
+`SentToItself`: a probe that finds a Python object sends it again, from this process to itself, so the status needs the
+original source and tag. `ExplainedRequest`: if MPI continues after a failure, its exception says only that some process
+has failed. For Python objects and host arrays, this class raises RankFailed, which names the rank, or Revoked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .host_receive import Undivided
 
 
 class Wrapped(Undivided):
-    """Request of mpi4py's whose completing methods are called by `_completed`."""
+    """A request of mpi4py's whose completing methods are called by `_completed`."""
 
     def __new__(cls, request: MPI.Request, *_: Any) -> Wrapped:
         """Return a copy of `request`. mpi4py's constructor takes no other argument."""
