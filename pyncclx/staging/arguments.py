@@ -67,7 +67,7 @@ class GivenCall(NamedTuple):
     Attributes
     ----------
     operation : str
-        The name of the method; "Win.Put" for one of a window.
+        The name of the method; for a method of a window, for example "Win.Put".
     args, kwargs
         Its arguments.
     """
@@ -82,7 +82,7 @@ class GivenCall(NamedTuple):
         return args[which.position] if which.position < len(args) else self.kwargs.get(which.name)
 
     def with_value(self, which: Argument, value: Any) -> GivenCall:
-        """Return the call with another value of an argument that was passed."""
+        """Return a copy of the call with another value of a passed argument."""
         if which.position < len(self.args):
             return self._replace(args=(*self.args[: which.position], value, *self.args[which.position + 1 :]))
         return self._replace(kwargs={**self.kwargs, which.name: value})
@@ -97,12 +97,12 @@ class GivenCall(NamedTuple):
         return longest_nbytes([*self.args, *self.kwargs.values()])
 
     def device_buffers(self, buffers: tuple[Argument, ...]) -> list[Argument]:
-        """Return those of the buffer arguments that are device arrays.
+        """Return the buffer arguments that are device arrays.
 
         Raises
         ------
         NotSupported
-            If an argument has absolute addresses in device memory. Their arrays are unknown and cannot be copied.
+            If an argument has absolute addresses in device memory, because the arrays there are unknown.
         """
         found = [each for each in buffers if where(self.value(each)) == "device"]
         if not found:

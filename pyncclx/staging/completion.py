@@ -1,4 +1,4 @@
-"""Requests of operations on host copies, which they keep until MPI completes them."""
+"""Requests that keep the host copies of an operation until MPI completes it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .copies import Copy, copy_back
 def copy_back_on_completion(request: MPI.Request, copies: Sequence[Copy]) -> MPI.Request:
     """Return a request that copies results to the device when it completes.
 
-    The program gets a request of this library, and mpi4py's request remains hidden behind it. So any MPI call may
-    complete the program's request, also through a copy of its handle.
+    The program gets a request of this library; mpi4py's request stays internal. So any MPI call may complete the
+    program's request, also through a copy of its handle.
     """
     look_after_abandoned()
     return request_of(StagedCall(request, copies))
@@ -53,7 +53,7 @@ def start_several(works: Sequence[StagedWork]) -> None:
 
 
 class StagedCall(Work):
-    """An operation of mpi4py's on host copies, copied back at its end.
+    """An operation of mpi4py's on host copies; its results are copied back at the end.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class StagedCall(Work):
         self.request, self._copies, self._status = request, copies, MPI.Status()
 
     def is_over(self) -> bool:
-        """Whether MPI has completed the operation.
+        """Return whether MPI has completed the operation.
 
         MPICH completes the operation even if only its status is queried.
         """
@@ -123,7 +123,7 @@ class StagedCall(Work):
     def end_abandoned(self) -> bool:
         """Copy back and return True if MPI has completed an abandoned operation."""
         if not self.request and not self._has_come:
-            # Another object has the same request, and has ended it.
+            # Another object has the same MPI request, and has completed it.
             return True
         if not self.is_over():
             return False
@@ -137,7 +137,7 @@ class StagedCall(Work):
 
 
 class StagedWork(StagedCall, Startable):
-    """A persistent operation of mpi4py's on host copies, copied at start and end.
+    """A persistent operation on host copies, with copying at each start and end.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class StagedWork(StagedCall, Startable):
         """Do nothing, because MPI completes operations even of freed communicators."""
 
     def prepare(self) -> None:
-        """Copy the device arrays to the host, except partitions that are not ready."""
+        """Copy the device arrays to the host; `ready` copies the partitions of a send."""
         self._has_come = False
         for copy in self._copies:
             if not self._partitions or copy.written:
@@ -176,7 +176,7 @@ class StagedWork(StagedCall, Startable):
         Raises
         ------
         NotSupported
-            If the message is the envelope of a device array, whose data only kernels can receive.
+            If MPI received the envelope of a device array, whose data only kernels can fetch.
         """
         if any(copy.written and bytes(copy.host[: len(ENVELOPE_MAGIC)]) == ENVELOPE_MAGIC for copy in self._copies):
             raise NotSupported(

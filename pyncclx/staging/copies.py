@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def _mover() -> Any:
     """Return the module that allocates host memory, and copies to and from it."""
-    from . import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without
+    from . import pinned  # noqa: PLC0415  needs CuPy, which may be missing on hosts without GPUs
 
     return pinned
 
@@ -89,9 +89,9 @@ class Copy:
         self._readonly = readonly
 
     def _reach(self, array: Any, name: str, end: int) -> None:
-        """Make room for all bytes that MPI may access.
+        """Allocate host memory for all bytes that MPI may access.
 
-        The copy extends beyond the array as far as the array's allocation does.
+        Beyond the array, only bytes in device allocations are copied.
         """
         if self._begin and not precedes(array, self._device, self.address, -self._begin):
             raise ValueError(f"{name}: the datatype reaches {-self._begin} bytes before the array's memory")
@@ -134,7 +134,7 @@ class Copy:
     def _stream_now(self) -> Any:
         """Return the program's stream, or one that waits for its work on the array.
 
-        During a capture it is one of pyncclx's streams, because the copy must complete before the call returns, outside
+        During a capture, return one of pyncclx's own streams: the copy must complete before the call returns, outside
         the graph.
         """
         if self._caller.stream is None and self._caller.blocking != "host":
@@ -196,7 +196,7 @@ class PublicCopy(Copy):
         self.public[...] = self.host
 
     def give(self) -> None:
-        """Make the device's stores visible to other ranks."""
+        """Copy the device's changes to the public copy, so that other ranks see them."""
         before = self._before
         wait_for_program(self._device, self._caller)  # the program may have stored on any of its streams
         self.download()  # sets `_before` to the device's bytes

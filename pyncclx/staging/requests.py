@@ -1,4 +1,4 @@
-"""Request classes of `pyncclx.MPI` with calls for lists that include staged ones.
+"""Request classes of `pyncclx.MPI`, whose calls for lists accept staged requests.
 
 Staged nonblocking calls need no class of their own; see `completion.copy_back_on_completion`. Staged persistent
 requests have a `StagedWork`.
@@ -22,7 +22,7 @@ _OURS = ObjectRequests, HostReceive, SentToItself, ExplainedRequest
 
 
 def _of_many(name: str) -> Any:
-    """Return mpi4py's class method for lists with requests of device arrays."""
+    """Return a class method for lists, such as `Waitall`, that accepts all requests."""
     original: Callable[..., Any] = getattr(MPI.Request, name)
     with_ours = getattr(ObjectRequests, name)  # accepts requests of messages with device arrays too
 
@@ -56,7 +56,7 @@ class Request(StandIn, MPI.Request):
 
     @classmethod
     def fromhandle(cls, handle: int) -> Any:
-        """Return the request of a handle: a persistent one on device arrays itself."""
+        """Return the request of a handle; for a persistent device request, that object."""
         known = persistent.BY_HANDLE.get(handle)
         if known and (known.is_known_by(handle) if isinstance(known, persistent.Prequest) else known.handle == handle):
             return known
@@ -64,7 +64,8 @@ class Request(StandIn, MPI.Request):
 
     def Free(self) -> None:
         """Free the request. As mpi4py's `Free`."""
-        if Request not in type(self).__mro__:  # MPI.Request.Free(request) of a device array, or of mpi4py
+        # `MPI.Request.Free(request)` may get a request of a device array, or one of mpi4py's.
+        if Request not in type(self).__mro__:
             return self.Free()
         return super().Free()
 
@@ -86,8 +87,9 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     __new__ = _copying(MPI.Prequest.__new__)
 
     def Start(self) -> None:
-        """Copy device arrays to the host if staged, and start the operation."""
-        if Prequest not in type(self).__mro__:  # MPI.Prequest.Start(request), as for `Free`
+        """Call `prepare`, and start the operation. As mpi4py's `Start`."""
+        # `MPI.Prequest.Start(request)` may get a request of another class; see `Free`.
+        if Prequest not in type(self).__mro__:
             return self.Start()
         began = persistent.begin_starts([self]) if events.listeners else None
         self.prepare()

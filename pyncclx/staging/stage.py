@@ -60,7 +60,7 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
         Return value of mpi4py's method. If it is a request, it copies the result to the device when it completes.
     """
     began = events.now() if events.listeners else None
-    wait_for_calls(comm)  # its kernels may still be writing the data for MPI
+    wait_for_calls(comm)  # earlier kernels may still be writing the data
     given = GivenCall(operation, args, kwargs)
     partitions = _partitions(given)
     copies, given = replace(
@@ -92,7 +92,7 @@ def stage(comm: Base, operation: str, call: _Method, args: tuple[Any, ...], kwar
 def _begun(comm: Base, given: GivenCall, call: _Method, copies: list[Copy]) -> MPI.Request:
     """Begin an operation on host copies; its request copies the results back.
 
-    If an interrupt loses mpi4py's request, the request and its copies are kept until MPI has completed the operation.
+    If an exception is raised after MPI has begun, the library keeps the copies until MPI has completed the operation.
     """
     begun: list[MPI.Request] = []
     try:
@@ -247,7 +247,7 @@ class Origins:
         return result
 
     def copy_back(self, rank: int | None = None) -> None:
-        """Copy results of completed operations with a rank, or with all, to the device."""
+        """Copy results to the device, from completed operations on one rank or on all."""
         complete = [entry for entry in self._open if rank in (None, entry[0])]
         self._open = [] if rank is None else [entry for entry in self._open if entry[0] != rank]
         for _, copies in complete:

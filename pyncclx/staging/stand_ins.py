@@ -19,7 +19,7 @@ class StandInType(type):
 
 
 class WithConstants(metaclass=StandInType):
-    """Base of a class of which `pyncclx.MPI` has constants, such as COMM_WORLD.
+    """Base of classes with constants in `pyncclx.MPI`, such as COMM_WORLD.
 
     Attributes
     ----------
@@ -51,7 +51,8 @@ class StandIn(WithConstants):
 
     def free(self) -> None:
         """Free the object; do nothing for constants, as in mpi4py."""
-        if StandIn not in type(self).__mro__:  # MPI.Request.free(request) of a device array, or of mpi4py
+        # `MPI.Request.free(request)` may get a request of a device array, or one of mpi4py's.
+        if StandIn not in type(self).__mro__:
             return self.free()
         if not self._is_constant:
             super().free()  # type: ignore[misc]
@@ -74,7 +75,7 @@ class StandIn(WithConstants):
 
 
 def given_ours(callback: Any, adopt: Callable[[Any], Any]) -> Any:
-    """Wrap a callback for MPI so that `adopt` makes an object of pyncclx for it."""
+    """Wrap a callback of MPI so that `adopt` converts its first argument."""
     if not callable(callback):
         return callback
     return lambda first, *rest: callback(adopt(first), *rest)
@@ -87,10 +88,10 @@ def constants_of(cls: type[StandIn]) -> dict[str, Any]:
 
 
 def constant_of(cls: type[WithConstants], name: str) -> Any:
-    """Return a constant of a class, for pickle."""
+    """Return a constant of a class; pickle calls this."""
     return cls.constants[name]
 
 
 def copy_of_constant(cls: type[WithConstants], name: str) -> Any:
-    """Return an object of a class that equals one of its constants, for pickle."""
+    """Return a new object that equals a constant of its class; pickle calls this."""
     return cls.__new__(cls, cls.constants[name])  # type: ignore[call-arg]
