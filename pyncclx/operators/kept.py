@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 
 
 def kept(fn: Function, what: str) -> Function:
-    """Return a copy of a function with the present values of captured variables.
+    """Return a copy of a function with the current values of captured variables.
 
     Numba reads globals and closure whenever it compiles: once for each kernel and each type of elements. From the copy
     it always reads the same values.
@@ -23,7 +23,7 @@ def kept(fn: Function, what: str) -> Function:
     ----------
     fn : callable
     what : str
-        "Op" or "Transform", for messages of errors.
+        "Op" or "Transform", for error messages.
 
     Raises
     ------

@@ -52,15 +52,15 @@ def unnumbered(name: str) -> str:
 
 
 # Functions by template parameter. Kernels are cached by template arguments, so the functions of one parameter need
-# different names: the parameter and an index in this list. A program's operators keep their names.
+# different names: the parameter and an index in this list. Lasting, because a program's operators keep their names.
 _FUNCTIONS: PerProcess[dict[str, list[LinkedFunction]]] = PerProcess(lambda: defaultdict(list), lasting=True)
-# Two threads must not give their functions one name: one would reduce with the other's operator. Threads also hold it
-# while they look up a function, so that they share one copy of it.
+# Held while a function gets its name: if two functions had one name, a thread would reduce with the other's operator.
+# Also held while a function is looked up, so that threads share one copy.
 LOCK = lock()
 
 
 def add(parameter: str, make: Callable[[str], _Function]) -> _Function:
-    """Make a function under a new name, and register it for `named`."""
+    """Create a function with a new name, and register it for `named`."""
     with LOCK:
         functions = _FUNCTIONS.get()[parameter]
         made = make(f"{parameter}#{len(functions)}")
@@ -76,7 +76,7 @@ def named(template: tuple[str, ...]) -> LinkedFunction | None:
     Raises
     ------
     NotSupported
-        If the elements are not those of the function: the operation has no kernels for users' operators.
+        If the template has other elements than the function, because the operation has no kernels for users' operators.
     """
     parameter, _, index = template[-1].partition("#") if template else ("", "", "")
     if not index:

@@ -117,11 +117,11 @@ def check(operation: str, op: BuiltinOp, datatype: Datatype) -> None:
     Raises
     ------
     MPI.Exception
-        The operator is not defined on it (class ERR_OP).
+        `op` is not defined on `datatype` (class ERR_OP).
     TypeError
-        The library only moves such elements: text, dates, records and so on.
+        `datatype` is one that the library only moves: text, dates, records and so on.
     NotSupported
-        MPI can reduce the datatype, but no GPU can (long double).
+        MPI can reduce `datatype`, but no GPU can (long double).
     """
     if datatype.kind in op.kinds:
         return

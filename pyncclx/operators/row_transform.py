@@ -30,10 +30,10 @@ class Transform:
     ----------
     fn : callable
         ``fn(x, row, column, *arrays)`` returns the element that is sent instead of `x`. `x` has the array's type, but
-        float32 for float16 and bfloat16. `row` is its index in the first dimension of the array that is sent, and
-        `column` its place in that row, over all other dimensions. A vector is one row. The result is converted to the
-        type of the receiving array: rounded to a float, or to an integer by the rules of C. `fn` must not raise,
-        because a kernel cannot pass on an exception.
+        float32 for float16 and bfloat16. `row` is the element's index in the first dimension of the array that is
+        sent, and `column` its index in that row, flattened. A vector is one row. The result is converted to the type of
+        the receiving array: rounded to a float, or to an integer by the rules of C. `fn` must not raise, because a
+        kernel cannot pass on an exception.
 
     Raises
     ------
@@ -43,7 +43,7 @@ class Transform:
 
     Notes
     -----
-    Captured variables keep their values of the first use. For other values, make another transform, or pass an array.
+    Captured variables keep the values of the first use. For other values, make another transform, or pass an array.
 
     The function gets one element at a time. Compute a function of a whole row, such as its mean square, before the
     call, and pass an array with a number for each row.

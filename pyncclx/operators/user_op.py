@@ -28,7 +28,7 @@ class Op:
     fn : callable
         ``fn(a, b)`` returns the combination of two elements. For a structured `dtype` it is ``fn(a, b, out)``, which
         sets fields of `out`; `out` begins as a copy of `a`. It can be decorated with Numba's ``jit`` or
-        ``cuda.jit(device=True)``. It must be associative, and is applied in the order of the ranks:
+        ``cuda.jit(device=True)``. It must be associative; it is applied in the order of the ranks:
         ``fn(fn(x0, x1), x2)``. Kernels also call it with elements whose bytes are all 0, and ignore these results. It
         must not raise, because a kernel cannot pass on an exception.
     dtype : NumPy dtype, str, or another argument of `numpy.dtype`, optional
@@ -53,7 +53,7 @@ class Op:
         If `fn` is no Python function. At the first use, on all ranks: if it has a ``raise`` or an ``assert``, or if
         Numba cannot compile it. The text has Numba's message and the line.
     KeyError, NotSupported
-        From `dtype`: there is no such datatype, or a GPU cannot compute with it.
+        If `dtype` is not a known datatype, or if a GPU cannot compute with it.
 
     Examples
     --------
