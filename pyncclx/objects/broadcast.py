@@ -51,14 +51,14 @@ class Share(tuple[bytes, list[Any], tuple[tuple[Any, ...], ...]]):
         return tuple(map(Form._make, self[2]))
 
     def open(self, arrays: list[Any]) -> Any:
-        """Return the object."""
+        """Restore the object, with `arrays` as its device arrays."""
         return put_together(self[0], self[1], arrays)
 
 
 def with_shares(
     step: Callable[..., Any], arguments: Sequence[Any], has_shares: Callable[[Any], bool], opened: Callable[[Any], Any]
 ) -> Any:
-    """Return the result of mpi4py's method; if it has shares, `opened` completes it.
+    """Call mpi4py's method and return its result; `opened` opens its shares.
 
     `opened` is called even if a signal handler raises just after mpi4py's method.
     """
@@ -100,7 +100,7 @@ def open_broadcast(comm: IntraBase, share: Share, own: PackedArrays | None, root
 def open_shares(comm: IntraBase, items: list[Any], own: PackedArrays | None) -> list[Any]:
     """Return all ranks' objects, some of which arrived as shares (collective).
 
-    `own` are the packed arrays of a rank that has sent a share.
+    `own` are this rank's packed arrays; they are used if this rank has sent a share.
     """
     shares = {rank: item for rank, item in enumerate(items) if type(item) is Share}
     own = own if comm.rank in shares else None
@@ -141,7 +141,7 @@ def _open_by_mpi(comm: IntraBase, items: list[Any], shares: dict[int, Share], ow
 def has_kernels(comm: IntraBase) -> bool:
     """Return whether kernels support these ranks; equal on all of them (collective).
 
-    The first call makes the team.
+    The first call creates the communicator's team.
     """
     if state_of(comm).team is None:
         try:
@@ -152,7 +152,7 @@ def has_kernels(comm: IntraBase) -> bool:
 
 
 def finished(comm: IntraBase, packed: PackedArrays) -> list[Any]:
-    """Return arrays whose copies are enqueued; wait if the communicator's calls block."""
+    """Return the arrays; wait for their copies if the communicator's calls block."""
     arrays = packed.finish()
     if comm.blocking == "host":
         packed.device.synchronize(packed.stream)
@@ -163,10 +163,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def in_step(method: _Method) -> _Method:
-    """Decorate a collective of objects to end before signal handlers run.
+    """Decorate a collective of objects so that signal handlers run only after it.
 
-    Handlers are deferred during MPI's collective, and during the collective that the ranks may run after it. Failures
-    of ranks are raised as by `explains_failures`.
+    Handlers are deferred during MPI's collective, and during the collective that the ranks may run after it. A failure
+    of a rank raises the same exception as with `explains_failures`.
     """
 
     @functools.wraps(method)
@@ -184,8 +184,8 @@ def in_step_with_arrays(method: _Method) -> _Method:
     """Decorate a collective like `in_step`, but only if objects may have arrays.
 
     Deferring handlers takes 3.6 µs (2026-11-29, CPU). So a process that has sent and received no arrays in objects so
-    far does not defer them. When it receives its first arrays, it runs the collective after MPI's all the same
-    (`broadcast.with_shares`).
+    far does not defer them. If it then receives its first arrays, `broadcast.with_shares` defers handlers during the
+    collective after MPI's.
     """
     alone, in_steps = explains_failures(method), in_step(method)
 

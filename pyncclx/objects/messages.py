@@ -64,7 +64,9 @@ class Sealed:
 
 
 def seal(comm: MessageBase, contents: Pickled, dest: int, tag: int = 0) -> Sealed | Short:
-    """Offer a copy of the arrays' data to a rank, or use MPI if memory is short.
+    """Offer a copy of the arrays' data to a rank, or use MPI for short data.
+
+    MPI also transfers the data if the limit of unread copies, or of device memory, is reached.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def _copy(endpoint: Endpoint, packed: PackedArrays) -> Buffer | None:
 
 
 def _without_gap(message: Any) -> bytes:
-    """Return the bytes of a message that MPI would transfer."""
+    """Return a message without the gap after its envelope, as MPI would transfer it."""
     if isinstance(message, bytes):
         return message
     return bytes(message[:ENVELOPE_NBYTES]) + bytes(message[ENVELOPE_NBYTES + GAP_NBYTES :])
@@ -157,7 +159,7 @@ def _endpoint() -> Endpoint:
 def open_sealed(
     stream: bytes, buffers: list[Any], forms: tuple[Form, ...], message: bytes, source: int, tag: int
 ) -> Any:
-    """Return the object in new arrays that the stream fills; pickle calls this."""
+    """Return the object, with new arrays that receive the data; pickle calls this."""
     comm, endpoint = current.opening.comm, _endpoint()
     began = events.now() if events.listeners else None
     try:

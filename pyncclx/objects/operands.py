@@ -145,9 +145,10 @@ def form_operand(array: Any) -> tuple[Operands, PackedArrays]:
 
 
 def reduce_on_all(comm: IntraBase, operands: Operands, own: PackedArrays | None, op: Any) -> Any:
-    """Return all ranks' operands reduced by a kernel; None if unequal (collective).
+    """Reduce all ranks' arrays by a kernel, into a new array (collective).
 
-    The result is a new array. All ranks have the same operands, so all of them return None or none does.
+    Return None if the operands are not arrays of one form, or if no kernel can reduce them: on all ranks, because all
+    have the same operands.
     """
     forms = operands.items
     if not are_sound(comm, operands) or len(forms) != comm.size:
@@ -166,7 +167,7 @@ def reduce_on_all(comm: IntraBase, operands: Operands, own: PackedArrays | None,
 
 
 def sealed_operand(comm: MessageBase, array: Any, root: int) -> tuple[Operands, Sealed | Short]:
-    """Return the operand for an array in `reduce`, and the message to finish.
+    """Return the operand for an array in `reduce`, and the sealed message in it.
 
     Only root can open the operand.
     """
@@ -185,13 +186,13 @@ def reduce_here(comm: MPI.Comm, operands: Operands, op: Callable[[Any, Any], Any
 def _meet_before_duplicate(comm: MessageBase) -> None:
     """Wait for all ranks before mpi4py's first reduction of objects. Collective.
 
-    In it, mpi4py duplicates the communicator and holds the interpreter while it waits for the other ranks. They may
-    wait for messages between nodes, which threads of this process send. Like mpi4py's wait, this one has no time limit,
-    but it ends when a rank fails.
+    In that reduction, mpi4py duplicates the communicator, and holds the GIL while it waits for the other ranks. These
+    may wait for messages between nodes that threads of this process send, so wait for the ranks here, without the GIL.
+    Like mpi4py's wait, this one has no time limit, but it ends when a rank fails.
     """
     state = state_of(comm)
     if not state.has_duplicate:
-        # A thread must not leave a meeting while this one waits in MPI.
+        # First wait for the background thread: it must not end a rendezvous while this thread waits in MPI.
         state.settle()
         begin(comm)
         await_duplication(comm)

@@ -89,7 +89,7 @@ class PackedArrays(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed arrays. If there are several, each begins aligned."""
+        """Bytes of the packed arrays; several arrays are padded for alignment."""
         lengths = [nbytes for _, nbytes, *_ in self.memories]
         return lengths[0] if len(lengths) == 1 else sum(map(aligned, lengths))
 
@@ -164,7 +164,7 @@ class PackedArrays(NamedTuple):
         return self.finish()
 
     def finish(self) -> list[Any]:
-        """Make the arrays' users wait for the stream, and return the arrays."""
+        """Make the arrays' own streams wait for the moves, and return the arrays."""
         for array, (*_, user, _) in zip(self.arrays, self.memories, strict=True):
             if user is not None and reader_of(array) is read_torch:
                 self.device.order(self.stream, self.device.external_stream(user))
@@ -177,7 +177,7 @@ class PackedArrays(NamedTuple):
 
 
 def temporary(device: Device, nbytes: int, stream: Any) -> Buffer:
-    """Allocate temporary memory of a stream."""
+    """Allocate temporary memory, for use on a stream."""
     memory = device.allocate_temporary(max(nbytes, 1), stream)
     return block(memory.address, nbytes, memory)
 

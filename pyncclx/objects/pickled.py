@@ -51,7 +51,10 @@ class Pickled:
 
 
 class Packed:
-    """An object without device arrays; unpickled after its message, as it may raise."""
+    """An object without device arrays that is unpickled after its message has arrived.
+
+    The reason is that unpickling may raise.
+    """
 
     def __init__(self, contents: Pickled) -> None:
         self._fields = contents.stream, contents.buffers
@@ -62,16 +65,15 @@ class Packed:
 
 @opener()
 def open_packed(stream: bytes, buffers: list[Any]) -> Any:
-    """Return the object; pickle calls this."""
+    """Return the object of a `Packed`; pickle calls this."""
     return put_together(stream, buffers, ())
 
 
 def is_plain(obj: Any) -> bool:
     """Return whether an object certainly holds no device array.
 
-    It is a scalar or host array, or a container with few of them.
-
-    This takes less than 2 µs. Other objects must be pickled to find out.
+    It is a scalar, a host array, or a container with few of them. The test takes less than 2 µs. Other objects must be
+    pickled to find out.
     """
     if type(obj) in _SCALARS:
         return True
@@ -98,16 +100,16 @@ def is_plain(obj: Any) -> bool:
 
 
 def take_apart(obj: Any) -> Pickled | None:
-    """Split an object; return None without device arrays or with another pickle.
+    """Split an object; return None if it has no device arrays.
 
-    A program may have set `MPI.pickle` to another pickle.
+    Also return None if the program has replaced `MPI.pickle`.
     """
     contents = pickled(obj)
     return contents if contents is not None and contents.arrays else None
 
 
 def pickled(obj: Any) -> Pickled | None:
-    """Pickle an object; return None if it is plain or another pickle is set.
+    """Pickle an object; return None if it is plain or `MPI.pickle` was replaced.
 
     Raises
     ------
@@ -174,7 +176,7 @@ def _itself(array: Any) -> Any:
 def pickles_by_default() -> bool:
     """Return whether mpi4py pickles by the standard library.
 
-    A program may have set `MPI.pickle` to another one.
+    A program may have replaced `MPI.pickle`.
     """
     protocol = MPI.pickle.PROTOCOL
     return protocol is not None and protocol >= _PROTOCOL and _DEFAULTS.issubset(map(id, gc.get_referents(MPI.pickle)))
@@ -191,7 +193,7 @@ class Short:
 
     @classmethod
     def of(cls, comm: Any, contents: Pickled, packed: PackedArrays, operation: str) -> Short:
-        """Return an object with a copy of its arrays' data."""
+        """Create a `Short` of an object, with a host copy of its arrays' data."""
         began = events.now() if events.listeners else None
         data = packed.download().tobytes()
         if began is not None:
@@ -204,6 +206,6 @@ class Short:
 
 @opener()
 def open_short(stream: bytes, buffers: list[Any], forms: tuple[Form, ...], data: bytes) -> Any:
-    """Return the object in new arrays; pickle calls this."""
+    """Return the object of a `Short`, with new arrays; pickle calls this."""
     arrays = PackedArrays.like(forms).upload(np.frombuffer(data, np.uint8))
     return put_together(stream, buffers, arrays)
