@@ -27,7 +27,7 @@ MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first
 MOST_MESSAGES = 39  # kMostMessages
 BATCH = struct.Struct(f"=II{MOST_MESSAGES * MESSAGE.size}s")  # `BatchArgs`, for `move_messages`
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
-# `Partitions`, one end of a partitioned message, after its Team; `SendPartitionsArgs` continue it.
+# `Partitions`, one end of a partitioned message, after its Team. `SendPartitionsArgs` has further fields.
 PARTITIONS = struct.Struct("=QQQQQQQQIIii")
 _SEND = struct.Struct("=IIII")
 MOST_LISTED = 512  # kMostListed
@@ -59,7 +59,7 @@ def partitions(
     peer: int,
     tag: int,
 ) -> bytes:
-    """Return the bytes of a `Partitions` that follow its Team: one end of a message.
+    """Pack one end of a message: the bytes of a `Partitions` after its Team.
 
     All arguments but `nbytes` and the last four are addresses.
     """
@@ -67,7 +67,7 @@ def partitions(
 
 
 def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
-    """Return the bytes of a `SendPartitionsArgs` that follow its Team.
+    """Pack the bytes of a `SendPartitionsArgs` after its Team.
 
     `numbers` are at most MOST_LISTED partitions, or a range of any length.
     """
@@ -81,6 +81,6 @@ def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
 
 
 def begin_arguments(epochs: Sequence[int]) -> bytes:
-    """Return a `BeginRoundsArgs` for at most MOST_ROUNDS addresses of epochs."""
+    """Pack a `BeginRoundsArgs` for at most MOST_ROUNDS addresses of epochs."""
     count = len(epochs)
     return struct.pack(f"={1 + count}Q", count, *epochs).ljust(8 * (1 + MOST_ROUNDS), b"\0")

@@ -57,15 +57,15 @@ class Arrival(OpenReceive):
     ) -> None:
         """Start MPI's receive of the next message on `comm`, or of the `matched` one.
 
-        `probed` is a message that a probe has found, which is received first. Its source and tag may differ from those
-        that MPI reports, because probes send messages again, from this process to itself. Without `comm` no receive is
-        started: pass a message that MPI has received to `accept`. Call this in a try block; its handler has to call
-        `Incoming.leave`.
+        `probed` describes a `matched` message that a probe has found. Its source and tag may differ from those that MPI
+        reports, because probes send messages again, from this process to itself. Messages that `comm` holds after a
+        probe are received first. Without `comm` no receive is started: pass a message that MPI has received to
+        `accept`. Call this in a try block; its handler has to call `Incoming.leave`.
         """
         context = self.context = endpoint.context
         self.endpoint, self.plan, self.buffer = endpoint, plan, plan.buffer
         self.stream = self._kernel_stream = stream
-        # The program may remove the array from its list.
+        # Keep the array itself, because the program may change its list.
         self.owner = owner[0] if type(owner) is list else owner
         self.status, scratch = MPI.Status(), context.scratch
         self._probed, self._scratch = probed, scratch
@@ -115,7 +115,7 @@ class Arrival(OpenReceive):
                     return False
                 is_cancelled = self._is_cancelling and status.Is_cancelled()
                 nbytes = self._message_nbytes
-                # From here on the status has the length of the data. A signal handler may end this poll after that.
+                # Keep MPI's length: the status gets the length of the data below, and an interrupted poll is repeated.
                 if nbytes is None:
                     nbytes = self._message_nbytes = 0 if is_cancelled else status.Get_elements(MPI.BYTE)
                 if self._probed is not None and not is_cancelled:
@@ -144,7 +144,7 @@ class Arrival(OpenReceive):
         return True
 
     def _meet(self, envelope: Envelope) -> None:
-        """Record a sender on another node; confirm mapped bounce memory if requested."""
+        """Record if the sender is on another node; send the answer that it requests."""
         if envelope.sender.node != self.context.sender.node:
             self.endpoint.peers.far.add(self.status.source)
         if envelope.answer and self.context.opened.bounce_address(envelope.sender) is not None:

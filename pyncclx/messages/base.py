@@ -79,7 +79,7 @@ class _Attachment(Attachment):
             self.endpoint.check()
 
     def close(self) -> None:
-        """Release the endpoint. It lasts until its messages in flight have ended."""
+        """Release the endpoint, which lasts until its messages in flight have ended."""
         # Partitioned messages need the communicator until both ends have exchanged addresses.
         if self._made is not None:
             self._made.partitioned.meet()
@@ -99,7 +99,7 @@ class _Attachment(Attachment):
             made.context.bounce.headers.reclaim()
 
     def abandon(self) -> None:
-        """Release the endpoint without a call of MPI.
+        """Release the endpoint without calling MPI.
 
         MPI may be deleting the communicator.
         """
@@ -108,7 +108,7 @@ class _Attachment(Attachment):
 
 
 class MessageBase(Base):
-    """Base class of the classes whose methods send and receive."""
+    """Base class of communicators whose methods send and receive."""
 
     known: Any = None  # the cached `_Attachment`
     #: Sources for which receives and probes with MPI.ANY_TAG are prepared; see `guard`.
@@ -128,7 +128,7 @@ class MessageBase(Base):
 
     @property
     def contacts(self) -> Contacts:
-        """The first messages of partitioned requests. Not collective."""
+        """The object for the first messages of partitioned requests. Not collective."""
         own = self._messages
         with LOCK:
             if own.contacts is None:

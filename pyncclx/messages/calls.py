@@ -25,7 +25,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def sending(of_host: _Method) -> _Method:
-    """Make a sending method accept device arrays; `of_host` serves host arrays."""
+    """Decorate `of_host`, a send of host arrays, to accept device arrays too."""
     operation = of_host.__name__
     blocks = operation in ("Send", "Ssend")
 
@@ -73,7 +73,7 @@ def sending(of_host: _Method) -> _Method:
 
 
 def receiving(of_host: _Method) -> _Method:
-    """Make Recv accept device arrays; `of_host` serves host arrays."""
+    """Decorate `of_host`, the Recv of host arrays, to accept device arrays too."""
 
     @functools.wraps(of_host)
     def receive(
@@ -116,7 +116,7 @@ def receiving(of_host: _Method) -> _Method:
 
 
 def ireceiving(of_host: _Method) -> _Method:
-    """Make Irecv accept device arrays; `of_host` serves host arrays."""
+    """Decorate `of_host`, the Irecv of host arrays, to accept device arrays too."""
 
     @functools.wraps(of_host)
     def ireceive(comm: MessageBase, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> Any:
@@ -156,7 +156,7 @@ def receive_matched(
     buf: Any,
     status: MPI.Status | None = None,
 ) -> Request | None:
-    """Receive, or begin to receive (Irecv), a matched message into a device array."""
+    """Receive a matched message into a device array, or begin to receive it (Irecv)."""
     began = events.begin(operation, comm) if events.listeners else None
     plan = planned(comm, operation, buf, MPI.ANY_SOURCE, MPI.ANY_TAG, writable=True, is_matched=True)
     assert plan is not None

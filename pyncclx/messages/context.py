@@ -81,12 +81,13 @@ class MessageContext:
     side_stream : stream
         Stream of receives that have left their own streams, which may wait for peers.
     host_array_stream : stream
-        Stream that copies data to host arrays, message by message. On the host device both are the current stream.
+        Stream that copies data to host arrays, message by message. On the host device, this stream and `side_stream`
+        are None, which stands for the current stream.
     spare_events : list of Event
         Events that receives have used. A new event costs more than recording one.
     waits : dict of int to (int, int)
-        For each place whose kernel waits for the receiver: the clock of its last message, and the thread that launched
-        the kernel.
+        For each place with a kernel that waits for the receiver: the clock of the place's last message, and the thread
+        that launched the kernel.
     """
 
     def __init__(self, device: Device) -> None:

@@ -75,7 +75,7 @@ class Departure:
         self.endpoint, self.plan, self.buffer, self.peer, self.stream = endpoint, plan, plan.buffer, plan.rank, stream
         if isinstance(plan.buffer, TypedBuffer):
             plan.buffer.pack(endpoint, stream)
-        # The program may remove the array from its list.
+        # Keep the array itself, because the program may change its list.
         self.owner = owner[0] if type(owner) is list else owner
         self.is_settled = plan.is_free_at_once
         self._channel, context, ring = channel, endpoint.context, endpoint.ring
@@ -135,7 +135,10 @@ class Departure:
         return envelope if self._channel is None else self._channel.described(envelope)
 
     def _offer(self) -> bytes | None:
-        """Return an offer's packed envelope; None without a place or shareable memory."""
+        """Return an offer's packed envelope.
+
+        Return None if no place is free, or if the memory cannot be shared.
+        """
         located = self._located()
         if located is None:
             return None
@@ -150,7 +153,7 @@ class Departure:
         return envelope._replace(place=place).pack()
 
     def _located(self) -> tuple[Envelope, Exported | None] | None:
-        """Return an envelope that locates the buffer, and the export unless in a window.
+        """Return an envelope that locates the buffer, and the buffer's export, if any.
 
         Return None if the memory cannot be shared.
         """

@@ -47,7 +47,7 @@ _serials = itertools.count(1)
 
 
 class Endpoint(Monitored):
-    """One communicator's state for messages; each rank makes its own.
+    """One communicator's state for messages in this process.
 
     It lasts until its communicator has been freed and its last message is complete, which may be later. Kernels get a
     `Team` of one rank, of which they use only the error record and the timeout.
@@ -80,7 +80,7 @@ class Endpoint(Monitored):
     broken : set of (int, int)
         Rank and clock of messages whose data never arrived.
 
-    The failure detector learns of failed ranks of the endpoint from MPI, and from failures in MPI.COMM_WORLD.
+    The failure detector finds the endpoint's failed ranks through MPI, and by failures in MPI.COMM_WORLD.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Endpoint(Monitored):
         self.check()
 
     def check(self) -> None:
-        """Raise a recorded error: of a kernel, a send or, once, the monitor thread."""
+        """Raise an error recorded by a kernel, a send or (once) the monitor thread."""
         if self.watcher.failure is not None:
             self.context.receives.check()
         if late.INTERRUPTED:
@@ -191,7 +191,7 @@ class Endpoint(Monitored):
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether kernels wait for no later call of a peer: no partitioned one is active."""
+        """Whether no partitioned message is active, whose kernels wait for peers' calls."""
         return not self.partitioned.are_active()
 
     def may_launch(self) -> bool:

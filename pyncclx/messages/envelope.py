@@ -165,12 +165,12 @@ class Envelope(NamedTuple):
 
     @property
     def of_channel(self) -> Channel:
-        """The fields from `allocation` on."""
+        """The fields from `allocation` on, which describe a channel."""
         return self[8:]
 
     @property
     def is_short(self) -> bool:
-        """Whether MPI transfers it by `eager` in SHORT_NBYTES."""
+        """Whether `eager` packs it in SHORT_NBYTES."""
         return self.transport == EAGER and not self.channel
 
     def pack(self) -> bytes:
@@ -198,7 +198,7 @@ _NO_CHANNEL: Channel = (0, 0, 0, b"", 0, 0, 0, 0)
 
 
 def unpack(message: Any, nbytes: int) -> Envelope | None:
-    """Return the envelope that begins a message of `nbytes`; None if it has none."""
+    """Return the envelope at the beginning of a message; None if it has none."""
     if nbytes < SHORT_NBYTES:
         return None
     magic, checksum, length, transport, clock, size, place, source, answer, offset, sender = _BEGIN.unpack_from(message)

@@ -97,9 +97,10 @@ def _begin(
     *,
     at_once: bool = False,
 ) -> None:
-    """Begin the receive and the send; return None for a side with MPI.PROC_NULL.
+    """Begin the receive and the send; a message to or from MPI.PROC_NULL is None.
 
-    With `at_once`, the caller waits for the receive next. If its message arrives soon, one kernel copies both messages.
+    Set `at_once` if the caller waits for the receive next: if its message arrives soon, one kernel copies both
+    messages.
     """
     if began is not None:
         events.start(operation, began, comm)
@@ -118,7 +119,7 @@ def _begin(
 
 
 def _leave(incoming: Incoming | None, outgoing: Outgoing | None, status: MPI.Status | None = None) -> None:
-    """Let the messages of a call that has raised complete by themselves."""
+    """After an exception in a call, let its messages complete without the call."""
     if incoming is not None:
         incoming.leave(status)
     if outgoing is not None:
@@ -126,7 +127,7 @@ def _leave(incoming: Incoming | None, outgoing: Outgoing | None, status: MPI.Sta
 
 
 def copied(comm: MessageBase, operation: str, buf: Any, dest: int, tag: int) -> Side:
-    """Copy a buffer, and return the side that sends the copy.
+    """Copy a buffer; return the plan that sends the copy, and the copy.
 
     A copy is needed because the received message may overwrite the buffer before the other rank has read it.
     """

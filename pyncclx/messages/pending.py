@@ -166,8 +166,8 @@ class MessageWork(Work):
     def abandon(self) -> None:
         """Let the messages complete without their request.
 
-        A copy of the handle may still complete them in a call. MPI may keep this object forever, so it must not refer
-        to the messages.
+        The program may still complete them through a copy of the handle. MPI may keep this object forever, so it must
+        not refer to the messages.
         """
         # Set `_abandoned` before `messages` is cleared: `finish` in another thread must find the messages in one of
         # them.

@@ -101,9 +101,8 @@ def planned(
 ) -> Plan | None:
     """Return the plan of a send or, if `writable`, receive; None for a host buffer.
 
-    A message that `is_matched` can be received after its communicator was freed, too.
-
-    The endpoint caches plans by the key of the array. With a cached plan, arguments are not checked, only failures.
+    With `is_matched`, the communicator may have been freed. The endpoint caches plans by the keys of their arguments.
+    If there is a cached plan, only failures are checked, not the arguments.
     """
     own, key = comm.known, None
     # The endpoint is None once the communicator has been freed.
@@ -170,8 +169,8 @@ def _keep_movable(endpoint: Endpoint, key: tuple[Any, ...], buf: Any, plan: Plan
 def _elsewhere(endpoint: Endpoint, key: tuple[Any, ...], buf: Any) -> Plan | None:
     """Return the plan of an equal message whose array is elsewhere, for this array.
 
-    Return None if there is none. The plan is cached, unless the array names the stream that produces it: streams are
-    found by the array.
+    Return None if there is none. The plan is cached, unless the array specifies its producer's stream, because that
+    stream must be read from the array of each call.
     """
     elsewhere, address = _movable_key(key, buf)
     found = endpoint.movable_plans.get(elsewhere)
@@ -201,8 +200,8 @@ def plan_of(endpoint: Endpoint, operation: str, buffer: Buffer, peer: int, tag: 
 def place_of(endpoint: Endpoint, plan: Plan) -> tuple[Any, Event | None]:
     """Return the stream of a nonblocking receive, and its start event or None.
 
-    For communicators whose calls block. A receive on a private stream leaves it immediately, which costs one event on
-    the current stream. Otherwise the private stream would wait now, and the receive would leave it at the next call.
+    For communicators whose calls block. A receive on a private stream leaves that stream at once; this costs one event
+    on the current stream. If it left only at the next call, the private stream would have to wait now.
     """
     caller = endpoint.caller
     if plan.of_current and caller.stream is None:

@@ -56,7 +56,7 @@ class Incoming(OpenArrival):
         self.launch()
 
     def launch_soon(self, outgoing: Outgoing) -> None:
-        """Poll for about the time of a launch; if the message arrives, launch both."""
+        """Poll briefly for the message; if it arrives, one kernel copies both messages."""
         if OPEN_RECEIVES and not self.context.receives.claim(self):
             return
         for _ in range(POLLS):
@@ -262,11 +262,11 @@ class Incoming(OpenArrival):
         self.abandon()
 
     def _end_interrupted(self) -> None:
-        """Receive the data of a message after which a signal handler has raised.
+        """Receive the data of a message, after a signal handler has raised.
 
-        As in MPI, its exception comes after the data.
+        As in MPI, its exception is raised after the data has arrived.
         """
-        # Only the exception of the call is raised.
+        # Raise only the exception of the call.
         with interrupts_deferred(to_the_end=True), own_errors_suppressed():
             if not self.has_arrived:
                 self.poll()

@@ -74,9 +74,9 @@ def leave(receives: Sequence[_Incoming]) -> None:
 
 
 def _keep(error: BaseException, receives: Sequence[_Incoming]) -> None:
-    """Keep an error for the calls that wait for some receives.
+    """Keep an error for the calls that wait for these receives.
 
-    Raise what a signal's handler has raised.
+    Raise an exception of a signal handler again.
     """
     own = own_error(error)
     if own is None:

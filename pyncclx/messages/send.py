@@ -63,7 +63,7 @@ class Outgoing(Departure):
     # The sender's kernels
 
     def signal_ready(self, *, wait: bool = False) -> None:
-        """Signal the receiver that the stream's data can be read, unless this is done.
+        """Signal the receiver, in stream order and only once, that the data can be read.
 
         With `wait`, make the stream wait until the receiver has read it. Use it only while no receive is open;
         otherwise the two ranks could deadlock.
@@ -198,15 +198,15 @@ class Outgoing(Departure):
     def leave(self) -> None:
         """Let the message of a call that has raised complete without the call.
 
-        A signal handler may have raised. A message that MPI has sent arrives completely; an unsent message frees its
-        place.
+        Call this after any exception, also of a signal handler. A message whose envelope MPI has sent arrives
+        completely; an unsent message frees its place.
         """
         if not self.is_sent:
             self.withdraw()
             return
         self.keep_lost()
         try:
-            # Only the exception of the call is raised. After a timeout the program may overwrite the buffer.
+            # Raise only the exception of the call. After a timeout the program may overwrite the buffer.
             if self.endpoint.failure is None:
                 with own_errors_suppressed():
                     self.signal_ready()
@@ -232,6 +232,6 @@ class Outgoing(Departure):
         self.context.receives.pending_sends.keep_message(self)
 
     def keep_memory(self) -> None:
-        """Keep the array alive until the stream has done its present work."""
+        """Keep the array alive until the work enqueued so far on its stream has ended."""
         memory = self.buffer, self.owner
         self.context.receives.pending_sends.keep_for(self.endpoint.device, self.stream, memory)

@@ -1,9 +1,9 @@
 """Messages of calls that block the host: MPI moves copies in host memory.
 
 These are messages of `Send`, `Isend`, `Recv` and `Sendrecv` up to `STAGED_NBYTES`. The host waits for such a call, or
-for its request, in any case. Two copies and MPI's message take it less time than two kernels (see docs/design_notes.md,
-"Short messages and latency"). What MPI transfers is the data alone, as from a host array. An `Outgoing` sends what is
-longer than a slot, since it has to wait for its receiver.
+for its request, in any case. Two copies and MPI's message take less time than two kernels (see docs/design_notes.md,
+"Short messages and latency"). MPI transfers only the data, as from a host array. A message longer than a slot is sent
+by an `Outgoing`, because the sender has to wait for the receiver.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _downloaded(endpoint: Endpoint, plan: Plan) -> memoryview:
 
 
 def may_wait() -> bool:
-    """Return whether a call may wait inside MPI: no other receive needs its progress."""
+    """Return whether a call may wait in MPI, because no other receive needs progress."""
     return not (OPEN_RECEIVES or UNFOLLOWED or DROPPED or HOLDING)
 
 
@@ -120,7 +120,7 @@ def _receive(
         try:
             call([memory, MPI.BYTE], plan.rank, plan.tag, found)
         except MPI.Exception as error:
-            # MPI may still use the memory. Of a message that is too long, Open MPI may have written past its end.
+            # MPI may still use the memory. If the message is too long, Open MPI may have written past the memory's end.
             context.receives.pending_sends.keep_lost((memory, call))
             raise endpoint.explained(error, plan.operation) from error
         _upload(endpoint, plan, buf, memory, found, stream, moving)
@@ -154,7 +154,7 @@ def _upload(
 ) -> None:
     """Move the data of a message that MPI has received to the array, and wait for it.
 
-    What a kernel has to fetch, or is too long, becomes an `Incoming`, which is added to `moving`.
+    If a kernel has to fetch the data, or if the message is too long, add an `Incoming` for it to `moving`.
     """
     nbytes, device = status.Get_count(MPI.BYTE), endpoint.device
     if nbytes > plan.nbytes or may_be_envelope(nbytes):

@@ -32,16 +32,16 @@ class Memory(Protocol):
 
 
 class DroppedReceive(Follows):
-    """A receive whose request the program has dropped before it completed it.
+    """A receive whose request the program has dropped before completing it.
 
-    The program may have a copy of the handle, and may have completed the receive by it. So this never completes the
-    request in MPI: it only queries its status.
+    The program may have completed the receive through a copy of the handle. So this class never completes the request
+    in MPI; it only queries the status.
     """
 
     __slots__ = ("_has_come", "_memory", "_request")
 
     def __new__(cls, *_: object) -> DroppedReceive:
-        """Return a weak reference whose callback `Follows` need not ask for."""
+        """Return a weak reference to a lasting view; it needs no callback."""
         return super().__new__(cls, LASTING)
 
     def __init__(self, memory: Memory, handle: int) -> None:
@@ -60,7 +60,7 @@ class DroppedReceive(Follows):
         self._is_over(lambda memory: memory.fetch_if_ready(is_received=self._is_received()))
 
     def _is_over(self, test: Callable[[Memory], bool]) -> bool:
-        """Return whether nothing is left to do, given a test of memory for this."""
+        """Return whether nothing is left to do, as `test` finds in the memory."""
         with LOCK:
             try:
                 if self._memory is not None and test(self._memory):
@@ -92,8 +92,8 @@ def follow_dropped(receive: DroppedReceive) -> None:
 def serve_dropped() -> None:
     """Make progress with dropped receives. Call it if `DROPPED` is not empty.
 
-    A process has no monitor thread before its first operation on device arrays. Later, a message that has arrived
-    before the call is then in its array after the call, as far as the sender has written the data.
+    This is needed before the process's first operation on device arrays, when there is no monitor thread. It also
+    ensures that a message that has arrived is in its array after the call, if the sender has written the data.
     """
     with LOCK:
         for receive in DROPPED[:]:

@@ -50,7 +50,7 @@ class HostFetch:
         self._message_nbytes = min(length, memory.nbytes)
         self._message = memory.read(self._message_nbytes)
         self._stream = self._endpoint.context.host_array_stream
-        # What MPI has refused, because the data behind the envelope was too long, is there in part.
+        # If MPI has truncated the message, the memory has only a part of the data behind the envelope.
         nbytes = min(envelope.nbytes, memory.nbytes - ENVELOPE_NBYTES * self.is_inline)
         self._data = np.empty(nbytes, np.uint8)
         self._has_room = nbytes == envelope.nbytes

@@ -70,7 +70,7 @@ class HostLanding(Follows):
     Attributes
     ----------
     is_claimed : bool
-        Whether a method of the request examines the memory.
+        Whether a method of the request examines the memory, so that the callback need not.
     fetch : HostFetch or None
         Fetch of the data, once an envelope was found. Changed under LOCK, and not before the envelope is replaced.
     """
@@ -106,7 +106,7 @@ class HostLanding(Follows):
     def complete(self, status: MPI.Status) -> None:
         """Wait for the data of a message that MPI has received, and set its status."""
         if status.Get_count(_BYTE) % STEP_NBYTES in _RESTS and self._find(status) is not None:
-            # As in MPI, the exception of a signal handler comes after the data.
+            # As in MPI, a signal handler's exception is raised after the data has arrived.
             with interrupts_deferred(to_the_end=True):
                 self._finish(status)
             return
@@ -137,7 +137,7 @@ class HostLanding(Follows):
         if mpi_is_gone() or not self.may_have_envelope:
             return
         self._dropped = DroppedReceive(self, handle)
-        # Otherwise `end` follows it, when no copy of the request holds the view any more.
+        # Otherwise `end` calls `follow_dropped`, once no copy of the request holds the view.
         if self.is_claimed or self() is LASTING:
             follow_dropped(self._dropped)
 
@@ -181,9 +181,8 @@ class HostLanding(Follows):
     def _examine(self, transports: Collection[int] = _ALL) -> HostFetch | None:
         """Return the fetch of the data whose envelope is in the memory.
 
-        Return None without an envelope of one of these transports.
-
-        Another thread may end the fetch, and set `fetch` to None, as soon as this returns.
+        Return None if the memory has no envelope of one of these transports. Another thread may end the fetch, and set
+        `fetch` to None, as soon as this returns.
         """
         with LOCK:
             buf = self._buf

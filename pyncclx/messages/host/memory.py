@@ -52,7 +52,7 @@ class ScatteredMemory(HostMemory):
     """
 
     def __init__(self, spec: Any, *, is_kept: bool) -> None:
-        # It is a copy, because the program may free its datatype meanwhile.
+        # A copy of the program's datatype, which the program may free meanwhile.
         self._datatype: MPI.Datatype | None = None
         if is_kept and has_own_datatype(spec):
             self._datatype = spec[-1].Dup()
@@ -70,7 +70,8 @@ class ScatteredMemory(HostMemory):
 
     def replace(self, nbytes: int, data: Bytes) -> None:
         itself = ITSELF.get()
-        with LOCK:  # a thread that looks for an envelope meanwhile gathers the bytes again
+        # Locked, because a thread that looks for an envelope gathers the bytes into `_array`.
+        with LOCK:
             super().replace(nbytes, data)
             changed = self._array[: max(nbytes, data.nbytes)]
             sending = MPI.Comm.Isend(itself, [changed, MPI.PACKED], 0)

@@ -69,7 +69,7 @@ def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
     """Fetch the data if mpi4py's call has received a device array's envelope."""
     # In `MPI.Comm.Recv(comm, array)`, comm may be one of mpi4py's communicators.
     if may_be_envelope(status.Get_count(_BYTE)) and isinstance(comm, Base):
-        # As in MPI, the exception of a signal handler comes after the data.
+        # As in MPI, a signal handler's exception is raised after the data has arrived.
         with interrupts_deferred(to_the_end=True):
             memory = memory_of(recvbuf)
             envelope = memory.envelope()
@@ -80,9 +80,9 @@ def examine(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
 def examine_interrupted(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> None:
     """Fetch the data of a message that an interrupted call has received.
 
-    As in MPI, the exception of the signal handler comes after the data.
+    As in MPI, the signal handler's exception is raised after the data has arrived.
     """
-    # Only the exception of the call is raised.
+    # Raise only the exception of the call.
     with own_errors_suppressed():
         examine(comm, recvbuf, status)
 
@@ -90,9 +90,9 @@ def examine_interrupted(comm: MessageBase, recvbuf: Any, status: MPI.Status) -> 
 def abandon(comm: MessageBase, recvbuf: Any) -> None:
     """Read the data of a device array's message that an interrupted call received.
 
-    The interrupted call would also have received a host array's message.
+    The message counts as received, as a host array's message does after an interrupt.
     """
-    # Only the exception of the call is raised.
+    # Raise only the exception of the call.
     with own_errors_suppressed():
         memory = memory_of(recvbuf)
         envelope = memory.envelope()
@@ -131,14 +131,14 @@ def ireceive(
 
 
 def take_back(comm: MessageBase, request: MPI.Request, buf: Any, copy: HostReceiveRequest | None) -> None:
-    """Cancel the receive of an interrupted call, of whose request there may be a copy.
+    """Cancel the receive of an interrupted call.
 
-    If MPI has matched it, its message is received.
+    If MPI has already matched the receive, receive the message. `copy` is a copy of the request, if there is one.
     """
     landing = None if copy is None else copy.landing
     if copy is not None and landing is not None:
         landing.is_claimed, copy.landing = True, None
-    # Only the exception of the call is raised.
+    # Raise only the exception of the call.
     with own_errors_suppressed():
         status = MPI.Status()
         MPI.Request.Cancel(request)

@@ -34,7 +34,7 @@ ARRIVED_WORDS = 8192
 PLACES = 640
 SLOT_NBYTES = 32 << 10  # longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
-# A clock that is larger than that of every message.
+# Larger than the clocks of the first 2**32 - 2 messages.
 _LAST = 0xFFFFFFFF
 _ARRIVED = HEADERS * HEADER_NBYTES
 READY = _ARRIVED + 4 * ARRIVED_WORDS  # offset of the ready words
@@ -71,7 +71,7 @@ class Places:
             return place
 
     def place_of(self, clock: int) -> int | None:
-        """Return the place of the message with a clock; None if it has none."""
+        """Return the place of the message with this clock; None if it has no place."""
         with self._lock:
             return next((place for place, held in self._held.items() if held[0] == clock), None)
 
@@ -180,7 +180,7 @@ class BounceMemory:
                 self._end(place, clock)
 
     def withdraw(self, clock: int) -> None:
-        """Free the place, if any, of the message with this clock, which was not sent."""
+        """Free the place, if any, of the unsent message with this clock."""
         for pool in (self.slots, self.tickets):
             place = pool.place_of(clock)
             if place is not None:

@@ -75,7 +75,7 @@ class OpenedMemory:
         return memory.address
 
     def data_address(self, envelope: Envelope) -> int:
-        """Return the address of offered data without waiting; open until `release`."""
+        """Map offered data until `release`, without waiting; return its local address."""
         while self.unused:
             self.release(self.unused.popleft())
         if envelope.sender.uid == self._uid:

@@ -16,7 +16,7 @@ from ..progress.pending_sends import PendingSends
 PINNED_NBYTES = 16 << 10
 # Size of reused pieces.
 KEPT_NBYTES = 1 << 20
-# Extra memory for messages that are too long.
+# Most extra memory of a piece, for messages that are too long.
 _MAX_EXTRA_NBYTES = 64 << 20
 # Number of copies that are tested when a piece is taken. With more than one, finished copies do not accumulate.
 _FOR_ONE = 2
@@ -95,6 +95,6 @@ def host_memory(device: Device, nbytes: int, *, is_pinned: bool) -> npt.NDArray[
     """
     if device.name == "host" or not is_pinned:
         return np.empty(nbytes, np.uint8)
-    from ...staging import pinned  # noqa: PLC0415  needs CuPy, which host runs can do without
+    from ...staging import pinned  # noqa: PLC0415  needs CuPy, which may be missing on hosts without GPUs
 
     return pinned.allocate(nbytes)

@@ -97,7 +97,7 @@ class PartitionedMessage(Startable):
         return stream_for(self.endpoint.device, (self.buffer,), self.endpoint.caller)
 
     def check_errors(self) -> None:
-        """Raise an error that kernels have recorded, or if the peer has failed."""
+        """Raise if kernels have recorded an error or the peer has failed."""
         self.endpoint.check()
         self.endpoint.check_peer(self.name, self.peer)
 

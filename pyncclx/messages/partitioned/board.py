@@ -84,7 +84,7 @@ class OwnBoard(_Board):
     def offer(self, slot: int, content: bytes) -> None:
         """Write an offer into its slot, unless it is already written.
 
-        The sender may already have answered an earlier write of it.
+        Writing it again could overwrite the sender's answer.
         """
         if self._word(slot, 0) != self._numbers[slot]:
             self._write(slot, content, 0)

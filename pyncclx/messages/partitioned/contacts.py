@@ -56,7 +56,7 @@ def contact_tag() -> int:
 class Contacts:
     """Messages by which partitioned requests of a communicator find each other.
 
-    MPI transfers them. Each of them has the location of the sender's board, or the reason why it cannot open a board.
+    MPI transfers them. A message contains the location of a board, or the reason why a rank cannot open a board.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Contacts:
 
     @mpi_bootstrap.interrupts_deferred()
     def close(self) -> None:
-        """Cancel the receives. All messages have been received."""
+        """Cancel the open receives; call this after all messages have been received."""
         with LOCK:
             self._comm = None
             self.guarded.clear()

@@ -41,7 +41,7 @@ class _Other(NamedTuple):
 
 
 class Meeting(OpenReceive):
-    """The wait for the receiver's offer; see `requests/open_receives.py`."""
+    """The wait for the receiver's offer, polled like an open receive."""
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
         self._end, self._handshakes, self._key = weakref.ref(end), end.endpoint.partitioned.handshakes, key

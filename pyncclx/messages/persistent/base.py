@@ -2,7 +2,7 @@
 
 Outside graphs, a start sends or receives one message as `Isend` and `Irecv` do, and MPI matches it with any other send
 or receive. In a graph, requests use channels (`channels.py`): each is matched with the request that it matched last. In
-both cases, requests that are started together share one launch.
+both cases, requests that start together share one launch.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class PersistentMessage(MessageWork, Startable):
     def capture_end(self, event: Event, stream: Any) -> None:
         """Mark the request as active in a graph, from a start on `stream`.
 
-        `event` is recorded after its part of the graph.
+        `event` is recorded after the request's part of the graph.
         """
         self.active, self._event, self._began_on = True, event, stream
 
@@ -158,7 +158,7 @@ class PersistentMessage(MessageWork, Startable):
         return ()
 
     def stream_of(self, _: Any = None) -> Any:
-        """Return the stream on which the user continues."""
+        """Return the program's stream, which is to wait for the message."""
         buffers = () if self.buffer.stream is None else (self.buffer,)
         return current_stream(self.endpoint.device, buffers, self.endpoint.caller)
 

@@ -1,4 +1,4 @@
-"""Channels: they transfer messages of persistent requests in graphs, without MPI.
+"""Channels, which transfer messages of persistent requests in graphs, without MPI.
 
 Each persistent send has the sender's end, the *outlet*, which its envelopes describe. A persistent receive that matches
 such an envelope creates the receiver's end, the *inlet*, and answers. From then on both requests may be captured, and

@@ -157,7 +157,7 @@ def start_several(works: Sequence[_Persistent]) -> None:
 
 
 def end_lone_start(work: _Persistent, stream: Any, error: BaseException) -> None:
-    """Withdraw the message of a start that has raised; after an interrupt, start it."""
+    """Withdraw a message whose start has raised; after an interrupt, start it instead."""
     group = Group()
     group.stream, group.is_captured = stream, False
     _end_start((work,), {work.producer: group}, error)
@@ -183,7 +183,7 @@ def _end_start(works: Sequence[_Persistent], groups: dict[Hashable, Group], erro
 
 
 def _start_again(work: _Persistent, group: Group) -> None:
-    """Start a message, which may have begun."""
+    """Start a message after an interrupt, or complete a start that has begun."""
     message = work.messages[0] if work.messages else None
     if message is None or not message.has_begun:
         if message is not None:

@@ -51,7 +51,7 @@ class OpenArrival(Arrival):
         return self.status.source
 
     def leave_stream(self) -> None:
-        """Move the kernel to the side stream, after the present work of its own stream.
+        """Move the kernel to the side stream, after the earlier work of its own stream.
 
         Until the receive is finished, later work on its own stream does not wait for the kernel.
         """
@@ -62,7 +62,7 @@ class OpenArrival(Arrival):
             self.start_event = event
 
     def is_due(self) -> bool:
-        """Return whether the sender may wait for the kernel, which can run immediately.
+        """Return whether the kernel can run now, and the sender may be waiting for it.
 
         Senders wait only for receivers of long messages. Such a receive leaves its stream once its data can be read,
         and is due when the earlier work of that stream has ended too. So its launch delays neither another kernel nor a

@@ -34,8 +34,8 @@ STEPS = 16
 _AT_A_LOOK = 64
 # Number of kept messages that are tested when one is added. With more than one, ended messages do not accumulate.
 _FOR_ONE = 2
-# With so many messages that no receiver has taken, kernels move further ones, so that copies take little memory (number
-# not measured).
+# If this many messages have no receiver yet, kernels move further ones, so that copies take little memory (number not
+# measured).
 _MOST_COPIES = 256
 # Memory of transfers whose requests are lost; MPI may use it at any time.
 _LOST: list[Any] = held([])
@@ -165,7 +165,7 @@ class PendingSends:
         self.note_buffered()
 
     def keep_for(self, device: Device, stream: Any, memory: Any) -> None:
-        """Keep memory until the present work of a stream has finished.
+        """Keep memory until the work enqueued so far on a stream has ended.
 
         In a capture, do nothing: the graph's owner keeps the memory.
         """
@@ -210,7 +210,7 @@ class PendingSends:
     def take_dropped(self) -> None:
         """Abandon the messages of requests that the program has dropped."""
         with LOCK:
-            # `abandon` keeps its message and so calls `sweep`, which would take the next dropped message, and so on.
+            # Empty `dropped` first: `abandon` calls `sweep`, which would otherwise call this function recursively.
             taken = deque(self.dropped.popleft() for _ in range(len(self.dropped)))
             try:
                 while taken:

@@ -66,8 +66,8 @@ class ReceiveProgress:
     def claim(self, receive: OpenReceive) -> bool:
         """Return whether the caller may wait in MPI for the message of a receive.
 
-        It may if no other receive is open; this receive is then removed from the open ones. Otherwise the receive is
-        posted, unless another thread has just launched it.
+        The caller may wait if no other receive is open; this receive is then removed from the open ones. Otherwise the
+        receive is posted, unless another thread has just launched it.
         """
         with LOCK:
             if receive.launched:

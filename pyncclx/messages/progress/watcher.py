@@ -25,7 +25,7 @@ from ...system.mpi_library import before_finalize
 
 # Seconds between two polls. If the program polls within this time, the thread does not.
 PAUSE_S = 1e-3
-# Seconds between two polls while the program polls too. Each poll takes the interpreter from the program.
+# Seconds between two polls while the program polls too. Each poll takes the GIL from the program.
 LONGEST_PAUSE_S = 16e-3
 # Number of pauses without an open message before the thread sleeps. Waking it costs the program more than a pause.
 QUIET = 64
