@@ -66,7 +66,7 @@ def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weigh
 def dispatch_move(
     shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
 ) -> Move:
-    """Return a dispatch of tokens, by their choices or with the routing of a handle.
+    """Prepare a dispatch of tokens, by their choices or with the routing of a handle.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def dispatch_move(
 
 
 def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Move:
-    """Return a combine of the results of rows.
+    """Prepare a combine of the rows' results.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, 
 
 
 def collect_move(shuffle: Launching, values: Any, handle: Handle, out: Any) -> Move:
-    """Return a collect of one number for each row.
+    """Prepare a collect of one number for each row.
 
     Raises
     ------

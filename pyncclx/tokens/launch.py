@@ -33,14 +33,14 @@ from .settings import Settings
 
 # Suffixes of methods' names.
 _SUFFIXES = {SEND | RECEIVE: "", SEND: "_begin", RECEIVE: "_end"}
-# Calls always wait for the current stream: results are new arrays, and it may still be using their memory, for arrays
-# that have been deleted.
+# Calls always wait for the current stream. Results are new arrays, and the stream may still be using their memory for
+# deleted arrays.
 OF_CURRENT = True
 _Self = TypeVar("_Self", bound="Launching")
 
 
 class CachedMove(NamedTuple):
-    """A cached whole move, to launch with other arrays for its results."""
+    """A cached move with both halves, to be launched again with new result arrays."""
 
     operation: str
     function: Function
@@ -72,10 +72,10 @@ class Move:
 
 
 class Launching(Settings):
-    """Base class of token shuffles, with the memory, the begun move, and launches."""
+    """Base class of token shuffles: their memory, the move in progress, and launches."""
 
     _memory: Any = None  # `Memory`, or over nodes `SpanningMemory`
-    _begun: Move | None = None  # move whose first half only has been launched
+    _begun: Move | None = None  # move in progress: only its first half has been launched
     _closed = False
 
     def __init__(self, comm: IntraBase, *args: Any, **options: Any) -> None:

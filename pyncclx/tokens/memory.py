@@ -1,6 +1,6 @@
 """The memory of a token shuffle: a window that all ranks map, and private memory.
 
-`plan` lays out the window, and limits the number of tokens that count as few.
+`plan` lays out the window, and computes how many tokens are sent as LL128 lines.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ALONE_CHOICES = 4096
 SOME_TOKENS = 4
 SOME_OF_ALL = 32
 
-# Up to this number of tokens of all ranks, half of the blocks, of 256 threads, are enough: dispatch of 4 tokens takes
+# Up to this number of tokens of all ranks, half as many blocks, of 256 threads, are faster: dispatch of 4 tokens takes
 # 6.1 µs instead of 6.3 µs (2 x H200, 2026-11-22).
 FEWEST_OF_ALL = 8
 
 
 def grid_of(max_tokens: int, size: int, most: int, wanted: int | None) -> tuple[int, int | None]:
-    """Return the blocks of a shuffle's kernels, and the threads of each.
+    """Return the number of blocks of a shuffle's kernels, and of threads of a block.
 
     The number of blocks is `wanted` if given, else at most `most`. Threads are None for the device's maximum.
     """
@@ -115,12 +115,12 @@ def _few_tokens(settings: Settings, blocks: int, steps: int) -> int:
 
 
 def _slot_rows(few: int, steps: int, blocks: int) -> int:
-    """Return the rows of lines in a slot: a block's share of the rows of few tokens."""
+    """Return how many rows of LL128 lines a slot has: a block's share of few tokens."""
     return -(-few * steps // blocks)
 
 
 def _steps_of_token(settings: Settings) -> int:
-    """Return the rows of LL128 lines of a token or its result."""
+    """Return how many rows of LL128 lines a token or its result takes at most."""
     packs = SCALED_STEP_PACKS if settings.scales_of_row else STEP_PACKS
     there = -(-settings.row_nbytes // (PACK_NBYTES * packs))
     back = -(-settings.result_nbytes // (PACK_NBYTES * STEP_PACKS))

@@ -24,7 +24,7 @@ class Varying(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ShuffleStruct(CStruct):
-    """Fields of the C++ struct `Shuffle` behind its first field, a Team.
+    """Fields of the C++ struct `Shuffle` after its first field, a Team.
 
     They are constant over all calls. The struct is in cuda/tokens/shuffle.cuh.
     """
@@ -58,7 +58,7 @@ class ShuffleStruct(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class DispatchArgs(CStruct):
-    """Fields of the C++ struct `DispatchArgs` behind its first field, a Shuffle.
+    """Fields of the C++ struct `DispatchArgs` after its first field, a Shuffle.
 
     They are addresses of device arrays, with 0 for an array that was not passed, and sizes. The struct is in
     cuda/tokens/buckets.cuh.
@@ -85,7 +85,7 @@ class DispatchArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class CombineArgs(CStruct):
-    """Fields of the C++ struct `CombineArgs` behind its first field, a Shuffle.
+    """Fields of the C++ struct `CombineArgs` after its first field, a Shuffle.
 
     They are addresses of device arrays and sizes. The struct is in cuda/tokens/combine_few.cuh.
     """
@@ -104,7 +104,7 @@ class CombineArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class CollectArgs(CStruct):
-    """Fields of `CollectArgs` (cuda/tokens/collect.cu) behind its first field."""
+    """Fields of `CollectArgs` (cuda/tokens/collect.cu) after its first field."""
 
     row_values: U64
     ways: U64
@@ -120,7 +120,7 @@ def _varying(arguments: type[CStruct], first: str, count: int) -> Varying:
     return Varying(begin, begin + 8 * count, struct.Struct(f"={count}Q").pack)
 
 
-#: For each operation: the outputs of a dispatch; the routing and output of a combine.
+#: The varying addresses: outputs of a dispatch; routing and output of a combine.
 VARYING = {
     "Dispatch": _varying(DispatchArgs, "routes", 9),
     "Combine": _varying(CombineArgs, "ways", 5),

@@ -19,7 +19,7 @@ MAX_EXPERTS = 1 << 16
 
 @dataclass(frozen=True)
 class Placement:
-    """The ranks of experts, and the experts of ranks.
+    """Which ranks have which experts.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def place_experts(placement: Any, num_experts: int, size: int) -> Placement:
     Raises
     ------
     ValueError
-        For another shape, an expert without a rank, or a number that is not a rank.
+        If the shape is wrong, an expert has no rank, or a number is not a rank.
     """
     if placement is None:
         placement = [expert * size // num_experts for expert in range(num_experts)]

@@ -46,7 +46,7 @@ Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array
 
 
 def output_shapes(settings: Settings) -> Shapes:
-    """Return the arrays that a dispatch writes, in the order of `Outputs`.
+    """Return shape and dtype of the arrays that a dispatch writes, as in `Outputs`.
 
     In memory, the routes follow these arrays.
     """
@@ -111,7 +111,7 @@ class Rows:
 
     @cached_property
     def counts(self) -> Any:
-        """Rows of each local expert, or of each rank with ``layout="source"``; int64."""
+        """Number of rows of each local expert (or rank, ``layout="source"``); int64."""
         return self._array("counts")
 
     @cached_property
@@ -155,7 +155,7 @@ class Handle:
     rows : Rows
         Rows of the dispatch.
     tokens : int
-        Tokens that this rank dispatched.
+        Number of tokens that this rank dispatched.
 
     Examples
     --------

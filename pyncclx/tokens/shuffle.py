@@ -16,23 +16,23 @@ from .rows import Handle, Rows
 class TokenShuffle(Launching):
     """Moves tokens to the ranks of their experts, and the results back.
 
-    `Intracomm.Create_token_shuffle` makes it.
+    `Intracomm.Create_token_shuffle` creates it.
 
     Parameters
     ----------
     comm : Intracomm
     num_experts : int
-        Experts of all ranks.
+        Number of experts on all ranks.
     capacity : int
-        Rows that a rank can receive.
+        Number of rows that a rank can receive.
     hidden : int
-        Elements of a token, a multiple of 16.
+        Number of elements of a token, a multiple of 16.
     dtype : {"bfloat16", "float16", "float32"}
         Type of tokens and of experts' results. An array of uint16 is treated as bfloat16 with the same bits.
     k : int
-        Experts for each token.
+        Number of experts for each token.
     max_tokens : int
-        Tokens that a rank can dispatch at once.
+        Number of tokens that a rank can dispatch at once.
     rows_dtype : str, default `dtype`
         The type that tokens are rounded to before they are sent: "bfloat16", "float16", or "float8_e4m3" with a scale
         for each 128 elements.
@@ -163,7 +163,7 @@ class TokenShuffle(Launching):
         Parameters
         ----------
         tokens, topk_ids, topk_weights, handle, transform
-            As for `dispatch`, and so are the exceptions. The arrays must not change until `dispatch_end`.
+            As for `dispatch`, with the same exceptions. The arrays must not change until `dispatch_end`.
         """
         self.launch(dispatch_move(self, tokens, topk_ids, topk_weights, handle, transform), SEND)
 
@@ -211,9 +211,9 @@ class TokenShuffle(Launching):
         out : device array, shape (tokens, hidden), of the shuffle's dtype or float32, optional
             Default: a new array of the shuffle's dtype.
         weighted : bool
-            False: a plain sum.
+            Whether to multiply results by the rows' weights. False: a plain sum.
         transform : pyncclx.Transform, optional
-            Applied to the results before they are added. Its results are rounded to their dtype.
+            Applied to the results before they are added. The transformed results are rounded to the shuffle's dtype.
 
         Returns
         -------
@@ -244,7 +244,7 @@ class TokenShuffle(Launching):
         Parameters
         ----------
         expert_out, handle, out, weighted, transform
-            As for `combine`, and so are the exceptions. The arrays must not change until `combine_end`.
+            As for `combine`, with the same exceptions. The arrays must not change until `combine_end`.
         """
         self.launch(combine_move(self, expert_out, handle, out, weighted, transform), SEND)
 

@@ -52,12 +52,12 @@ def programs_of(memory: SpanningMemory, move: Move, phases: int, *, capturing: b
 
 
 def is_padded(memory: SpanningMemory, row_nbytes: int) -> bool:
-    """Return whether calls that are not captured are padded too."""
+    """Return whether calls outside captures are padded too."""
     return memory.settings.max_tokens * row_nbytes <= PADDED_NBYTES
 
 
 def _parts_of(memory: SpanningMemory, move: Move, phases: int, capturing: bool) -> list[list[_Add]]:
-    """Return the parts of each program."""
+    """Return, for each program of a move, the functions that add its steps."""
     arguments = move.arguments
     if isinstance(arguments, DispatchArgs):
         return _Dispatch(memory, move, arguments, memory.row_nbytes, capturing).programs(phases)
@@ -89,7 +89,7 @@ class _Moving:
         return outputs | sizes | {"where": handle.where, "crossing": handle.crossing}
 
     def run(self, composition: Composition, kernel: str, threads: int, of_call: dict[str, int], *template: str) -> None:
-        """Add a step with a kernel on this rank only, on at least `threads` threads."""
+        """Add a step with a kernel on this rank only, for `threads` threads if possible."""
         spanning, device = self.memory.spanning, self.memory.team.device
         function = kernels.get(spanning.local, spanning.team, file_of(kernel), kernel, *template)
         grid = max(1, min(-(-threads // _THREADS), device.max_channels))
@@ -157,7 +157,7 @@ class _Dispatch(_Moving):
     """
 
     def programs(self, phases: int) -> list[list[_Add]]:
-        """Return the parts of each program."""
+        """Return, for each program of a move, the functions that add its steps."""
         spread = partial(self._spread, phases=phases)
         if not phases & SEND:
             return [[spread]]
@@ -220,7 +220,7 @@ class _Combine(_Moving):
     """
 
     def programs(self, phases: int) -> list[list[_Add]]:
-        """Return the parts of the program."""
+        """Return, for the only program, the functions that add its steps."""
         sends: list[_Add] = [self._add_inside, partial(self.exchange, backwards=True)]
         return [[*(sends if phases & SEND else ()), *([self._add] if phases & RECEIVE else ())]]
 
@@ -237,7 +237,7 @@ class _Collect(_Moving):
     """A collect: nodes collect their numbers and send them back."""
 
     def programs(self) -> list[list[_Add]]:
-        """Return the parts of the program."""
+        """Return, for the only program, the functions that add its steps."""
         return [[self.to_inbox, partial(self.exchange, backwards=True), self._join]]
 
     def _join(self, composition: Composition) -> None:
