@@ -80,7 +80,10 @@ class Accesses(Stateful):
         return 1 if topology is None else topology.node_count
 
     def _may_stage(self, operation: str, found: list[Argument]) -> bool:
-        """Return whether host copies replace a call's device arrays."""
+        """Return whether to replace a call's device arrays by host copies.
+
+        Raise NotSupported if staging is off and MPI takes no device arrays.
+        """
         stages = STAGES_BY_DEFAULT.get() if self._state.staging is None else self._state.staging
         if not stages and is_cuda_aware() is False:
             raise NotSupported(
@@ -95,12 +98,12 @@ class Accesses(Stateful):
             self._state.origins.copy_back(rank)
 
     def _give(self, rank: int | None = None) -> None:
-        """Make this rank's stores visible to others, if `rank` is this rank or None."""
+        """Update this rank's public copy from its array, if `rank` is this rank or None."""
         for copy in self._copies_now(rank):
             copy.give()
 
     def _take(self, rank: int | None = None) -> None:
-        """Make other ranks' stores visible here, if `rank` is this rank or None."""
+        """Update this rank's array from its public copy, if `rank` is this rank or None."""
         for copy in self._copies_now(rank):
             copy.take()
 
@@ -166,7 +169,7 @@ class Enqueued(Work):
     def __init__(self, reach: Reach, stream: Any, arrays: Sequence[Any]) -> None:
         team = reach.team
         self._device, self._stream, self._arrays, caller = team.device, stream, arrays, team.caller
-        # The program may use the arrays on another stream than this one.
+        # Keep the arrays until the operation has ended, because the program may use them on another stream.
         if arrays and (caller.stream is not None or caller.blocking == "host"):
             team.order.kept.keep(team.order.mark(stream), arrays)
 

@@ -42,7 +42,7 @@ class RmaArgs(CStruct):
 
 @dataclass(slots=True, kw_only=True)
 class RmaNestArgs(CStruct):
-    """`RmaNestArgs` of cuda/windows/rma.cu behind its target."""
+    """The fields of `RmaNestArgs` (cuda/windows/rma.cu) after `target`."""
 
     result: U64  # address; 0 if old elements are not returned
 
@@ -79,7 +79,7 @@ def is_ignored(operation: str, op: Any, origin: Any) -> bool:
 
 
 def in_elements(operation: str, buffer: Buffer) -> Buffer:
-    """Return a buffer whose datatype and count are those of its predefined elements.
+    """Return a buffer with the datatype and number of its predefined elements.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def _launch(device: Device, template: tuple[str, ...], arguments: RmaArgs, strea
 def _template(operation: str, functor: _Functor, origin: Buffer) -> tuple[str, ...]:
     """Return the template arguments of the kernel: the elements' type and the functor.
 
-    Raises MPI.Exception or NotSupported for elements that GPUs do not change atomically.
+    Raise an exception for elements that kernels cannot change atomically.
     """
     datatype = origin.datatype
     if datatype.kind == "void":

@@ -1,4 +1,4 @@
-"""MPI's epochs for windows of device memory; ending one waits for the device."""
+"""MPI's epochs for windows of device memory; ending an epoch waits for the device."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class Epochs(Accesses):
         with self._deferred(self._state.reach):
             if self._state.copies is not None:
                 mpi_bootstrap.agree(self._state.comm, lambda: None if assertion & MPI.MODE_NOSTORE else self._give())
-            # Without accesses to its window, MPI's own Fence might return immediately, or wait forever.
+            # Synchronize the ranks. MPI sees no accesses to its window, so its Fence might return at once, or wait
+            # forever.
             elif self._state.reach is not None:
                 mpi_bootstrap.agree(self._state.comm, self._wait_for_device)
             super().Fence(assertion)
@@ -83,12 +84,12 @@ class Epochs(Accesses):
 
     @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Begin an epoch with a rank, and return with its lock. As mpi4py's Lock.
+        """Acquire a rank's lock, and begin an epoch with the rank. As mpi4py's Lock.
 
         Raises
         ------
         RankFailed
-            For device memory, if a rank has failed, which may have held the lock.
+            For device memory, if a rank has failed; it may have held the lock.
         PeerTimeout
             For device memory, if another rank has held the lock for longer than PYNCCLX_TIMEOUT.
         """
@@ -97,7 +98,7 @@ class Epochs(Accesses):
 
     @recorded
     def Lock_all(self, assertion: int = 0) -> None:
-        """Begin an epoch with all ranks, and return with their shared locks.
+        """Acquire shared locks of all ranks, and begin an epoch with them.
 
         As mpi4py's Lock_all.
         """
@@ -285,7 +286,7 @@ class Epochs(Accesses):
             raise errors[0]
 
     def _deferred(self, part: object = None) -> AbstractContextManager[None]:
-        """Defer handlers that could raise between MPI's part of a call and the library's."""
+        """Defer signal handlers between MPI's part of a call and the library's, if any."""
         is_of_mpi_alone = part is None and self._state.origins is None and self._state.copies is None
         return nullcontext() if is_of_mpi_alone else interrupts_deferred()
 

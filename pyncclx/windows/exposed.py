@@ -75,7 +75,7 @@ class Exposed(Reach):
 
 
 class Attached(Reach):
-    """The arrays of `comm.Alloc` in a dynamic window, by their owners' addresses.
+    """Arrays from `comm.Alloc` in a dynamic window; a target is its owner's address.
 
     All ranks have mapped these arrays, so attaching one needs no communication. MPI handles other attached memory.
     """
@@ -157,13 +157,13 @@ class Attached(Reach):
 
 
 def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
-    """Return where in the communicator's windows an array for `Win.Create` is.
+    """Locate an array for `Win.Create` in the windows of the communicator.
 
     Returns
     -------
     Place, "elsewhere" or None
-        "elsewhere" for a device array in no window, None for host memory, which MPI handles. Host memory of 0 bytes,
-        also None, has a place, and so has device memory of 0 bytes if the communicator has windows.
+        "elsewhere" for a device array in no window, None for host memory, which MPI handles. Empty host memory, or a
+        `memory` of None, has a place. So has empty device memory if the communicator has windows.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def place_of(comm: Any, memory: Any, disp_unit: int) -> Place | str | None:
             window = None
         if window is not None or buffer.nbytes == 0:
             unit = checked_unit("Win.Create", disp_unit)
-            # All ranks raise an error that is raised here.
+            # The caller raises an error from here on all ranks.
             team.errors.check()
             if window is None:
                 return Place(-1, 0, 0, unit)
@@ -257,7 +257,7 @@ def public_copies(comm: MPI.Intracomm, memory: Any, disp_unit: Any) -> tuple[Pub
     Raises
     ------
     TypeError, MPI.Exception, BufferError
-        Raised by `checked_unit`, or because the array is read-only.
+        From `checked_unit`; BufferError if the array is read-only.
     """
     checked_unit("Win.Create", disp_unit)
     if where(memory) != "device" or host_arrays():

@@ -1,4 +1,4 @@
-"""Locks of a window's ranks, with bounded waits; Linux unlocks a dead process's.
+"""Locks of a window's ranks. Waits are bounded; Linux frees a dead rank's locks.
 
 A rank acquires MPI's own lock only while it holds this lock, so it never has to wait in MPI. MPI would wait forever for
 a lock that a dead rank holds.
@@ -50,9 +50,9 @@ class Locks:
         self._ranks = {pid: rank for rank, pid in enumerate(pids)}
 
     def acquire(self, rank: int, *, shared: bool, check: Callable[[], None]) -> bool:
-        """Wait for a rank's lock.
+        """Wait for a rank's lock, and return True.
 
-        Return False if this rank already has it, or another thread is waiting for it.
+        Return False if this rank already has the lock, or if another of its threads is waiting for it.
 
         Parameters
         ----------

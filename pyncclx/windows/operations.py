@@ -53,7 +53,7 @@ class Operations(Copies):
     def Get_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
-        """Copy a rank's elements into `result`, then accumulate `origin` into them.
+        """Copy a rank's elements into `result`, then accumulate `origin` at the target.
 
         As mpi4py's Get_accumulate. Parameters are those of `Accumulate`, and an array `result` of origin's datatype and
         length. MPI.NO_OP changes nothing and ignores `origin`. Raises ValueError if origin and result differ in
@@ -169,7 +169,7 @@ class Signalling(Accesses):
         Raises
         ------
         ValueError
-            There is no such signal.
+            If there is no such signal.
         TypeError, BufferError, MPI.Exception
             As for `Put`.
         NotSupported
@@ -220,7 +220,7 @@ class Signalling(Accesses):
         ValueError
             If there is no such signal, or `count` is negative.
         NotSupported
-            The window was not made of device memory.
+            If the window was not made of device memory.
 
         Notes
         -----

@@ -39,7 +39,7 @@ class WindowState:
     copies : tuple of PublicCopy, or None
         The public copy of this rank's device memory, if peers cannot map it: None if the window has no such copies,
         empty if this rank's memory is on the host. MPI exposes the copies in its separate memory model
-        (`MPI.WIN_SEPARATE`): only the owner's synchronisation calls update its device array from the copy, and the copy
+        (`MPI.WIN_SEPARATE`): only the owner's synchronization calls update its device array from the copy, and the copy
         from the array.
     array : array
         This rank's memory; the reference keeps it alive.
@@ -50,9 +50,9 @@ class WindowState:
     words : list of int
         Addresses of each rank's word in a dynamic window.
     comm : Intracomm
-        Communicator of the window's own, for meetings.
+        The window's own communicator, for rendezvous.
     staging : bool or None
-        `staging` of a communicator of pyncclx, which made the window.
+        `staging` of the communicator that made the window; None unless it is pyncclx's.
     caller : Caller
         State of that communicator.
     origins : Origins or None
@@ -84,7 +84,7 @@ class WindowState:
         self.reach = self.locks = self.array = self.recording = self.copies = self.origins = None
 
     def end(self) -> None:
-        """Give all objects a null handle, after MPI has freed the window.
+        """Set the handles of all objects to null, after MPI has freed the window.
 
         MPI would crash with a handle that it has freed, or work on a new window that has the same handle.
         """
@@ -107,7 +107,7 @@ def _attribute_of(win: MPI.Win) -> _Attribute | None:
     """Return the attribute that MPI keeps with a window, if the window has one."""
     if not win or MPI.Is_finalized():
         return None
-    # `MPI.Win`'s method, because that of `pyncclx.Win` needs the state.
+    # Call `MPI.Win`'s method, because that of `pyncclx.Win` needs the state.
     return cast("_Attribute | None", MPI.Win.Get_attr(win, _KEYVAL.get()))
 
 
@@ -132,7 +132,7 @@ class Stateful(MPI.Win):
 
     def _keep_state(self) -> None:
         """Make MPI keep the state with the window, where other objects find it."""
-        # The end of a replaced attribute would be the end of the window.
+        # Never replace the attribute: its destructor would mark the window as freed.
         if _attribute_of(self) is None:
             MPI.Win.Set_attr(self, _KEYVAL.get(), _Attribute(self._state))
 

@@ -2,7 +2,7 @@
 
 Locks and epochs are those of an underlying MPI window, with one word in each rank's host memory. Before each call that
 ends an epoch, the host waits for the device, so that operations are complete when peers continue. Device arrays that
-peers have not mapped, such as those of other nodes, have copies in host memory instead (`Accesses._copies`).
+peers have not mapped, such as those of other nodes, have copies in host memory instead (`WindowState.copies`).
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
                 with polls_stopped(WHILE_FREED_S):
                     state.comm.Free()
         except BaseException as error:
-            # MPI would wait for all ranks, so its window, a word on each rank, is not freed.
+            # Do not free MPI's window, a word on each rank: MPI would wait for all ranks.
             state.close()
             state.end()
             if not isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted)):
