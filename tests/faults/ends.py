@@ -16,7 +16,7 @@ import time
 
 import mpi4py
 
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(110, exit=True)
 mpi4py.rc.thread_level = os.environ.get("PYNCCLX_TEST_THREADS", "multiple")
 
 import numpy as np  # noqa: E402
