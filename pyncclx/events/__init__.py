@@ -83,7 +83,7 @@ def start(operation: str, began: float, comm: Any = None) -> None:
     """Emit to hooks the START of an operation that began at a given time."""
     if hooks:
         event = Event(operation, "", 0, began, began, comm=comm, kind=START)
-        for hook in hooks:
+        for hook in tuple(hooks):  # a hook may remove itself
             hook(event)
 
 
@@ -92,7 +92,7 @@ def failed(kind: str, error: BaseException) -> None:
     if hooks:
         at, operation = now(), str(getattr(error, "operation", ""))
         event = Event(operation, "", 0, at, at, kind=kind, text=f"{type(error).__name__}: {error}", error=error)
-        for hook in hooks:
+        for hook in tuple(hooks):  # a hook may remove itself
             hook(event)
 
 
@@ -101,7 +101,7 @@ def emit(
 ) -> None:
     """Emit the END of an operation to all listeners."""
     event = Event(operation, how, nbytes, began, now(), together, comm, peer)
-    for listener in listeners:
+    for listener in tuple(listeners):
         listener(event)
 
 

@@ -93,6 +93,17 @@ def test_a_hook_that_raises_harms_nobody(comm, caplog):
     assert "a hook of pyncclx.on_event has raised" in caplog.text
 
 
+def test_a_hook_that_removes_itself_hides_nothing_from_the_next(comm, seen):
+    def once(event):
+        remove()
+
+    later = []
+    remove, remove_later = pyncclx.on_event(once), pyncclx.on_event(later.append)
+    comm.Allreduce(xp.ones(4), xp.zeros(4))
+    remove_later()
+    assert [(e.kind, e.operation) for e in later] == [("start", "Allreduce"), ("end", "Allreduce")]
+
+
 def test_what_is_no_hook():
     with pytest.raises(TypeError, match="expecting a function"):
         pyncclx.on_event(7)
