@@ -34,8 +34,7 @@ ARRIVED_WORDS = 8192
 PLACES = 640
 SLOT_NBYTES = 32 << 10  # longest message that is copied to a slot (not measured)
 CLOCK = struct.Struct("=Q")  # a ready word or a done word
-# Larger than the clocks of the first 2**32 - 2 messages.
-_LAST = 0xFFFFFFFF
+_LAST = 0xFFFFFFFF  # the largest lower half of a clock
 _ARRIVED = HEADERS * HEADER_NBYTES
 READY = _ARRIVED + 4 * ARRIVED_WORDS  # offset of the ready words
 TO_DONE = CLOCK.size * PLACES  # distance of a place's done word from its ready word
@@ -170,7 +169,8 @@ class BounceMemory:
         words = struct.unpack(f"={PLACES}Q", self._device.peek(first, CLOCK.size * PLACES))
         broken = frozenset(clock for place, clock in pulled.items() if words[place] < clock)
         if broken:
-            self.write(first, CLOCK.pack(_LAST) * PLACES)
+            # Kernels wait for a clock that is no smaller and has an equal upper half.
+            self.write(first, CLOCK.pack(max(pulled.values()) | _LAST) * PLACES)
         return broken
 
     def end_sends(self, number: int) -> None:
