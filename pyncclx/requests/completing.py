@@ -69,19 +69,7 @@ def end_persistent(requests: Sequence[MPI.Request], failures: Failures) -> dict[
         failures.add_of_mpi(error, ended.items())
         if failures.of_call is not None:
             raise
-    _end_staged(requests, failures)
     return ended
-
-
-def _end_staged(requests: Sequence[MPI.Request], failures: Failures) -> None:
-    """Call `Wait` of persistent requests that MPI has completed already.
-
-    For requests of mpi4py's own class, `Wait` then returns at once.
-    """
-    for index, request in enumerate(requests):
-        if is_persistent(request) and not failures.is_pending(index):
-            with failures.keeping(index):
-                request.Wait()
 
 
 def is_persistent(request: MPI.Request) -> bool:
@@ -152,7 +140,6 @@ def _complete_mixed(
     except MPI.Exception as error:
         failures.add_of_mpi(error, zip(range(len(requests)), statuses, strict=False))
         _explain(requests, failures)
-    _end_staged(requests, failures)
     for index, work in finished.items():
         work.fill(statuses[index])
     return failures

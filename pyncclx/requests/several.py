@@ -175,8 +175,6 @@ def _complete_persistent(request: MPI.Prequest, status: MPI.Status | None) -> bo
     index, over = MPI.Request.Testany([request], status)
     if index == MPI.UNDEFINED:
         return None if over else False
-    # MPI has completed the request, so `Wait` returns at once.
-    request.Wait()
     return True
 
 
