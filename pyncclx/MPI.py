@@ -61,5 +61,5 @@ __all__ = [name for name in dir(_MPI) if not name.startswith("_")]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        # Private names of mpi4py that others use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
+        # Private names of mpi4py that other packages use: _addressof, _handleof, _sizeof, __pyx_capi__ and so on.
         return getattr(_MPI, name)

@@ -18,12 +18,12 @@ class DerivedDatatype(NotSupported):
 class Aborted(RuntimeError):
     """The communicator was aborted while an operation waited.
 
-    Its data are undefined from then on.
+    The results of its unfinished operations are undefined.
     """
 
 
 class CollectiveMismatch(RuntimeError):
-    """Ranks of a communicator made different calls, by operation or arguments."""
+    """The ranks of a communicator made calls that differ in operation or arguments."""
 
 
 class MPIError(MPI.Exception):
@@ -136,7 +136,7 @@ class Revoked(MPIError):
 
 
 class PeerTimeout(RuntimeError):
-    """A wait for a peer timed out in a kernel, which recorded what it had read.
+    """A kernel timed out while it waited for a peer.
 
     Parameters
     ----------
@@ -145,9 +145,9 @@ class PeerTimeout(RuntimeError):
     epoch : int
         The operation's number on its communicator; 0 for a device function.
     rank, peer : int
-        The rank that waited, and the one that it waited for; -1: any rank.
+        The rank that waited, and the rank that it waited for; -1: any rank.
     expected, seen : int
-        The value of the signal that `rank` waited for, and the last one it read.
+        The value of the signal that `rank` waited for, and the last value that it read.
 
     Attributes
     ----------
@@ -184,7 +184,7 @@ class PeerTimeout(RuntimeError):
 
 
 class RanksMissing(PeerTimeout):
-    """Some ranks did not make a call in time that all ranks prepare together.
+    """Some ranks were too late for a call that all ranks must prepare together.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ class StepTimeout(PeerTimeout):
     rank : int
         The rank that waited.
     peers : tuple of int
-        The ranks that have not begun the call, or all that it waited for if it could not find out.
+        The ranks that have not begun the call. If these are unknown, all ranks that `rank` waited for.
     """
 
     def __init__(self, operation: str, rank: int, peers: tuple[int, ...]) -> None:
@@ -236,7 +236,7 @@ class StepTimeout(PeerTimeout):
 
 
 class SendTimeout(PeerTimeout):
-    """A message sent through MPI, such as to another node, was not received in time.
+    """A message sent through MPI, for example to another node, was received too late.
 
     Parameters
     ----------

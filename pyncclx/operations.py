@@ -23,9 +23,9 @@ class Operation:
     op : int or None
         Position of the operator among the method's arguments; None if the operation does not reduce.
     has_one_length : bool
-        Whether all ranks pass equally long messages, so that each may choose by the length.
+        Whether all ranks pass equally long messages, so that each rank may choose an algorithm by the length.
     on_all_ranks : str
-        The buffer that every rank has, if the other one matters at root only.
+        The buffer that every rank passes, if the other buffer is used at root only.
     blocks : tuple of str
         The buffers that have a block for each rank.
     pytorch : str
@@ -48,7 +48,7 @@ class Operation:
 
     @property
     def is_of_neighbors(self) -> bool:
-        """Whether ranks exchange with their neighbours in a topology only."""
+        """Whether ranks exchange only with their neighbours in a topology."""
         return self.name.startswith("Neighbor_")
 
 
@@ -94,7 +94,7 @@ def _rows() -> Iterator[Operation]:
 
 COLLECTIVES = {row.name: row for row in _rows()}
 DEVICE_TEAM = "device_team"  # the device functions of cuda/pyncclx.cuh, called by a program's own kernels
-#: All that kernels name in error records, by number.
+#: Names of the operations in kernels' error records, by number.
 NAMES = (*COLLECTIVES, "Dispatch", "Combine", "Collect", DEVICE_TEAM)
 NUMBERS = {name: number for number, name in enumerate(NAMES)}
 _BLOCKING = {form: row.name for row in COLLECTIVES.values() for form in row.forms}
@@ -103,6 +103,6 @@ _BLOCKING = {form: row.name for row in COLLECTIVES.values() for form in row.form
 def blocking_form(name: str) -> str:
     """Return a method's blocking operation: Bcast for Ibcast and Bcast_init.
 
-    A method that is no form of a collective operation keeps its name.
+    Other methods keep their names.
     """
     return _BLOCKING.get(name, name)

@@ -35,7 +35,7 @@ class Communicator(Intracomm, metaclass=_CommunicatorType):
     Raises
     ------
     TypeError
-        If comm is no communicator of mpi4py's.
+        If comm is not an mpi4py communicator.
 
     Examples
     --------

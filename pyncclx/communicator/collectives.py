@@ -1,4 +1,4 @@
-"""Collectives that move data, and Barrier: by kernels, or mpi4py on host arrays."""
+"""Barrier and data movement: kernels for device arrays, mpi4py for host arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .methods import nonblocking, or_staged, persistent
 
 
 class Collectives(IntraBase):
-    """Collectives that move data: blocking, nonblocking and persistent."""
+    """Barrier and collectives that move data: blocking, nonblocking and persistent."""
 
     def Barrier(self, *, device: bool = False, algorithm: str | None = None) -> None:
         """Synchronise the ranks, on the host or on their current streams.
@@ -29,7 +29,7 @@ class Collectives(IntraBase):
             False: the host waits for all ranks, as in MPI. True: the current stream waits for all ranks' current
             streams.
         algorithm : {"numba"}, optional
-            The kernel written in Python.
+            "numba": use the kernel written in Python.
         """
         if not by_kernel(self, barrier, device=device, algorithm=algorithm):
             super().Barrier()
@@ -45,7 +45,7 @@ class Collectives(IntraBase):
 
         Parameters
         ----------
-        buf : array or buffer spec, any datatype, equally many bytes on every rank
+        buf : array or buffer spec, any datatype, the same number of bytes on every rank
         root : int
         algorithm : {"direct", "two_shot_lines", "chain_lines", "chain", "copy_engine"}, optional
             Chosen by length if omitted. "copy_engine" is for buffers in windows; see `sm_free`.
@@ -62,7 +62,7 @@ class Collectives(IntraBase):
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE at root leaves root's block alone
+        sendbuf : array or buffer spec, shape (count,), any datatype; MPI.IN_PLACE at root keeps its block of recvbuf
         recvbuf : array or buffer spec, shape (size * count,), at root; not used elsewhere
         root : int
         """
@@ -78,7 +78,7 @@ class Collectives(IntraBase):
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, any datatype; MPI.IN_PLACE at root leaves root's block alone
+        sendbuf : array or buffer spec, any datatype; MPI.IN_PLACE at root keeps its block of recvbuf
         recvbuf : ``[array, counts]``, ``[array, (counts, displs)]``, … at root; not used elsewhere
             Counts and displacements in elements, on the host. Elements that no block covers keep their values. If a
             rank sends more than its count, root's next call raises MPI.Exception of class ERR_TRUNCATE.
@@ -108,7 +108,7 @@ class Collectives(IntraBase):
 
     @or_staged
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        """Send each rank a block of root's data, of any length.
+        """Send each rank its block of root's data; blocks may have any length.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class Collectives(IntraBase):
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE replaces recvbuf
+        sendbuf : array or buffer spec, shape (size * count,), any datatype; MPI.IN_PLACE sends and overwrites recvbuf
         recvbuf : array or buffer spec, shape (size * count,)
         algorithm : {"copy_engine", "numba"}, optional
             "copy_engine": for a recvbuf in a window, and not in place; see `sm_free`. "numba": the kernel in Python.
@@ -200,23 +200,23 @@ class Collectives(IntraBase):
 
         The dynamic form reads counts when the kernel runs, and stores the counts of the received rows:
         ``comm.Alltoallv([sendbuf, counts], [recvbuf, recv_counts])``. It is used when counts are device arrays or
-        `layout` is given. On the host device NumPy arrays could be either, so give `layout` there. Collective: a rank
-        with nothing to send must call it too. All parameters below are those of the dynamic form.
+        `layout` is given. On the host device, counts in NumPy arrays fit both forms, so give `layout` there.
+        Collective: a rank with nothing to send must call it, too. The parameters below describe the dynamic form.
 
         Parameters
         ----------
         sendbuf : ``[array, counts]`` or ``[array, (counts, displs)]``
-            A row is what one index of the array's first dimension selects. counts and displs: device arrays, shape
+            A row is array[i]: what one index of the first dimension selects. counts and displs: device arrays, shape
             (size,), int64, in rows; without displs the rows for rank 0, 1, … follow each other.
         recvbuf : array, ``[array, counts]`` or ``[array, (counts, displs)]``
-            Its number of rows is the capacity; rows that do not fit are dropped. counts and displs are outputs: the
-            number of rows of each rank that were stored, and where they begin.
+            Its number of rows is the capacity; rows that do not fit are dropped. counts and displs are outputs: how
+            many rows from each rank were stored, and the index of the first of them.
         layout : {"packed", "slots", "sender", "placed"}, default "packed"
             "packed": the rows of rank 0, 1, … follow each other. "slots": recvbuf has the shape (size, capacity, …),
-            and the rows of rank s begin at recvbuf[s]. "sender": recvbuf has the same shape, and each row of rank s has
-            the same index in recvbuf[s] as in the sendbuf of rank s. "placed": the displs of recvbuf are an input:
-            where the rows of each rank begin. Rows of different ranks must not overlap. With the displs of an earlier
-            sendbuf, the rows of that call return to their original positions.
+            and the rows of rank s are stored in recvbuf[s] from its beginning. "sender": recvbuf has the shape of
+            "slots", and each row of rank s has the same index in recvbuf[s] as in the sendbuf of rank s. "placed": the
+            displs of recvbuf are an input: where the rows of each rank begin. Rows of different ranks must not overlap.
+            With the displs of an earlier sendbuf, the rows of that call return to their original positions.
         capacity : int, optional
             Number of rows of recvbuf, or of each slot, that may be used.
         total : device array, shape (1,), int64, optional
@@ -233,7 +233,7 @@ class Collectives(IntraBase):
             of index; with ``layout="sender"``, at the sender's positions. `all_lengths` is an output of shape (size,
             segments): the lengths on all ranks. All are device arrays of int64.
         algorithm : {"numba"}, optional
-            The kernel written in Python.
+            "numba": use the kernel written in Python.
 
         Examples
         --------
@@ -269,8 +269,8 @@ class Collectives(IntraBase):
         Parameters
         ----------
         sendbuf : ``[array, types]``, ``[array, (counts, displs), types]`` or ``[array, counts, displs, types]``
-            A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE replaces the
-            blocks of recvbuf; two ranks' blocks for each other must then have the same length.
+            A datatype for each rank, derived or not; displacements in bytes, on the host. MPI.IN_PLACE sends and
+            overwrites the blocks of recvbuf; the two blocks that a pair of ranks exchanges must then be equally long.
         recvbuf : the same forms
             If a rank sends more than fits into its block, a later call on this rank raises MPI.Exception of class
             ERR_TRUNCATE.

@@ -1,8 +1,8 @@
 """Communicators: mpi4py's class tree, with operations on device arrays.
 
-Each class is a subclass of mpi4py's, and every method that makes a communicator returns one of pyncclx. The
-operations are in mixin classes, one for each family of methods. In the method resolution order a family comes before
-mpi4py's class, so its ``super()`` is mpi4py.
+Each class is a subclass of mpi4py's class, and every method that makes a communicator returns a pyncclx one. The
+operations are in mixin classes, one for each family of methods. In the method resolution order a mixin comes before
+mpi4py's class, so ``super()`` in a mixin calls mpi4py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _makes_ours(method: _Method) -> _Method:
-    """Wrap a method of mpi4py's to return a communicator of pyncclx."""
+    """Wrap an mpi4py method so that it returns a pyncclx communicator."""
     of_mpi = explains_failures(method)
 
     @functools.wraps(method)
@@ -57,7 +57,7 @@ def _makes_ours(method: _Method) -> _Method:
 
 
 def _makes_graph(method: _Method) -> _Method:
-    """Wrap a method of mpi4py's to return a distributed graph of pyncclx."""
+    """Wrap an mpi4py method so that it returns a pyncclx distributed graph."""
     of_ours = _makes_ours(method)
 
     @functools.wraps(method)
@@ -70,7 +70,7 @@ def _makes_graph(method: _Method) -> _Method:
 
 
 def _class_makes_ours(method: _Method) -> _Method:
-    """Wrap a class method of mpi4py's to return a communicator of pyncclx."""
+    """Wrap an mpi4py class method so that it returns a pyncclx communicator."""
 
     @functools.wraps(method)
     def make(cls: type[MPI.Comm], *args: Any, **kwargs: Any) -> Any:
@@ -80,7 +80,7 @@ def _class_makes_ours(method: _Method) -> _Method:
 
 
 class CommType(StandInType):
-    """Metaclass; with `pyncclx.MPI`, `isinstance(mpi4py_comm, pyncclx.Comm)` is true."""
+    """Metaclass; after `import pyncclx.MPI`, mpi4py communicators are instances, too."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         if STAGES_BY_DEFAULT.get():
@@ -99,19 +99,20 @@ class Comm(
     """An `mpi4py.MPI.Comm` whose operations also take device arrays.
 
     Calls with host arrays are mpi4py's own. Calls with device arrays (CuPy, Numba, PyTorch, JAX, anything with DLPack
-    or `__cuda_array_interface__`) launch one GPU kernel on the current stream. Later work on it sees the result.
+    or `__cuda_array_interface__`) launch one GPU kernel on the current stream. Later work on that stream sees the
+    result.
 
     Making a communicator costs nothing: memory is allocated and kernels are compiled at the first operation on device
-    arrays. That operation is collective over the communicator, even if it is not collective in MPI.
+    arrays. Messages are never collective; any other first operation is, even if it is not collective in MPI.
 
     Raises
     ------
     TypeError, ValueError, BufferError, KeyError, MPI.Exception
         From every operation, before anything is launched, for arguments that mpi4py rejects too.
     NotSupported
-        From every operation that kernels cannot do, if `staging` is false.
+        From every operation that kernels do not support, if `staging` is false.
     PeerTimeout, Aborted
-        From every call after the wait of a kernel has timed out or was aborted.
+        From every call after a kernel's wait for a peer has timed out or was aborted.
     """
 
     # Instances of this mpi4py class count as instances of the pyncclx class; see `CommType`.
@@ -134,14 +135,14 @@ class Comm(
         return made, going_on(request)
 
     def Idup_with_info(self, info: MPI.Info) -> tuple[Any, MPI.Request]:
-        """Begin to duplicate the communicator with other info; see `Idup`."""
+        """Begin to duplicate the communicator with new info; see `Idup`."""
         return self.Idup(info)
 
     def _adopted(self, made: MPI.Comm) -> Comm:
         return adopt(made, self)
 
     def Get_info(self) -> MPI.Info:
-        """Return the info; with a GPU MPI 4.1's `mpi_memory_alloc_kinds` includes CUDA."""
+        """Return the info; with a GPU, its key `mpi_memory_alloc_kinds` includes CUDA."""
         info = super().Get_info()
         if settings.DEVICE.get() != "host" and driver.count():
             info.Set(MEMORY_KINDS, with_cuda(info.Get(MEMORY_KINDS)))
@@ -178,7 +179,8 @@ class Intracomm(
     def Spawn(self, command: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Intercomm:
         """Start processes, and return an intercommunicator to them. Collective.
 
-        Takes the arguments of mpi4py's `Spawn`. Under ``python -m pyncclx run``, Python programs also start under it.
+        Takes the arguments of mpi4py's `Spawn`. If ``python -m pyncclx run`` runs this program, it also runs the
+        Python programs that this program spawns.
         """
         made = super().Spawn(command, arguments_under_runner(command, args), *rest, **kwargs)
         return cast(Intercomm, adopt(made, self))
@@ -236,7 +238,7 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (  # derived classes befo
 
 
 def _predefined(comm: MPI.Intracomm) -> Intracomm:
-    """Return the pyncclx communicator of a constant of mpi4py's."""
+    """Return the pyncclx communicator for an mpi4py constant such as COMM_WORLD."""
     # The handle is copied because the constructor would call MPI, which may not be initialised yet.
     own = Intracomm()
     ctypes.memmove(MPI._addressof(own), MPI._addressof(comm), MPI._sizeof(comm))
@@ -250,7 +252,7 @@ Comm.constants = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": 
 
 
 def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
-    """Return a pyncclx communicator for one of mpi4py's, with `parent`'s settings."""
+    """Return the pyncclx communicator for an mpi4py one, with `parent`'s settings."""
     if not isinstance(comm, Base):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
         constants = [constant for constant in Comm.constants.values() if type(constant) is cls and constant == comm]

@@ -37,7 +37,7 @@ class Explained(MessageBase):
         operation : str
             Name of the method, such as "Allreduce".
         nbytes : int
-            Bytes of the message, or of the longest block if each rank has one.
+            Bytes of the message; of the longest block if the buffer has a block for each rank.
 
         Returns
         -------
@@ -48,7 +48,7 @@ class Explained(MessageBase):
         Raises
         ------
         ValueError
-            If there is no such method.
+            If the communicator has no such method.
         NotSupported
             If kernels do not support the method, and `staging` is False.
 
@@ -133,7 +133,7 @@ class Explained(MessageBase):
               released when their ranks next create or free a pyncclx communicator together;
             * "this communicator": its lease of the heap;
             * "windows": arrays of `Alloc`;
-            * "packed": packed copies of derived datatypes, and results that are copied again;
+            * "packed": packed copies of derived datatypes, and temporary copies of results;
             * "messages": slots for short messages, shared by all communicators;
             * "shuffles": rows and workspaces of token shuffles;
             * "device teams": signals and barriers of the program's own kernels, and the workspace of collectives in

@@ -1,4 +1,4 @@
-"""Methods beyond MPI's: token shuffles, `Grow`, and teams for a program's kernels."""
+"""Methods that MPI lacks: token shuffles, `Grow`, teams for a program's kernels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Extensions(IntraBase):
     ) -> Any:
         """Start processes, and return a communicator of these ranks and the new ones.
 
-        The new ranks follow the old ones. The new processes get the communicator by
+        The new ranks follow the old ones. The new processes get the same communicator with
         ``pyncclx.Communicator(MPI.Comm.Get_parent().Merge(True))``. Collective.
 
         Parameters

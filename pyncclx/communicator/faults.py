@@ -1,4 +1,4 @@
-"""Inject the fault in PYNCCLX_FAULT: kill, stop or delay a rank, or raise.
+"""Inject the faults in PYNCCLX_FAULT: kill, stop or delay a rank, raise and so on.
 
 While the variable is not set, no method is changed and no call takes longer.
 """
@@ -38,7 +38,7 @@ class InjectedFault(RuntimeError):
 
 
 def arm(classes: Iterable[type]) -> None:
-    """Wrap the methods that PYNCCLX_FAULT names with their faults, if it is set.
+    """Make the methods that PYNCCLX_FAULT names cause their faults.
 
     Raises
     ------

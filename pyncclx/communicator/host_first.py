@@ -1,7 +1,7 @@
 """Make methods that pass calls with plain NumPy arrays directly to mpi4py.
 
-The check adds less than half a microsecond to mpi4py's calls, because it only reads types, and the addresses of few
-arrays. It adds no Python call to calls with device arrays, because the function that checks also continues with them.
+The check adds less than half a microsecond to mpi4py's calls, because it reads only types, and the addresses of a few
+arrays. Calls with device arrays pay no extra Python call, because the function that checks also runs them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..system.process import cached
 
 _Method = Callable[..., Any]
 _IN_PLACE, ANY_TAG = MPI.IN_PLACE, MPI.ANY_TAG
-#: Classes of arguments that may be plain.
+#: Classes of arguments that may be plain, which means that they are certainly in host memory.
 _CLASSES = frozenset((ndarray, MPI.buffer, list, tuple, type(None), type(MPI.IN_PLACE)))
 
 
@@ -62,9 +62,9 @@ def is_plain(buffer: Any) -> bool:
 
 @cached
 def looks_closely() -> bool:
-    """Return whether every call must go to the native method.
+    """Return whether every call must go to the native method, even with plain arrays.
 
-    True on the host device, and if calls with host arrays are compared or recorded.
+    True on the host device, and if settings ask to compare or record calls with host arrays.
     """
     return places.host_arrays() or settings.CHECK.get() or records_all()
 

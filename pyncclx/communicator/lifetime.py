@@ -30,8 +30,8 @@ class Lifetime(WithConstants, Base):
         Raises
         ------
         CapacityExceeded, ValueError, MPI.Exception
-            If a kernel of an earlier call has recorded an error that no call has raised yet. It is raised after the
-            memory has been released.
+            If a kernel of an earlier call has recorded an error that no call has raised yet. The exception is raised
+            after the memory has been released.
         """
         if self in (MPI.COMM_WORLD, MPI.COMM_SELF):
             super().Free()  # raises
@@ -43,8 +43,7 @@ class Lifetime(WithConstants, Base):
     def free(self) -> None:
         """Free the communicator and its device memory, unless already freed. Collective.
 
-        On MPI.COMM_WORLD and MPI.COMM_SELF it releases only the device memory; they stay usable. Raises what `Free`
-        raises.
+        MPI.COMM_WORLD and MPI.COMM_SELF stay usable: only their device memory is released. Raises what `Free` raises.
         """
         refusal = self._leave() if self in (MPI.COMM_WORLD, MPI.COMM_SELF) else None
         if not self._is_constant:
@@ -66,7 +65,7 @@ class Lifetime(WithConstants, Base):
     def _leave(self, free: Callable[[], None] | None = None) -> BaseException | None:
         """Release the device memory, then free the communicator; return an error, if any.
 
-        It waits for the kernels of all ranks. `free` is the function that frees the communicator in MPI. A failed
+        Waits for the kernels of all ranks first. `free` is the function that frees the communicator in MPI. A failed
         communicator is freed in MPI only if it was revoked, because late ranks may still use it. The result is an error
         that a kernel of this rank has recorded and no call has raised, or a signal handler's exception that ended the
         wait for the other ranks.

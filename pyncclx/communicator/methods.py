@@ -57,7 +57,7 @@ current. That work must make the arrays ready. Ranks may start requests in diffe
 
 
 class _Method:
-    """A descriptor for methods that call `super`: it gives them their class and name."""
+    """A descriptor that makes a method from its class and name, for calls of `super`."""
 
     def __init__(self, make: Callable[[type, str], _Function]) -> None:
         self._make = make
@@ -77,7 +77,8 @@ def or_staged(native: _Decorated) -> _Decorated:
 def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI.Request]:
     """Return the nonblocking form of the operation whose calls `make` returns.
 
-    If `make` communicates, calls cannot be cached: one rank would find its call, another one would not.
+    If `make` communicates, set `is_cached` to false: a rank with a cached call would skip the communication, while a
+    rank without one waits in it.
     """
 
     def method(family: type, name: str) -> _Function:

@@ -1,9 +1,10 @@
 """Collectives with one buffer on the device and the other on the host.
 
-CUDA-aware MPIs accept such calls. All ranks must run such a call by kernels, or all must run it by MPI, but a rank does
-not know where the buffers of its peers are. So the rule is: an operation with a root runs where the buffer is that
-every rank passes; all other operations run on the device. On the device, kernels use a copy of the host buffer. A
-persistent request keeps its copy: each start copies the host buffer to it, and each completion copies the result back.
+CUDA-aware MPIs accept such calls. Either kernels run such a call on all ranks or MPI does, but a rank does not know
+where its peers' buffers are. So the rule is: an operation with a root runs in kernels if the buffer that every rank
+passes is on the device, otherwise in MPI. All other operations run in kernels. Kernels use a device copy of the host
+buffer. A persistent request keeps its copy: each start copies the host buffer to it, each completion copies the result
+back.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def array_of(spec: Any) -> Any:
 
 
 class _HostMemory:
-    """A device whose memory is the host's, to read arrays of any library there."""
+    """A stand-in device with host memory, so that readers accept host arrays."""
 
     name, ordinal = "host", 0
 
@@ -100,7 +101,7 @@ class DeviceCopy:
         self._move(self._memory.address, MPI.Get_address(self._host))
 
     def bring_back(self) -> None:
-        """After the operation's end, copy the bytes that it has changed to the host.
+        """Copy the bytes that the completed operation has changed to the host.
 
         Other bytes are not copied, because the program may have changed them in the host buffer during the operation.
         """
@@ -116,7 +117,7 @@ class DeviceCopy:
 
 
 class Finishing(Work):
-    """The work behind a call with a device copy of a host buffer."""
+    """The work behind a nonblocking call that uses a device copy of a host buffer."""
 
     def __init__(self, work: Work, copy: DeviceCopy) -> None:
         self.work, self.copy, self._state = work, copy, work.caller
@@ -124,7 +125,7 @@ class Finishing(Work):
     def finish(self) -> None:
         """Wait on the host for this operation only, then copy its result to the host.
 
-        The communicator's other operations may take much longer. After an interrupt of the wait, call it again.
+        The communicator's other operations may take much longer. If the wait was interrupted, call this method again.
         """
         let_receives_leave()
         while not self.work.is_over():
@@ -159,8 +160,8 @@ def start_several(works: Sequence[Repeating]) -> None:
 class Repeating(Finishing, Startable):
     """The work behind a persistent request that uses a device copy of a host buffer.
 
-    Each start copies the host buffer to the device, and each end copies the result back. `check_stream` raises if a
-    start is impossible on the current stream.
+    Each start copies the host buffer to the device, and each completion copies the result back. `check_stream` raises
+    if a start is impossible on the current stream.
     """
 
     starter = staticmethod(start_several)
@@ -182,9 +183,9 @@ class Repeating(Finishing, Startable):
 
 
 def host_buffer(given: GivenCall) -> Argument | None:
-    """Return the argument whose host buffer kernels need on the device, or None.
+    """Return the argument whose host buffer must be copied to the device, or None.
 
-    There is none if both buffers are in the same kind of memory, or if MPI has to run the call.
+    None if both buffers are in the same kind of memory, or if MPI has to run the call.
     """
     if OPERATIONS.get(given.operation) is not PAIR:
         return None

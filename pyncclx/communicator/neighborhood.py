@@ -20,7 +20,7 @@ from .methods import nonblocking, or_staged, persistent
 if TYPE_CHECKING:
 
     class _TopoBase(MPI.Topocomm, IntraBase):
-        """For type checkers: the methods that `Neighbors` uses of other classes."""
+        """For type checkers: methods of other classes that `Neighbors` calls."""
 else:
     _TopoBase = IntraBase
 

@@ -18,10 +18,10 @@ from ..team.base import IntraBase
 
 
 def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[Any]:
-    """Return the objects to pickle in place of several objects, one for each rank.
+    """Return the objects that mpi4py pickles in place of `items`, one for each rank.
 
-    All objects are pickled before any of them is offered to its receiver. A receiver unpickles them one by one. If one
-    of them raises, the receiver declines the others.
+    All items are pickled before any of them is offered to its receiver. A receiver unpickles its items one by one. If
+    one raises, the receiver declines the others.
     """
     contents = [None if is_plain(item) else pickled(item) for item in items]
     messages: list[Any] = []
@@ -37,7 +37,7 @@ def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[A
 if TYPE_CHECKING:
 
     class _IntraBase(IntraBase, MessageBase):
-        """For type checkers: the methods that `ObjectCollectives` uses of other classes."""
+        """For type checkers: methods of other classes that `ObjectCollectives` calls."""
 else:
     _IntraBase = MessageBase
 
@@ -80,7 +80,7 @@ class ObjectCollectives(_IntraBase):
             return open_all(super().alltoall(messages or sendobj))
 
     def _each_listed(self, sendobj: Any) -> list[Any]:
-        """Return the objects to pickle for a sequence with an object for each rank."""
+        """Return the objects that mpi4py pickles for a sequence of one object a rank."""
         items = list(sendobj)
         return _listed(self, items, range(self.size)) if len(items) == self.size else items
 
@@ -128,10 +128,10 @@ class ObjectCollectives(_IntraBase):
 
     @in_step
     def scan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
-        """Reduce the objects of the ranks up to this one, as mpi4py's `scan`."""
+        """Reduce the objects of rank 0 to this rank, like mpi4py's `scan`."""
         return operands.carefully(self, partial(super().scan, sendobj), op)
 
     @in_step
     def exscan(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
-        """Reduce the objects of the ranks before this one, as mpi4py's `exscan`."""
+        """Reduce the objects of the ranks below this one, like mpi4py's `exscan`."""
         return operands.carefully(self, partial(super().exscan, sendobj), op)

@@ -23,7 +23,7 @@ _sendrecv, _recv = MPI.Comm.sendrecv, MPI.Comm.recv
 
 
 def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
-    """Return the object to pickle in place of a program's object for one rank."""
+    """Return the object that mpi4py pickles in place of `obj` for one receiver."""
     if is_plain(obj) or dest == MPI.PROC_NULL:
         return obj
     contents = take_apart(obj)
@@ -31,7 +31,7 @@ def _sealed(comm: MessageBase, obj: Any, dest: int, tag: int = 0) -> Any:
 
 
 def _begun(comm: MessageBase, begin: Callable[..., MPI.Request], message: Any, dest: int, tag: int) -> MPI.Request:
-    """Begin to send a message by mpi4py, and return the request.
+    """Begin to send a message with mpi4py, and return the request.
 
     If an interrupt loses the request, the request and its pickle are kept until MPI has sent the message.
     """
@@ -52,8 +52,8 @@ class ObjectMessages(MessageBase):
 
     The data of device arrays is not pickled: kernels move it. A receiver gets new arrays of the same library, type,
     shape and order, which the current stream fills. A copy is sent, so subsequent work on the sender's stream may write
-    to its arrays. mpi4py moves objects without device arrays, and all objects while the program has replaced the
-    functions of `MPI.pickle`.
+    to its arrays. mpi4py moves objects without device arrays. If the program has replaced the functions of
+    `MPI.pickle`, mpi4py moves all objects.
     """
 
     @of_any
@@ -167,13 +167,13 @@ class ObjectMessages(MessageBase):
     @of_any
     @in_step
     def allreduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM) -> Any:
-        """Reduce all ranks' objects, as mpi4py's `allreduce` (also between groups)."""
+        """Reduce all ranks' objects like mpi4py's `allreduce`, also on intercommunicators."""
         return operands.carefully(self, partial(super().allreduce, sendobj), op)
 
     @of_any
     @in_step
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
-        """Reduce all ranks' objects, as mpi4py's `reduce` (also between groups)."""
+        """Reduce all ranks' objects like mpi4py's `reduce`, also on intercommunicators."""
         return operands.carefully(self, partial(super().reduce, sendobj, root=root), op)
 
     def _sendrecv(self, message: Any, sending: tuple[int, int], receiving: tuple[Any, ...]) -> Any:

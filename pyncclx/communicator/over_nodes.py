@@ -31,14 +31,14 @@ from ..team.windows import Registration
 
 
 class OverNodes(IntraBase):
-    """Methods that replace the launch of one kernel if ranks are on several nodes."""
+    """Methods that run calls in several steps if the ranks are on several nodes."""
 
     @property
     def spanning(self) -> Spanning | None:
-        """State of a communicator whose ranks are on several nodes; None if it has none.
+        """State of a communicator whose ranks are on several nodes; otherwise None.
 
-        None for intercommunicators, and if all ranks share one `Team`, the GPU state of the ranks of one node. The
-        first use is collective, because it creates the state on all ranks.
+        None also for intercommunicators. (Ranks of one node have a `Team` as their GPU state instead.) The first use
+        is collective, because it creates the state on all ranks.
         """
         state = self._settled()
         if state.team is not None or self.is_inter:
@@ -69,8 +69,8 @@ class OverNodes(IntraBase):
             return self.spanning
         self._compare_first(make, args, options)
         spanning = self.spanning
-        # Make the memory for packed copies now, on all ranks; over nodes it is made. Later only the ranks that pack
-        # would make it, while others compare.
+        # On one node, make the memory for packed copies now, on all ranks. (Over nodes it exists already.) Later only
+        # the ranks that pack would make it, while the others compare their calls.
         if spanning is None:
             _ = self.team
         return spanning
@@ -78,7 +78,7 @@ class OverNodes(IntraBase):
     def _compare_first(self, make: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Compare the ranks' first calls before the first rendezvous.
 
-        `make` must not communicate, unless all ranks communicate in it (`algorithm`).
+        `make` may communicate only if it does so on all ranks, as with some values of `algorithm`.
         """
         if state_of(self).topology is None:
             call = None
@@ -98,9 +98,9 @@ class OverNodes(IntraBase):
     ) -> bool | None:
         """Run a collective call over several nodes, and return True if it has run.
 
-        Return None if `spanning_for` returns None, and the call must run in another way. Return False if MPI must run
-        the call, because its arrays are on the host. For `make`, `args` and `options` see `spanning_for`. `begun` is
-        the call's entry in the flight recorder. The call is cached under `key` if that is not None.
+        Return None if `spanning_for` returns None: the caller must run the call in another way. Return False if MPI
+        must run the call, because its arrays are on the host. For `make`, `args` and `options` see `spanning_for`.
+        `begun` is the call's entry in the flight recorder. The call is cached under `key`, if there is one.
         """
         spanning = self.spanning_for(make, args, options)
         if spanning is None:
@@ -156,7 +156,7 @@ class OverNodes(IntraBase):
     def key_over_nodes(self, kind: Hashable, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable | None:
         """Return the key of a call over nodes; None if it cannot be cached.
 
-        `kind` begins the key; equal calls of one kind have equal programs.
+        `kind` is the first part of the key. Calls with equal keys run the same program.
         """
         state = state_of(self)
         if state.checking:
@@ -167,7 +167,7 @@ class OverNodes(IntraBase):
     def launched_over_nodes(
         self, key: Hashable | None, args: tuple[Any, ...], options: dict[str, Any]
     ) -> SpanningWork | None:
-        """Begin a nonblocking call by its cached program; return None if there is none."""
+        """Begin a nonblocking call with its cached program; None if none is cached."""
         spanning = spanning_of(self)
         program = None if spanning is None or key is None else spanning.known(key)
         if spanning is None or program is None:
@@ -183,7 +183,7 @@ class OverNodes(IntraBase):
         spanning = self.spanning
         if spanning is None:
             return super().Alloc(shape, dtype)
-        self.state.meet(cast(MPI.Intracomm, self))  # or the ranks of a node would wait for a late one first
+        self.state.meet(cast(MPI.Intracomm, self))  # otherwise only the ranks of its node would wait for a late rank
         local, team = spanning.local, spanning.team
         number = team.windows.next_number
 
@@ -223,7 +223,7 @@ def _keep(state: State, spanning: Spanning, args: tuple[Any, ...]) -> None:
 
 
 def _describe(begun: Begun, operation: str, call: SpanningCall | None) -> None:
-    """Describe a call in its flight recorder entry; None stands for host arrays."""
+    """Describe a call in its flight recorder entry; `call` is None for host arrays."""
     if call is None:
         begun.of_host_arrays(operation)
     else:

@@ -23,14 +23,13 @@ class PersistentMessages(MessageBase):
     """Persistent messages with device arrays.
 
     Each start sends or receives one message, which MPI matches with any other send or receive. `Startall` and `Waitall`
-    launch one kernel for all their messages. In a graph there is no matching by the host: a request communicates with
-    the request that it matched last before the capture. There, too, requests that are started together share one
-    launch.
+    launch one kernel for all their messages, also in a capture. In a CUDA graph the host does not match messages: a
+    request communicates with the request that it matched last before the capture.
     """
 
     @or_staged
     def Send_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
-        """Return a request that sends a message at each start. As mpi4py's `Send_init`.
+        """Return a request that sends a message at each start, like mpi4py's `Send_init`.
 
         To use the request in a graph, start it once and wait for it before the capture. In the capture, wait for each
         request that you start there. Keep the request as long as the graph.
@@ -66,7 +65,8 @@ class PersistentMessages(MessageBase):
     def Ssend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
         """Return a persistent request of a synchronous send.
 
-        As mpi4py's `Ssend_init`. Each send completes only when a receive has matched it. For graphs, see `Send_init`.
+        Works like mpi4py's `Ssend_init`: each send completes only when a receive has matched it. For graphs, see
+        `Send_init`.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class PersistentMessages(MessageBase):
     def Rsend_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
         """Return a persistent request of a send whose receive has already been started.
 
-        As mpi4py's `Rsend_init`. On device arrays it is the same as `Send_init`.
+        Works like mpi4py's `Rsend_init`. On device arrays it is the same as `Send_init`.
 
         Parameters
         ----------
@@ -106,8 +106,9 @@ class PersistentMessages(MessageBase):
 
     @or_staged
     def Recv_init(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Prequest:
-        """Return a request that receives a message at each start. As mpi4py's `Recv_init`.
+        """Return a request that receives a message at each start.
 
+        Works like mpi4py's `Recv_init`.
         In a graph the request receives from the send that it matched last before the capture. So start it once and wait
         for it before you capture it, and wait for it in the capture. `MPI.ANY_SOURCE` cannot be captured.
 
@@ -132,15 +133,15 @@ class PersistentMessages(MessageBase):
     ) -> MPI.Prequest:
         """Return a request that sends a message in partitions, each when it is ready.
 
-        As mpi4py's `Psend_init`. Not collective. The nth `Psend_init` with a dest and tag matches that rank's nth
-        `Precv_init` from this rank with the tag. Both may divide the same bytes differently. `Pready`, or your own
-        kernel, stores partitions in the receiver's array. So a graph can send them, too: capture `Start`, the kernel,
-        and `Wait`.
+        Works like mpi4py's `Psend_init`. Not collective. The nth `Psend_init` to a rank with a tag matches that rank's
+        nth `Precv_init` from this rank with the same tag. The two ranks may divide the same bytes into different
+        partitions. `Pready`, or your own kernel, stores partitions in the receiver's array. So a graph can send them,
+        too: capture `Start`, the kernel, and `Wait`.
 
         Parameters
         ----------
         buf : array or buffer spec
-            A count in a spec is that of one partition.
+            The count in a spec is the number of elements of one partition.
         partitions : int
         dest, tag : int
         info : MPI.Info
@@ -153,8 +154,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid, or elements have gaps between them. `Wait` and `pointer` raise on both ranks:
-            NotSupported if they are on different nodes; MPI.Exception, class ERR_TRUNCATE, if their arrays have
+            If an argument is not valid, or elements have gaps between them. `Wait` and `pointer` raise on both ranks:
+            NotSupported if the ranks are on different nodes; MPI.Exception of class ERR_TRUNCATE if their arrays have
             different lengths.
 
         Examples
@@ -182,14 +183,14 @@ class PersistentMessages(MessageBase):
     ) -> MPI.Prequest:
         """Return a request that receives a message in partitions.
 
-        As mpi4py's `Precv_init`. Not collective. The nth `Precv_init` with a source and tag matches that rank's nth
-        `Psend_init` to this rank with the tag. Both may divide the same bytes differently. `Parrived` returns whether a
-        partition has arrived.
+        Works like mpi4py's `Precv_init`. Not collective. The nth `Precv_init` from a rank with a tag matches that
+        rank's nth `Psend_init` to this rank with the same tag. The two ranks may divide the same bytes into different
+        partitions. `Parrived` returns whether a partition has arrived.
 
         Parameters
         ----------
         buf : array or buffer spec
-            A count in a spec is that of one partition.
+            The count in a spec is the number of elements of one partition.
         partitions : int
         source, tag : int
             Required: MPI has no wildcards here.
@@ -203,8 +204,8 @@ class PersistentMessages(MessageBase):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid, or elements have gaps between them. `Wait` and `pointer` raise on both ranks:
-            NotSupported if they are on different nodes; MPI.Exception, class ERR_TRUNCATE, if their arrays have
+            If an argument is not valid, or elements have gaps between them. `Wait` and `pointer` raise on both ranks:
+            NotSupported if the ranks are on different nodes; MPI.Exception of class ERR_TRUNCATE if their arrays have
             different lengths.
         """
         if on_host(buf):

@@ -24,15 +24,15 @@ class PointToPoint(PersistentMessages):
 
     MPI matches messages by communicator, source and tag, in order, with wildcards. No call is collective. A receive
     returns when its message is matched, a send when MPI has accepted the message; the current stream moves the data. A
-    short message is copied, so subsequent work on the stream may write to the buffer. For a long message the stream
-    waits until it has been received. Messages are matched on the host, so these calls cannot be captured in a graph.
-    Persistent messages can be captured: see `Send_init`.
+    short message is copied, so subsequent work on the sender's stream may write to the buffer. For a long message the
+    sender's stream waits until the data has been received. Messages are matched on the host, so these calls cannot be
+    captured in a graph. Persistent messages can be captured: see `Send_init`.
     """
 
     @or_staged
     @calls.sending
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Send a message to a rank. As mpi4py's `Send`.
+        """Send a message to a rank, as mpi4py's `Send` does.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class PointToPoint(PersistentMessages):
     def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
         """Send a message, and return when a receive has matched it.
 
-        As mpi4py's `Ssend`. It raises what `Send` raises.
+        Works like mpi4py's `Ssend`, and raises what `Send` raises.
 
         Parameters
         ----------
@@ -63,9 +63,9 @@ class PointToPoint(PersistentMessages):
     @or_staged
     @calls.sending
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
-        """Begin to send a message, and return its request. As mpi4py's `Isend`.
+        """Begin to send a message, and return its request, as mpi4py's `Isend` does.
 
-        The stream does not wait. Do not write to `buf` before you wait for the request.
+        The stream does not wait. Do not write to `buf` until you have waited for the request.
         The call raises what `Send` raises.
 
         Parameters
@@ -80,8 +80,8 @@ class PointToPoint(PersistentMessages):
     def Issend(self, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
         """Begin to send a message; its request completes once a receive has matched it.
 
-        As mpi4py's `Issend`. The stream does not wait. Do not write to `buf` before you wait for the request.
-        The call raises what `Send` raises.
+        Works like mpi4py's `Issend`. The stream does not wait. Do not write to `buf` until you have waited for the
+        request. The call raises what `Send` raises.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class PointToPoint(PersistentMessages):
     def Recv(
         self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, status: MPI.Status | None = None
     ) -> None:
-        """Receive a message. As mpi4py's `Recv`.
+        """Receive a message, as mpi4py's `Recv` does.
 
         The host waits until the message is matched; the current stream waits for the data.
 
@@ -109,7 +109,7 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         MPI.Exception
-            Class ERR_TRUNCATE, if the message is longer than buf. The message is then lost.
+            Class ERR_TRUNCATE if the message is longer than buf. The message is then lost.
         """
         with probed_message(self, source, tag) as found:
             if found is not None:
@@ -119,10 +119,10 @@ class PointToPoint(PersistentMessages):
     @or_staged
     @calls.ireceiving
     def Irecv(self, buf: Any, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG) -> MPI.Request:
-        """Begin to receive a message, and return its request. As mpi4py's `Irecv`.
+        """Begin to receive a message, and return its request, as mpi4py's `Irecv` does.
 
-        Neither host nor stream waits. The request's `Wait` makes the stream that is current at that time wait for the
-        data. `Wait` raises MPI.Exception, class ERR_TRUNCATE, if the message is longer than buf.
+        Neither the host nor the stream waits. The request's `Wait` makes the stream that is then current wait for the
+        data. `Wait` raises MPI.Exception of class ERR_TRUNCATE if the message is longer than buf.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class PointToPoint(PersistentMessages):
         Raises
         ------
         TypeError, ValueError, NotSupported, MPI.Exception
-            An argument is not valid, or the stream is being captured.
+            If an argument is not valid, or the stream is being captured.
         """
         with probed_message(self, source, tag) as found:
             if found is not None:
@@ -150,7 +150,7 @@ class PointToPoint(PersistentMessages):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        """Send a message while receiving another one. As mpi4py's `Sendrecv`.
+        """Send a message while receiving another one, as mpi4py's `Sendrecv` does.
 
         The host waits until the received message is matched; the current stream waits for both messages.
 
@@ -192,8 +192,8 @@ class PointToPoint(PersistentMessages):
     ) -> MPI.Request:
         """Begin to send a message and to receive another one; return one request for both.
 
-        As mpi4py's `Isendrecv`. The status of the request is that of the receive. `Wait` raises MPI.Exception, class
-        ERR_TRUNCATE, if the received message is longer than recvbuf. The call itself raises what `Send` raises.
+        Works like mpi4py's `Isendrecv`. The request's status is that of the receive. `Wait` raises MPI.Exception of
+        class ERR_TRUNCATE if the received message is longer than recvbuf. The call itself raises what `Send` raises.
 
         Parameters
         ----------
@@ -222,9 +222,9 @@ class PointToPoint(PersistentMessages):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> None:
-        """Send a copy of a buffer while receiving into it. As mpi4py's `Sendrecv_replace`.
+        """Send a copy of a buffer while receiving into it.
 
-        It raises what `Sendrecv` raises.
+        Works like mpi4py's `Sendrecv_replace`, and raises what `Sendrecv` raises.
 
         Parameters
         ----------
@@ -252,8 +252,9 @@ class PointToPoint(PersistentMessages):
     ) -> MPI.Request:
         """Begin to send a copy of a buffer and to receive into it; return one request.
 
-        As mpi4py's `Isendrecv_replace`. The status of the request is that of the receive. `Wait` raises MPI.Exception,
-        class ERR_TRUNCATE, if the received message is longer than buf. The call itself raises what `Send` raises.
+        Works like mpi4py's `Isendrecv_replace`. The request's status is that of the receive. `Wait` raises
+        MPI.Exception of class ERR_TRUNCATE if the received message is longer than buf. The call itself raises what
+        `Send` raises.
 
         Parameters
         ----------

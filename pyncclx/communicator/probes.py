@@ -25,7 +25,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def take_probed(comm: MessageBase, source: int, tag: int) -> Message | None:
-    """Take the message held by a probe that matches a receive; None if there is none."""
+    """Take and return the held message that matches a receive; None if there is none."""
     found = comm.probed.take(source, tag) if HOLDING else None
     return None if found is None else Message(found.message, comm, found)
 
@@ -38,8 +38,8 @@ def is_probed(comm: MessageBase, source: int, tag: int) -> bool:
 def is_divided(comm: MessageBase, source: int, tag: int) -> bool:
     """Return whether an `Isendrecv` of host arrays needs a request for each message.
 
-    With one request for both messages, as Open MPI implements it, the request ends without an error after a failure of
-    a rank or `Revoke`, or it never ends.
+    Open MPI has one request for both messages. After a failure of a rank or `Revoke`, that request completes without an
+    error, or never.
     """
     return goes_on_after_failures() or is_probed(comm, source, tag)
 
@@ -59,7 +59,7 @@ def probed_message(comm: MessageBase, source: int, tag: int) -> Iterator[Message
     try:
         yield message
     except BaseException as error:
-        # MPI raises most errors after it has received the message; errors about arguments it raises before.
+        # MPI raises errors about arguments before it receives the message, and most others after that.
         is_received = not message or (isinstance(error, MPI.Exception) and error.Get_error_class() not in _OF_ARGUMENTS)
         raise
     finally:
@@ -147,9 +147,9 @@ class Probes(MessageBase):
         tag: int,
         status: MPI.Status | None,
     ) -> Message | None:
-        """Take a message from an earlier probe, or else by mpi4py's method.
+        """Take a message that an earlier probe holds, or else call mpi4py's method.
 
-        After an interrupt the message is held for a later call.
+        If an interrupt or error occurs, the message is held for a later call.
         """
         held = found = self.probed.find_and_read(source, tag)
         message, status = None, MPI.Status() if status is None else status
@@ -172,7 +172,7 @@ class Probes(MessageBase):
         return matched
 
     def _by_mpi(self, probe: Callable[..., _T], source: int, tag: int, status: MPI.Status) -> _T:
-        """Probe by mpi4py's method, for messages of the program only."""
+        """Probe with mpi4py's method, but never find the library's own messages."""
         if tag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         try:
@@ -238,7 +238,7 @@ class Probes(MessageBase):
         recvtag: int = MPI.ANY_TAG,
         status: MPI.Status | None = None,
     ) -> Any:
-        """Send a Python object while receiving another, which a probe may hold."""
+        """Send a Python object while receiving another, even if a probe holds it."""
         if recvtag == MPI.ANY_TAG and source not in self.guarded:
             self.guard(source)
         if not is_probed(self, source, recvtag):

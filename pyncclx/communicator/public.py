@@ -1,4 +1,4 @@
-"""Public names of `pyncclx`, loaded at first use; they import `mpi4py.MPI`."""
+"""The public names of `pyncclx`. Importing this module imports `mpi4py.MPI`."""
 
 # ruff: noqa: PLC0414
 import mpi4py

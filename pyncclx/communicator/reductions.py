@@ -1,4 +1,4 @@
-"""Collectives that reduce: by kernels, or mpi4py on host arrays."""
+"""Reductions: kernels for device arrays, mpi4py for host arrays."""
 
 from __future__ import annotations
 
@@ -75,12 +75,13 @@ class Reductions(IntraBase):
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (size * count,); MPI.IN_PLACE reads recvbuf, then of that shape
+        sendbuf : array or buffer spec, shape (size * count,); MPI.IN_PLACE reads recvbuf, which then has that shape
+            In place, the result is stored at the beginning of recvbuf, and the elements after it become undefined.
         recvbuf : array or buffer spec, shape (count,), same datatype
         op : MPI.Op or pyncclx.AVG
             Applied in rank order.
-        algorithm : {"one_shot", "two_shot"}, optional
-            Chosen by length if left out. Both give the same bits.
+        algorithm : {"one_shot", "one_shot_lines", "two_shot"}, optional
+            Chosen by length if left out. All give the same bits.
         """
         if not by_kernel(self, reduce_scatter_block, sendbuf, recvbuf, op, algorithm=algorithm):
             super().Reduce_scatter_block(sendbuf, recvbuf, cast(MPI.Op, op))
@@ -92,12 +93,12 @@ class Reductions(IntraBase):
     def Reduce_scatter(
         self, sendbuf: Any, recvbuf: Any, recvcounts: Any = None, op: AnyOp = MPI.SUM, *, algorithm: str | None = None
     ) -> None:
-        """Reduce sendbuf elementwise; rank r gets the next recvcounts[r] elements.
+        """Reduce sendbuf elementwise; rank r gets block r, of recvcounts[r] elements.
 
         Parameters
         ----------
-        sendbuf : array or buffer spec, shape (sum(recvcounts),); MPI.IN_PLACE reads recvbuf, then of that shape
-            In place, the result is stored at the beginning of recvbuf, and its other elements become undefined.
+        sendbuf : array or buffer spec, shape (sum(recvcounts),); MPI.IN_PLACE reads recvbuf, which then has that shape
+            In place, the result is stored at the beginning of recvbuf, and the elements after it become undefined.
         recvbuf : array or buffer spec, shape (recvcounts[rank],), same datatype
         recvcounts : sequence of int, equal on all ranks
             If left out, the ranks exchange the lengths of their recvbufs on the host. Required in place.
@@ -116,7 +117,7 @@ class Reductions(IntraBase):
 
     @or_staged
     def Scan(self, sendbuf: Any, recvbuf: Any, op: AnyOp = MPI.SUM, *, algorithm: str | None = None) -> None:
-        """Reduce sendbuf elementwise over the ranks 0 to this one, in rank order.
+        """Reduce sendbuf elementwise over rank 0 to this rank, in rank order.
 
         Parameters
         ----------
