@@ -68,7 +68,7 @@ def lines(
 
 
 def half_of_lines(layout: Layout) -> int:
-    """Return the longest shard of which input and result fit a slot as LL128 lines."""
+    """Return the longest shard whose input and result fit one slot as LL128 lines."""
     return layout.slot_rows // 2 * ROW_PAYLOAD_NBYTES
 
 
@@ -133,7 +133,7 @@ def _limit(layout: Layout, algorithm: Algorithm, tuned: dict[str, int]) -> int:
 
 
 def _reason(layout: Layout, table: tuple[Algorithm, ...], chosen: Algorithm, tuned: dict[str, int]) -> str:
-    """Return a text with the limit that decided for an algorithm, for `explain`."""
+    """Return which limit decided for an algorithm, as a text for `explain`."""
     last = table[-2] if chosen is table[-1] else chosen
     source = "the measured table" if last.kernel in tuned else "the built-in rule"
     return f"{source} has {last.kernel} up to {_limit(layout, last, tuned)} bytes"

@@ -26,7 +26,7 @@ class Gathering(NamedTuple):
 
     operation: str
     send: Buffer  # the receive buffer if in place
-    address: int  # where this rank's data is
+    address: int  # address of this rank's data
     blocks: Blocks  # blocks of the receive buffer
     algorithm: str | None = None
 

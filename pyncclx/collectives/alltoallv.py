@@ -33,7 +33,10 @@ def _lower(comm: Intracomm, given: FixedCounts | DynamicCall) -> Call:
 
 @lowered_by(_lower, VECTOR, VECTOR)
 def alltoallv(comm: Intracomm, sendbuf: Any, recvbuf: Any, **keywords: Any) -> FixedCounts | DynamicCall | None:
-    """See `Intracomm.Alltoallv`; the keywords are the fields of `DynamicOptions`."""
+    """Check the arguments of `Intracomm.Alltoallv`; return its call.
+
+    The keywords are the fields of `DynamicOptions`.
+    """
     options = DynamicOptions(**keywords)
     if counts_on_device(sendbuf) or options.given:
         return resolve_call(comm, sendbuf, recvbuf, options)
@@ -50,7 +53,7 @@ def counts_on_device(spec: Any) -> bool:
 
 
 def _fixed(comm: Intracomm, sendbuf: Any, recvbuf: Any) -> FixedCounts:
-    """Check and return the arguments of MPI's form."""
+    """Check and return the arguments of MPI's form, with counts on the host."""
     device, size = backends.select(), comm.size
     recv, recv_counts, recv_displs = resolve_vector(recvbuf, "Alltoallv: recvbuf", size, writable=True, device=device)
     send, send_counts, send_displs = recv, recv_counts, recv_displs

@@ -170,7 +170,7 @@ def _resolve(
 
 
 def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
-    """Raise unless rows of both buffers have one length, and are not too many."""
+    """Raise if the buffers' rows differ in length, or sendbuf has too many rows."""
     if sent.nbytes != received.nbytes:
         raise MPIError(
             MPI.ERR_TRUNCATE,
@@ -185,8 +185,8 @@ def _check_rows(sent: Rows, received: Rows, layout: str) -> None:
 def _rows(buffer: Buffer, name: str, size: int, layout: str, sent_nbytes: int = 0) -> Rows:
     """Return the rows of a buffer; in a layout of slots, the rows of one slot.
 
-    With slots the shape is (size, capacity, …) or (size * capacity, …). If the capacity is 1, both are possible, and
-    the length of a row of sendbuf decides.
+    With slots the shape is (size, capacity, …) or (size * capacity, …). If the capacity is 1, a shape may fit both
+    forms, and the length of a row of sendbuf decides.
     """
     shape, slots = buffer.shape, layout in IN_SLOTS
     if slots and len(shape) >= 2 and shape[0] == size:
@@ -212,7 +212,7 @@ def _integers(value: Any, name: str, count: int, device: Any) -> Buffer:
 def _check_apart(arrays: _Arrays, segments: Segments | None, layout: str) -> None:
     """Raise ValueError if an output overlaps another output, or an input.
 
-    Inputs matter too, because one block of the kernel may write an output while another still reads the input.
+    Inputs matter, too, because one block of the kernel may write an output while another block still reads the input.
     """
     inputs = ("send_counts", "send_displs", *(["recv_displs"] if layout == "placed" else []))
     read = [buffer for name, buffer in arrays.items() if name in inputs]

@@ -49,7 +49,7 @@ def arrange(typed: Typed, parts: Iterable[tuple[int, Part]], size: int) -> Side:
         if rank != MPI.PROC_NULL and part.nbytes:
             of_rank[rank].append(part)
     counts = [sum(part.nbytes for part in own) for own in of_rank]
-    # Without an array, datatypes have absolute addresses. The exchange needs an array nevertheless.
+    # Without an array, datatypes have absolute addresses. The exchange needs an array, so these blocks are packed.
     absolute = not typed.buffer.nbytes
     # Kernels check offsets, which must not lie before the array.
     alone = all(len(own) <= 1 and all(part.offset >= 0 for part in own) for own in of_rank)
@@ -74,19 +74,19 @@ class Sides(NamedTuple):
 
 
 def _in_node(operation: str, given: FixedCounts) -> Call:
-    """Return the call inside one node."""
+    """Return the call inside one node for contiguous bytes."""
     return announced_call(operation, choose, given.pack(), (given.send, given.recv))
 
 
 def exchange(comm: Intracomm, given: Sides) -> Call:
-    """Return the call inside one node in which every rank sends blocks to every rank."""
+    """Return the call inside one node that exchanges typed blocks among all ranks."""
     return with_packed(comm, given, _in_node)
 
 
 def with_packed(comm: Intracomm, given: Sides, make: Callable[[str, FixedCounts], AnyCall]) -> AnyCall:
-    """Return the call that `make` returns for contiguous bytes.
+    """Return the call that `make` returns, with packing and unpacking added.
 
-    Before the call, it packs blocks that have gaps; after the call, it unpacks them.
+    `make` gets contiguous bytes. Blocks with gaps are packed before the call, and unpacked after it.
     """
     operation, send, recv = given
     sides = {"recvbuf": recv} if send is None else {"recvbuf": recv, "sendbuf": send}

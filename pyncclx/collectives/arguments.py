@@ -23,17 +23,17 @@ from ..memory.parameters import EachRankU64, ReduceArgs
 
 
 def resolve_sendbuf(operation: str, spec: Any, blocks: int = 1, *, rows: bool = False) -> Buffer:
-    """Return the send buffer; its count is that of one of the `blocks`."""
+    """Return the send buffer, whose count is that of one block out of `blocks`."""
     return resolve(spec, f"{operation}: sendbuf", writable=False, device=backends.select(), blocks=blocks, rows=rows)
 
 
 def resolve_recvbuf(operation: str, spec: Any, blocks: int = 1) -> Buffer:
-    """Return the receive buffer; its count is that of one of the `blocks`."""
+    """Return the receive buffer, whose count is that of one block out of `blocks`."""
     return resolve(spec, f"{operation}: recvbuf", writable=True, device=backends.select(), blocks=blocks)
 
 
 def resolve_pair(operation: str, sendbuf: Any, recvbuf: Any) -> tuple[Buffer, Buffer]:
-    """Return send and receive buffer of a reduction; in place both are the same."""
+    """Return a reduction's send and receive buffers; in place they are the same."""
     recv = resolve_recvbuf(operation, recvbuf)
     if is_in_place(sendbuf):
         return recv, recv
@@ -63,14 +63,14 @@ def check_fits(operation: str, send_nbytes: int, recv_nbytes: int) -> None:
 
 
 def check_algorithm(operation: str, algorithm: str | None, *names: str) -> None:
-    """Raise ValueError unless `algorithm` is one of the names, or None for the kernel."""
+    """Raise ValueError unless `algorithm` is None or one of the names."""
     if algorithm is not None and algorithm not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"{operation}: algorithm is {algorithm!r}; it can be {known}, or None for the kernel")
 
 
 def check_root(comm: MPI.Comm, operation: str, root: Any) -> int:
-    """Return `root` as an integer; raise MPI.Exception (ERR_ROOT) if it is no rank."""
+    """Return `root` as an integer; raise MPI.Exception (ERR_ROOT) if it is not a rank."""
     rank = integer(root)
     if not 0 <= rank < comm.size:
         text = f"{operation}: root is {rank}, the communicator's ranks are 0 to {comm.size - 1}"
@@ -81,8 +81,8 @@ def check_root(comm: MPI.Comm, operation: str, root: Any) -> int:
 def rooted_on_host(single: Any, whole: Any) -> bool:
     """Return whether a rooted operation has host buffers, which mpi4py handles.
 
-    The location of `single`, the buffer that every rank passes, decides. If `single` is MPI.IN_PLACE or has no memory,
-    that of `whole` decides, the buffer that is significant at root only.
+    The location of `single` decides, which is the buffer that every rank passes. If `single` is MPI.IN_PLACE or has no
+    memory, the location of `whole` decides, which is the buffer that only root passes.
     """
     return on_host(single) and (where(single) is not None or on_host(whole))
 
@@ -137,7 +137,7 @@ def blocks_of(buffer: Buffer, counts: list[int], displs: list[int]) -> Blocks:
 
 
 def unit_of(buffer: Buffer, lengths: Sequence[int]) -> Buffer:
-    """Return the largest element unit that divides all blocks, of `lengths` bytes."""
+    """Return `buffer`, cut to the largest unit that divides all `lengths` (bytes)."""
     return replace(buffer, count=math.gcd(*lengths) // buffer.datatype.itemsize)
 
 

@@ -19,8 +19,8 @@ from .copy_engine import Copy, Rounds, copy_engine_call, peers_of, piece_of
 from .lowering import lowered_by
 from .transports import as_chunks
 
-# Root sends the message directly, size - 1 times, if at most so many bytes leave it, because that saves a trip. Set on
-# 2026-11-21 without a stored measurement; a measured table (tuning/) takes precedence.
+# Root sends the message directly, size - 1 times, if at most so many bytes leave root, because that saves a trip. Set
+# on 2026-11-21 without a stored measurement; a measured table (tuning/) takes precedence.
 DIRECT_NBYTES = 384 << 10
 # Limits for 3 and 4 ranks. For the longest messages a chain of pieces is faster than a chain of LL128 lines, because
 # one sixteenth of the lines' bytes are flags. 4 × H200, 2026-11-30.

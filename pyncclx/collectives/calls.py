@@ -38,7 +38,7 @@ def announced_call(
 ) -> Call:
     """Return the call of an operation whose messages carry their lengths.
 
-    Each rank chooses by its own buffers.
+    Each rank chooses its threads by the length of its own buffers.
     """
     # Rounding the longest buffer up to a power of two keeps the number of plans small.
     nbytes = 1 << max(buffer.nbytes for buffer in buffers).bit_length()
@@ -74,7 +74,7 @@ class FixedCounts(NamedTuple):
     def pack(self, *, drops: bool = False) -> bytes:
         """Pack the kernel's arguments.
 
-        If a rank receives more than its count, this is an error, unless the call `drops` the excess.
+        Receiving more than a count is an error, unless the call `drops` the excess.
         """
         return AlltoallvArgs(
             send=self.send.address,

@@ -1,7 +1,7 @@
 """Collectives on the copy engines.
 
 The only kernels are barriers: one before the copies, and one after each round of copies. A rank copies to its peers one
-after the other, beginning with the next rank. So each rank receives from one peer at a time.
+after the other, starting with the next rank. So each rank receives from one peer at a time.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ def copy_engine_call(
 ) -> Call | None:
     """Return an operation's call on the copy engines; None if a kernel should run it.
 
-    The copy engines run it if `algorithm` is COPY_ENGINE. If it is None, they run it on three conditions: the
-    communicator has `sm_free`, messages are too long for packets, and every rank's last buffer is in a window. The call
-    is collective in both cases.
+    If `algorithm` is COPY_ENGINE, the copy engines run the operation. If it is None, they run it on three conditions:
+    `sm_free` is set, messages are too long for packets, and every rank's last buffer is in a window. In both cases this
+    function is collective: the ranks exchange the places of their last buffers.
 
     Parameters
     ----------
     buffers : tuple of Buffer
-        Peers write to the last one.
+        Peers write to the last of them.
     rounds_of : callable
-        Returns this rank's copies, given the addresses of all ranks' last buffers as mapped here.
+        Returns this rank's copies. Its argument is the list of all ranks' last buffers, by address in this process.
     also_equal : tuple of str
         Further values that must be equal on all ranks.
 
     Raises
     ------
     NotSupported
-        On all ranks, if `algorithm` is COPY_ENGINE and some rank's last buffer is in no window.
+        On all ranks, if `algorithm` is COPY_ENGINE and some rank's last buffer is not in a window.
     """
     if algorithm not in (COPY_ENGINE, None) or nbytes == 0:
         return None
@@ -108,7 +108,7 @@ def peers_of(comm: Intracomm) -> Iterable[int]:
 
 
 def _place(team: Team, address: int) -> tuple[int, int] | None:
-    """Return the number of an address's window, and the offset there in bytes."""
+    """Return the number of the window with an address, and the offset in it in bytes."""
     window = team.windows.at(address)
     return None if window is None else (window.number, address - window.memory.address)
 

@@ -22,7 +22,7 @@ _Call = TypeVar("_Call")
 
 
 class _Describing(NamedTuple):
-    """A function that describes an operation's arguments, and its buffers' kinds."""
+    """A function that checks and describes arguments, and the kinds of its buffers."""
 
     describe: Callable[..., Any]
     kinds: tuple[str, ...]
@@ -82,7 +82,7 @@ def over_nodes(
     Parameters
     ----------
     make : callable
-        The function decorated by `lowered_by`. Its check and description of the arguments are used again.
+        The function decorated by `lowered_by`. The result checks and describes arguments in the same way.
     lower : callable
         ``lower(comm, description)`` returns the `SpanningCall`.
     """

@@ -57,8 +57,8 @@ class _Topology(Attachment):
 def edges_of(comm: Any) -> Edges | None:
     """Return the edges of this rank; None if some rank of the graph has none.
 
-    Not collective, except for the first call on a distributed graph that mpi4py alone has made. The result is None for
-    graphs in which a rank has no neighbours: that rank passes no device array, so it may have called MPI instead.
+    Not collective, except for the first call on a distributed graph that was made by mpi4py alone. The result is None
+    on all ranks if one has no neighbours: that rank passes no device array, so it may have called MPI instead.
     """
     attachments = comm.state.attachments
     topology = attachments.get(_NAME)

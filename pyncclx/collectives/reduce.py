@@ -29,8 +29,8 @@ from .arguments import check_not_in_place, check_root, resolve_pair, resolve_sen
 from .lowering import lowered_by
 from .reduction import Reduction, reduction_call
 
-# One shot, in which root receives the vector size - 1 times, is chosen if at most so many bytes reach root, because it
-# saves a trip. Set on 2026-11-21 for 4 ranks without a stored measurement; a measured table (tuning/) takes precedence.
+# In one shot, root receives the vector size - 1 times. One shot saves a trip, and is chosen if at most so many bytes
+# reach root. Set on 2026-11-21 for 4 ranks without a stored measurement; a measured table (tuning/) takes precedence.
 ONE_SHOT_NBYTES = 1200 << 10
 # Limits where a chain is possible. 3 or 4 ranks use a chain of LL128 lines for longer vectors (4 × H200, 2026-11-30),
 # more ranks two shots and then a chain of pieces (4 × H200, 2026-11-22).

@@ -36,7 +36,7 @@ LINES_NBYTES = 1536 << 10
 
 @lru_cache
 def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Choose packets if the longest block, of `nbytes`, is short, else chunks."""
+    """Choose packets if the longest block (`nbytes`) is short, otherwise chunks."""
     one_shot = packets(layout, "reduce_scatter_one_shot", ONE_SHOT_NBYTES, layout.peers)
     return choose_from(
         (one_shot, chunks(layout, "reduce_scatter_two_shot")), "reduce_scatter", layout, nbytes, algorithm
@@ -45,7 +45,7 @@ def choose(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
 
 @lru_cache
 def choose_block(layout: Layout, nbytes: int, algorithm: str | None = None) -> Choice:
-    """Choose packets if a block, of `nbytes`, is short, then lines, then chunks."""
+    """Choose packets for short blocks (`nbytes`), lines for longer ones, then chunks."""
     limit_nbytes = PACKETS_NBYTES if layout.slot_rows else ONE_SHOT_NBYTES
     one_shot = packets(layout, "reduce_scatter_block_one_shot", limit_nbytes, layout.peers)
     one_shot_lines = lines(

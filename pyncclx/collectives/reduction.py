@@ -16,7 +16,7 @@ from .arguments import Blocks, resolve_pair, unit_of
 
 
 class Reduction(NamedTuple):
-    """The checked arguments of a reduction. In place both buffers are one."""
+    """The checked arguments of a reduction. In place, both buffers are the same."""
 
     operation: str
     send: Buffer  # its count is that of one block if each rank receives a block of the result
@@ -28,7 +28,7 @@ class Reduction(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the vector, or of the longest block."""
+        """Bytes of the vector, or of the longest block if there are blocks."""
         return self.send.nbytes if self.blocks is None else max(self.blocks.nbytes)
 
     @property
@@ -59,13 +59,13 @@ def reduction_of(operation: str, sendbuf: Any, recvbuf: Any, op: Any, algorithm:
 def reduction_call(
     given: Reduction, choose: Callable[..., Choice], arguments: bytes | None = None, *, also_sized: tuple[Any, ...] = ()
 ) -> Call:
-    """Return the call inside a node.
+    """Return the call of a reduction inside a node.
 
     Parameters
     ----------
     given : Reduction
     choose : callable
-        Chooses a kernel by the layout, the bytes, the algorithm and `also_sized`.
+        Chooses a kernel from the layout, the number of bytes, the algorithm and `also_sized`.
     arguments : bytes, optional
         The packed arguments of a kernel that does not take `ReduceArgs`.
     also_sized : tuple

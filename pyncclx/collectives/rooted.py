@@ -57,7 +57,7 @@ class Rooted(NamedTuple):
     def ends(self) -> tuple[int, int]:
         """The addresses of the data to send and of the memory to receive into.
 
-        On other ranks, kernels ignore the address of root's buffer.
+        On ranks other than root, kernels ignore the address of root's buffer.
         """
         whole = self.address if self.blocks is None else self.blocks.buffer.address
         return (self.address, whole) if self.gathers else (whole, self.address)
@@ -99,7 +99,7 @@ def scatterv(comm: Intracomm, sendbuf: Any, recvbuf: Any, root: int = 0) -> Root
 
 
 def _describe(comm: Intracomm, operation: str, own: Any, whole: Any, root: Any, *, equal: bool) -> Rooted | None:
-    """Describe a call; None for host arrays.
+    """Check and describe a rooted operation's arguments; None for host arrays.
 
     Parameters
     ----------

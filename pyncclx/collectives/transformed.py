@@ -44,7 +44,7 @@ class Arguments(NamedTuple):
         return f"{self.recv.nbytes} bytes", *self.applied.template[:2], self.applied.name
 
     def rows(self, recv: int, nbytes: int) -> TransformedRows:
-        """Return the kernel's argument to write `nbytes` of rows, or blocks, at `recv`."""
+        """Return the kernel argument for writing `nbytes` of rows (or blocks) at `recv`."""
         send, columns, arrays = self.send.address, self.columns, self.applied.addresses
         return TransformedRows(send=send, recv=recv, nbytes=nbytes, columns=columns, arrays=arrays)
 
@@ -52,12 +52,12 @@ class Arguments(NamedTuple):
 def arguments_of(
     comm: Intracomm, operation: str, sendbuf: Any, recvbuf: Any, transform: Any, algorithm: str | None
 ) -> Arguments:
-    """Check the arguments.
+    """Check and return the arguments of a call with a transform.
 
     Raises
     ------
     NotSupported
-        For host arrays, and in place, where the call would overwrite its input.
+        If an array is on the host, or the call is in place and would overwrite its input.
     ValueError
         If counts differ, an algorithm is given, or the rows of an array do not follow each other.
     """
@@ -81,7 +81,7 @@ def arguments_of(
 
 
 def transformed_call(given: Arguments) -> Call:
-    """Return the call inside a node."""
+    """Return the call of an Allgather or Alltoall with a transform inside a node."""
     recv = given.recv
     return Call(
         operation=given.operation,

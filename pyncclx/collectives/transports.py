@@ -24,7 +24,7 @@ STRAIGHT_NBYTES = 24 << 10
 # warps. 2 × H200, 2026-11-23, early launches on all channels.
 EARLY_LINES_NBYTES = 64 << 10
 EARLY_STRAIGHT_NBYTES = 256 << 10
-# Bytes for which one more channel is used; not measured. For lines the number must exceed kPacketsNbytes of
+# A message uses one channel for each so many bytes; not measured. For lines the number must exceed kPacketsNbytes of
 # cuda/protocol/layout.cuh: a block decides by a message's length whether it has arrived as lines.
 WORTH_A_CHANNEL_NBYTES = 1024
 WORTH_A_CHANNEL_OF_LINES_NBYTES = 2048
@@ -94,7 +94,7 @@ def as_spans(
 
 
 def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
-    """Choose all channels for messages that carry their lengths, unknown to receivers.
+    """Choose all channels, for messages whose lengths only the senders have.
 
     `nbytes` is the length of this rank's longest buffer; it may differ between ranks. Each warp of a block takes time
     to start, so only warps with work are launched.
@@ -114,7 +114,7 @@ def as_announced(layout: Layout, kernel: str, nbytes: int) -> Choice:
 
 
 def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
-    """Return a `choose` by the longest block, for an operation with two kernels."""
+    """Return a function that chooses one of two kernels by the longest block."""
 
     @lru_cache
     def choose(layout: Layout, nbytes: int) -> Choice:
@@ -124,7 +124,7 @@ def choose_spans(kernel: str, *, both_ways: bool = True) -> Choose:
 
 
 def choose_announced(kernel: str) -> Choose:
-    """Return a `choose` by this rank's longest buffer, rounded up to a power of two."""
+    """Return a function that chooses threads by the rounded length of the buffers."""
 
     @lru_cache
     def choose(layout: Layout, nbytes: int) -> Choice:
@@ -139,7 +139,7 @@ def _warps(nbytes: int, grid: int, messages: int) -> int:
 
 
 def _early_threads(grid: int, nbytes: int, channel_nbytes: int) -> int | None:
-    """Return EARLY_THREADS if enough for a launch on many channels, else None.
+    """Return EARLY_THREADS if they are enough on many channels, else None.
 
     They are enough if a channel moves at most `channel_nbytes`.
     """

@@ -1,10 +1,10 @@
-"""Collectives over several nodes: lowerings of the descriptions of `collectives`.
+"""Collectives over several nodes: make calls of several steps from arguments.
 
-A lowering makes a `SpanningCall` (`nodes/program.py`), whose `compose` adds steps to a `Composition`: kernels among the
-ranks of the node (`inside.py`), exchanges between nodes, folds. `movement.py` sends data from any rank to any rank.
-Each file also has texts, by lowering, for `Comm.explain`. `HOW` describes the steps (default: the text of
-`movement.py`), `HOW_SHORT` the steps of messages up to `SHORT_NBYTES`, and `ON_HOST` the host exchange of messages for
-which `Spanning.is_short` is true.
+A function here (a lowering) returns a `SpanningCall` (`nodes/program.py`), whose `compose` adds steps to a
+`Composition`: kernels among the ranks of the node (`inside.py`), exchanges between nodes, folds. `movement.py` sends
+data from any rank to any rank. Each file also has texts for `Comm.explain`, by the lowering's name. `HOW` describes the
+steps (default: the text of `movement.py`), `HOW_SHORT` the steps of messages up to `SHORT_NBYTES`, and `ON_HOST` the
+host exchange of messages for which `Spanning.is_short` is true.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def _text(operation: str, kind: str) -> str | None:
 
 
 def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
-    """Return the NCCL collective that can run a whole reduction (`nccl_reduction`)."""
+    """Return the NCCL collective that can run a whole reduction; see `nccl_reduction`."""
     if operation == "Allreduce" and allreduce.is_of_nccl(places, nbytes):
         return "allreduce"
     if operation == "Reduce_scatter_block" and reduce_scatter.is_of_nccl(places, nbytes):
@@ -74,7 +74,7 @@ def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
 
 
 def _folded(operation: str, places: Places, nbytes: int) -> str:
-    """Describe a reduction that kernels fold although NCCL has collectives."""
+    """Describe a reduction in which kernels fold and NCCL may move the data."""
     file = _FILE[operation]
     if hasattr(file, "is_gathered") and file.is_gathered(places, nbytes):
         return "NCCL's allgather of the vectors, then a fold: each rank is alone on its node"

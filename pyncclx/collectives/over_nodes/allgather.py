@@ -28,7 +28,7 @@ HOW = {
 
 
 def allgather(comm: Intracomm, given: Gathering | Arguments) -> SpanningCall:
-    """Return the call over nodes of Allgather or Allgatherv."""
+    """Return the call of Allgather or Allgatherv over several nodes."""
     if isinstance(given, Arguments):
         return _transformed(comm.size, given)
     recv, lengths, _ = given.blocks
@@ -60,7 +60,7 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 
 
 def compose(composition: Composition, *, own: int, recv: int, spans: list[Span], after: tuple[int, ...] = ()) -> None:
-    """Add steps that copy each rank's bytes at `own` to its span of every `recv`.
+    """Add steps that copy each rank's bytes at `own` to its span of all ranks' `recv`.
 
     `own` may be the address of this rank's own span. `after` are the steps that write the bytes to send.
     """
@@ -132,7 +132,7 @@ def _holder(places: Places, node: int, index: int) -> int:
 def _spread(
     composition: Composition, node: int, own: int | None, recv: int, spans: list[Span], after: tuple[int, ...]
 ) -> None:
-    """Copy a node's blocks to this node's ranks, each from the rank that received it.
+    """Copy a node's blocks to all ranks of this node, from the ranks that have them.
 
     This rank's own block is at `own`, if given.
     """

@@ -33,7 +33,7 @@ ALONE_SEGMENT_NBYTES = 32 << 20
 
 
 def allreduce(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Return the call over nodes of Allreduce."""
+    """Return the call of Allreduce over several nodes."""
     return reduction_call(comm, given, compose, nbytes=given.nbytes)
 
 

@@ -1,8 +1,8 @@
 """Alltoallv over nodes, with counts on the host or on the device.
 
 The host reads this rank's counts from the device, and sends each rank the number of its rows and where they begin in
-sendbuf. From the numbers that it receives, the host computes where rows go, and so everything that the exchange moves.
-Rows are sent once, without padding. `cuda/exchange/rows.cuh` has the same rules for one node.
+sendbuf. From the numbers that it receives, the host computes which rows the exchange moves, and where they go. Rows are
+sent once, without padding. `cuda/exchange/rows.cuh` has the same rules for one node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PAIR_NBYTES = 2 * WORD_NBYTES  # number of rows for a rank, and where they begi
 
 
 def alltoallv(comm: Intracomm, given: FixedCounts | DynamicCall) -> SpanningCall:
-    """Return the call over nodes of Alltoallv."""
+    """Return the call of Alltoallv over several nodes."""
     if isinstance(given, FixedCounts):
         return to_each("Alltoallv", given)
     arguments, segments, buffers, signature, _ = given

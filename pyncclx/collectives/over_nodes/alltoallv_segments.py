@@ -31,7 +31,7 @@ def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segm
 
 
 def _announce(composition: Composition, stream: Any, *, arguments: AlltoallvArgs, segments: Segments, to: int) -> None:
-    """Write each rank's words: twice the rows of a segment, plus 1 if it goes there."""
+    """Write words for each rank: twice a segment's rows, plus 1 if that rank gets it."""
     size = composition.places.size
     words = np.tile(_lengths(composition, arguments, segments) * 2, (size, 1))
     counts = read(composition, arguments.send_counts, size).tolist()

@@ -26,7 +26,7 @@ _UNIT = 16
 
 
 def bcast(comm: Intracomm, given: Broadcast) -> SpanningCall:
-    """Return the call over nodes of Bcast."""
+    """Return the call of Bcast over several nodes."""
     buffer, root, _ = given
     nbytes = buffer.nbytes
     return SpanningCall(
@@ -92,7 +92,7 @@ def _long(composition: Composition, address: int, nbytes: int, root: int) -> Non
 
 
 def _over_the_rails(composition: Composition, own: int, mine: Span, home: int) -> None:
-    """Send each node a part of a piece from root's node; exchange the parts by rails."""
+    """Send each node a part of a piece from root's node; then nodes exchange parts."""
     places = composition.places
     others = [node for node in range(places.count) if node != home]
     parts = dict(zip(others, Span(0, mine.nbytes).cut(len(others), _UNIT), strict=True))

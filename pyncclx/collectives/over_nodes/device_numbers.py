@@ -1,6 +1,6 @@
 """Exchange counts and displacements in device memory, for Alltoallv over nodes.
 
-The host exchanges them first, because it needs them to move rows.
+They are exchanged before the rows, because the host needs them to move the rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def exchange_numbers(
 def place(composition: Composition, arguments: AlltoallvArgs, came: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Return where each sender's rows begin in recvbuf, and how many of them fit.
 
-    `came` has, for each rank, the number of rows that it sends, and their displacement as the sender has passed it.
+    `came` has, for each rank, the number of rows that it sends, and their displacement in the sender's buffer.
     Both results are in rows.
     """
     capacity, slot = arguments.capacity, arguments.slot_rows

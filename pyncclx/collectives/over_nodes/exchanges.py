@@ -1,8 +1,8 @@
 """Operations over nodes that are one exchange, such as Gather and Alltoall.
 
 A Barrier of streams is a barrier inside each node, then an exchange over the rails. Short blocks of Alltoall go through
-a host exchange. NCCL's alltoall moves long ones if each rank is alone on its node. Otherwise an engine moves what goes
-to other nodes, and kernels move what stays in the node.
+a host exchange. NCCL's alltoall moves long ones if each rank is alone on its node. Otherwise an engine moves data
+between nodes, and kernels move data inside the node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOW = {"barrier": "a barrier inside each node, and a byte to each other node"}
 
 
 def barrier(comm: Intracomm, given: Signals) -> SpanningCall:
-    """Return the call over nodes of Barrier."""
+    """Return the call of Barrier over several nodes."""
     return SpanningCall(operation="Barrier", compose=_compose_barrier)
 
 
@@ -51,7 +51,7 @@ def _compose_barrier(composition: Composition) -> None:
 
 
 def rooted(comm: Intracomm, given: Rooted) -> SpanningCall:
-    """Return the call over nodes of Gather, Gatherv, Scatter and Scatterv."""
+    """Return the call of a Gather, Gatherv, Scatter or Scatterv over several nodes."""
     root, own, each = given.root, Transfer(given.root, given.address, given.nbytes), []
     if given.blocks is not None:
         # Root's own data may be shorter than its block.
@@ -75,7 +75,7 @@ def _compose_rooted(composition: Composition, *, sends: list[Transfer], receives
 
 
 def alltoall(comm: Intracomm, given: Exchange | Arguments) -> SpanningCall:
-    """Return the call over nodes of Alltoall."""
+    """Return the call of Alltoall over several nodes."""
     if isinstance(given, Arguments):
         return _transformed(comm.size, given)
     send, recv, _ = given
@@ -125,7 +125,7 @@ def _transformed(size: int, given: Arguments) -> SpanningCall:
 
 
 def alltoallw(comm: Intracomm, given: Sides) -> SpanningCall:
-    """Return the call over nodes of Alltoallw or neighbourhood collectives."""
+    """Return the call of Alltoallw or a neighbourhood collective over several nodes."""
     return with_packed(comm, given, to_each)
 
 
@@ -133,7 +133,7 @@ neighbors = alltoallw
 
 
 def to_each(operation: str, given: FixedCounts) -> SpanningCall:
-    """Return the call that sends bytes to every rank."""
+    """Return a call over several nodes in which every rank sends bytes to every rank."""
     compose = partial(_compose_to_each, given=given)
     return SpanningCall(operation=operation, compose=compose, buffers=(given.send, given.recv), signature=("static",))
 

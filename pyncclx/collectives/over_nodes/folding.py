@@ -2,8 +2,8 @@
 
 Each node folds its contributions in rank order; then the nodes' results are folded in the order of the nodes. A node's
 result has the type of the elements, so 16-bit floats are rounded once more than inside one node. A program's own
-operator may depend on the order of ranks. If the operator is such a one, and the ranks of some node are not contiguous,
-each rank folds a part of all ranks' vectors in rank order instead.
+operator may depend on the order of ranks. With such an operator, and if the ranks of some node are not contiguous, each
+rank instead folds a part of all ranks' vectors in rank order.
 
 `RailFold` folds the nodes' pieces over the rails, in the middle of a reduction. Two nodes send each other their pieces,
 and both fold both pieces. More than two nodes exchange parts of the piece: each node folds one part and sends the
@@ -34,22 +34,22 @@ WHOLE_NBYTES = 16 << 10
 
 
 class Folding(NamedTuple):
-    """The operator of a reduction on its elements."""
+    """How vectors are folded: the kernel's template, the unit, and NCCL's operator."""
 
     template: tuple[str, ...]  # template arguments of the last fold, which completes the result
-    unit_nbytes: int  # parts are multiples of it
+    unit_nbytes: int  # a vector is cut into parts at multiples of this length
     nccl: NcclReduction | None  # NCCL's operator if NCCL can do the whole reduction
 
     @classmethod
     def of(cls, comm: Intracomm, given: Reduction) -> Folding:
-        """Return the folding of a reduction."""
+        """Return how the vectors of a reduction are folded."""
         template = given.template
         nccl = nccl_reduction(template, comm.size, deterministic=comm.deterministic)
         return cls(template, unit_of(template, given.send.datatype.itemsize), nccl)
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The template arguments inside a node, where an average is only summed."""
+        """The template arguments inside a node, where an average is only a sum."""
         element, operator = self.template
         return (element, "Sum") if operator == "Avg" else self.template
 
@@ -60,7 +60,7 @@ class Folding(NamedTuple):
         return operator is not None and operator.of_records
 
     def goes_by_node(self, places: Places) -> bool:
-        """Return whether nodes may fold first; otherwise all ranks' vectors are exchanged."""
+        """Return whether each node may fold its vectors first, before any exchange."""
         return places.in_rank_order or bound_op.named(self.template) is None
 
 
@@ -81,7 +81,7 @@ def reduction_call(comm: Intracomm, given: Reduction, compose: Callable[..., Non
 
 
 class OfNode(NamedTuple):
-    """The result, or this rank's part of the result, of folding its node's vectors.
+    """The result of a fold of the node's vectors, or this rank's part of that result.
 
     On a node of one rank, no step folds, and the result is the rank's own vector.
 
@@ -117,7 +117,7 @@ def part_of_node(
 ) -> OfNode:
     """Add a fold of the node's vectors in parts: local rank r gets ``spans[r]``.
 
-    `after` are the steps that used the slot's memory last.
+    `after` are the last steps that have used the slot's memory.
     """
     places = composition.places
     mine = spans[places.local_rank]
@@ -130,7 +130,7 @@ def part_of_node(
 def fold_shared(composition: Composition, folding: Folding, nbytes: int, result: int, *, begin: int = 0) -> None:
     """Add the folds of a part of all ranks' vectors after a host exchange.
 
-    Like the other algorithms, they fold each node's vectors, then the nodes' results, so the result has the same bits.
+    As in the other algorithms, each node's vectors are folded first, then the nodes' results, so the bits are the same.
     No rank waits for others to prepare the kernels, because the host exchange finds ranks whose calls differ.
     """
     places, vectors = composition.places, composition.spanning.host_exchange.address + begin
@@ -169,7 +169,7 @@ def fold_from_all(
     """Add a fold of all ranks' vectors, in rank order.
 
     Rank r folds part ``spans[r]``; this rank's result goes to `result`. `slots` are aligned vectors, one for each rank.
-    Return the fold's place in the composition.
+    Return the index of the fold's step.
     """
     places = composition.places
     mine = spans[places.rank].nbytes
@@ -188,7 +188,7 @@ class RailFold:
         self._composition, self._folding, self._places = composition, folding, places
         self._stride = aligned(longest)
         self._whole = places.count == 2 or longest <= WHOLE_NBYTES
-        # The additional vector is this node's own, which lies apart if it is cut into parts.
+        # The additional vector is for this node's own contribution, which has its own slot if it is cut into parts.
         each = (places.count + 1) * self._stride
         (base,) = composition.memory(at_once * each)
         self._slots = [base + number * each for number in range(at_once)]
@@ -221,7 +221,7 @@ class RailFold:
         self._begun[segment] = own, exchanged
 
     def end(self, mine: Span, result: int, segment: int) -> int:
-        """Fold the received vectors of a segment; return the place of the last step.
+        """Fold the received vectors of a segment; return the index of the last step.
 
         This rank's span goes to `result`.
         """
@@ -250,7 +250,7 @@ class RailFold:
         return Span(0, mine.nbytes).cut(self._places.count, self._folding.unit_nbytes)
 
     def _peers(self) -> list[tuple[int, int]]:
-        """Return the other nodes, and the rank of this rank's rail on each.
+        """Return each other node with its rank on this rank's rail.
 
         A rank without a rail has no peers.
         """

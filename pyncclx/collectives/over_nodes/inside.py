@@ -1,7 +1,7 @@
 """The kernels of a call over nodes: calls among the ranks of one node.
 
-Buffers are given by address, and arguments are not checked again. Reductions over nodes cut vectors into parts, which
-are a `Span` each.
+Buffers are given by address, and arguments are not checked again. Reductions over nodes cut vectors into parts; each
+part is a `Span`.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def aligned(nbytes: int) -> int:
 
 
 def unit_of(template: tuple[str, ...], itemsize: int) -> int:
-    """Return the length in bytes to whose multiples a vector to reduce is cut.
+    """Return the unit in bytes; a vector to reduce is cut only at multiples of it.
 
-    Kernels reduce such parts at full speed. The length is a multiple of `itemsize`, so elements stay whole.
+    Kernels reduce such parts at full speed. The unit is a multiple of `itemsize`, so elements stay whole.
     """
     operator = bound_op.named(template)
     return operator.group_nbytes if operator is not None else math.lcm(itemsize, PACK_NBYTES)
@@ -144,7 +144,7 @@ def scatterv_call(send: Blocks | None, own: int, nbytes: int, root: int) -> Call
 
 
 def alltoallv_call(send: Blocks, recv: Blocks, *, drops: bool = False) -> Call:
-    """Return a call in which every rank sends bytes to every rank, not in place.
+    """Return a call in which every rank sends bytes to every rank; not for in place.
 
     Receiving more than a block of `recv` is an error, unless the call `drops` the excess.
     """

@@ -14,14 +14,14 @@ HOW = "each rank sends what goes to other nodes to its receiver, while a kernel 
 
 
 def blocks_at(address: int, nbytes: int, size: int) -> list[Transfer]:
-    """Return transfers of equal length with all ranks, in contiguous memory."""
+    """Return one transfer for each rank, of equal length, in contiguous memory."""
     return [Transfer(rank, address + rank * nbytes, nbytes) for rank in range(size)]
 
 
 def apart(composition: Composition, send: int, recv: int, begin: int, end: int) -> tuple[int, tuple[int, ...]]:
     """Return the address to send from, and the steps to wait for.
 
-    In place, that is the address of a copy of the bytes from `begin` to `end`.
+    If the call is in place, a step copies the bytes from `begin` to `end`, and the address is that of the copy.
     """
     if send != recv or begin == end:
         return send, ()
@@ -39,7 +39,7 @@ def exchange(
     *,
     drops: bool = False,
 ) -> int:
-    """Add the steps of an exchange; return the place of the step between nodes.
+    """Add the steps of an exchange; return the index of the step between nodes.
 
     A rank sends at most one piece to each rank of its node. Sent and received memory must not overlap. With `drops`, a
     rank of the node may send more than fits, and the excess is dropped.
@@ -54,7 +54,7 @@ def exchange(
 
 
 def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:
-    """Return the transfers with other nodes, and the others by local rank."""
+    """Return the transfers with other nodes, and those inside the node by local rank."""
     other, own = [], {}
     for each in transfers:
         if places.node_of(each.peer) == places.node:
@@ -78,7 +78,7 @@ def _move_inside(
 
 
 def _blocks(transfers: dict[int, Transfer], size: int) -> Blocks:
-    """Return transfers with the node's ranks as blocks from the lowest address on."""
+    """Return transfers inside the node as blocks that start at the lowest address."""
     base = min((each.address for each in transfers.values() if each.nbytes), default=0)
     spans = [Span(0, 0)] * size
     for index, each in transfers.items():

@@ -25,7 +25,7 @@ HOW = {
 
 
 def reduce(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Return the call over nodes of Reduce."""
+    """Return the call of Reduce over several nodes."""
     return reduction_call(comm, given, _compose, nbytes=given.nbytes, root=given.root)
 
 
@@ -97,7 +97,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
 
 
 def scan(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Return the call over nodes of Scan or Exscan."""
+    """Return the call of Scan or Exscan over several nodes."""
     return reduction_call(comm, given, _compose_scan, nbytes=given.nbytes, inclusive=given.operation == "Scan")
 
 

@@ -28,7 +28,7 @@ WHOLE_NBYTES = 16 << 10
 
 
 def reduce_scatter(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Return the call over nodes of Reduce_scatter or Reduce_scatter_block."""
+    """Return the call of Reduce_scatter or Reduce_scatter_block over several nodes."""
     spans = blocks(given.nbytes, comm.size) if given.blocks is None else spans_of(given.blocks)
     return reduction_call(comm, given, _compose, spans=spans)
 
