@@ -5,7 +5,7 @@
 1. `communicator/reductions.py`, `Allreduce`: passes the arguments to `run.by_kernel`, with `collectives.allreduce`.
 2. `run.by_kernel`: makes the keys of the arguments (`keys.py`) and looks for a cached launch in `Team.cached_launches`.
    From the second equal call on it finds a launch, with its kernel and parameters, and continues at step 6. If only
-   the addresses of the arrays differ from an earlier call's, `moved.py` makes the parameters from that one's.
+   the addresses of the arrays differ from an earlier call's, `moved.py` adapts the parameters of that call.
 3. `collectives/allreduce.py`, `allreduce`: checks the arguments and describes them (`collectives/reduction.py`), with
    the arrays as `Buffer` (`arrays/buffers.py`). Its lowering makes a `Call` (`call.py`) from the description, with the
    template arguments of the kernel (`operators/ops.py`) and its `ReduceArgs` (`memory/parameters.py`). For host arrays
@@ -17,7 +17,7 @@
    (`Team.parameters`: the communicator's `Team`, the locations of the buffers in windows, the arguments), launches, and
    caches the launch.
 6. `team/launch_order.py`, `LaunchOrder.enqueue`: orders the launch behind the communicator's last one, and calls
-   `launch` of the device (`backends/`): cuda/collectives/allreduce.cu.
+   `launch` of the device (`backends/`), which launches the kernel in cuda/collectives/allreduce.cu.
 
 Nonblocking requests (`launched.py`) enter at step 5, persistent ones (`prepared.py`) at step 4. `team/compare.py`
 compares calls between the ranks under PYNCCLX_CHECK=1.

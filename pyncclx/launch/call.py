@@ -20,8 +20,8 @@ from .sources import check_records, file_of
 if TYPE_CHECKING:
     from ..team.base import IntraBase as Intracomm
 
-# Most multiprocessors that a kernel may use which is launched early, that is while the previous kernel on the stream
-# still runs. Two such kernels together use no more multiprocessors than one operation on all channels. On 2 and 4 H200
+# A kernel that uses at most so many multiprocessors is launched early: while the previous kernel on the stream still
+# runs. Two such kernels together use no more multiprocessors than one operation on all channels. On 2 and 4 H200
 # (21 November 2026), early launches saved kernels of up to 32 blocks 0.3 to 0.6 of 3.3 to 4.3 us.
 MOST_EARLY = 32
 # Two blocks of EARLY_THREADS threads fit on a multiprocessor, in all kernels except those that reduce packets. So
@@ -32,7 +32,7 @@ MOST_EARLY_THREADS = MOST_EARLY * 2 * EARLY_THREADS  # in all blocks together; k
 
 
 class Choice(NamedTuple):
-    """A kernel, its launch configuration, and the reason."""
+    """A chosen kernel, its launch configuration, and the reason for the choice."""
 
     kernel: str
     grid: int
@@ -60,12 +60,12 @@ class Call:
     signature: tuple[Any, ...] = ()  # values that kernels compare, since they must be equal on all ranks
     before: Callable[[Team, Any], None] | None = None  # enqueues work on a stream before the kernel
     after: Callable[[Team, Plan, Any], None] | None = None  # enqueues work on a stream after the kernel
-    is_again: bool = False  # `before` and `after` hold no arrays, so equal calls can use them too
+    is_again: bool = False  # whether equal calls can use `before` and `after`, too, because these hold no arrays
     beside: tuple[str, ...] = ()  # other kernels of the same file that `before` and `after` launch
     root: int | None = None
-    moves: bool = False  # `arguments` begin with addresses in the first and the last buffer, and have no others
-    of_mpi: bool = True  # MPI has this operation, so it can run the call on host copies if it has operator and type
-    load: Load | None = None  # returns the kernel if its source is not in a file of `sources.FILES`
+    moves: bool = False  # whether `arguments` begin with addresses in the first and last buffer, and have no others
+    of_mpi: bool = True  # whether MPI has this operation; if it also has operator and type, it can run the call
+    load: Load | None = None  # loads a kernel whose source is not in a file of `sources.FILES`
 
     @property
     def may_be_known(self) -> bool:
@@ -79,12 +79,12 @@ class Call:
 
 
 def is_in_place(spec: Any) -> bool:
-    """Return whether a send buffer is MPI.IN_PLACE; in mpi4py None means this too."""
+    """Return whether a send buffer is MPI.IN_PLACE, or None, which means the same."""
     return spec is None or spec is MPI.IN_PLACE
 
 
 def plan_of(comm: Intracomm, team: Team, call: Call) -> Plan:
-    """Return the plan of a call, shared by all calls of its kind.
+    """Return the plan of a call, which all calls of its kind share.
 
     Collective at the first use of a kernel.
     """

@@ -50,7 +50,7 @@ class Part:
     load : callable
         Returns the kernels of an image by name.
     called : bytes
-        Fingerprint of the program's function in the image.
+        Fingerprint of the program's function that the kernels call; empty if they call none.
     """
 
     names: Sequence[str]
@@ -137,7 +137,7 @@ def share(
     Raises
     ------
     CollectiveMismatch
-        On all ranks, if they ask for different kernels.
+        On all ranks, if the ranks ask for different kernels.
     """
     names = [name for part in parts for name in part.names]
     ready = [all(name in _loaded for name in part.names) for part in parts]
@@ -271,7 +271,7 @@ def compile_image(device: Device, file: str, kernels: Sequence[str], template: T
 
 
 def compile_whole(device: Device, file: str) -> bytes:
-    """Return a file's image with all template arguments, for `compile_image`."""
+    """Return the image of all kernels of a file with all their template arguments."""
     return device.compile(file, _all_names(file))
 
 
@@ -293,7 +293,7 @@ def load_image(
 
 
 def _linked_names(function: linked.LinkedFunction, file: str, kernels: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Return the file whose kernels call a function, and their C++ names by kernel."""
+    """Return the file with the kernels that call a function, and their C++ names."""
     if isinstance(function, BoundOp) and function.of_records and set(kernels) <= set(RECORD_KERNELS):
         return RECORDS, {kernel: function.cxx_name(RECORD_KERNELS[kernel]) for kernel in kernels}
     return file, {kernel: function.cxx_name(kernel) for kernel in kernels}

@@ -41,10 +41,10 @@ def key_of_call(kind: Hashable, args: Iterable[Any], options: Mapping[str, Any])
 
 
 class MovableKey(NamedTuple):
-    """The key of a call, also without the addresses of its arrays.
+    """A call's key in two forms: with and without the addresses of its arrays.
 
-    Arrays of one library, type, shape and GPU lead to launches that differ in nothing but addresses. The memory that
-    views are part of is not in this key, so `moved.py` checks that a call fits into it.
+    Arrays of one library, type, shape and GPU lead to launches that differ in nothing but addresses. The second form
+    does not contain the size of a view's base array, so `moved.py` checks that the call fits into it.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class MovableKey(NamedTuple):
 
 
 def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
-    """Return the key that was made from some arguments, also without addresses."""
+    """Return a key that was made from some arguments, and its form without addresses."""
     rest: list[Hashable] = [key[0]]
     arrays, addresses, seen = list[Any](), list[int](), list[int]()
     for argument, each in zip(arguments, key[1:], strict=True):
@@ -73,7 +73,7 @@ def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
         if gpu_of is None:
             rest.append(each)
         else:
-            # One object that is passed twice is not like two of the same kind.
+            # A call with one array as two arguments differs from a call with two equal arrays.
             seen.append(id(array))
             arrays.append(array)
             addresses.append(of_array[0])
@@ -133,7 +133,7 @@ def _of_spec(spec: Any) -> Hashable:
     """Return the key of an array with counts, displacements and a datatype.
 
     Lists and tuples have different keys because they have different meanings. Counts and datatypes may reach from a
-    view into the rest of its base array, so the key of a view has the bytes before and behind it.
+    view into the rest of its base array, so the key of a view contains how many bytes lie before and behind it.
     """
     if not spec:
         raise NoKey
@@ -141,8 +141,8 @@ def _of_spec(spec: Any) -> Hashable:
     make = MAKERS[type(array)]
     of_array: Any = make(array)
     margins = None
-    # Arrays that are no views have no base, and an `MPI.buffer` made from an address has no object. PyTorch's tensors
-    # have no such attribute.
+    # Arrays that are not views have no base, and an `MPI.buffer` made from an address has no object. PyTorch's tensors
+    # have neither attribute.
     if make in _GPUS and getattr(array, "obj" if make is _of_buffer else "base", array) is not None:
         margins = pointers.margins_of(array, of_array[0])
     key: list[Hashable] = [isinstance(spec, list), of_array, margins]
@@ -208,7 +208,7 @@ class _Makers(dict[type, _Maker]):
 
 
 class _ValueMakers(dict[type, _Maker]):
-    """Dictionary from a count's or datatype's type to the function for its key."""
+    """Dictionary from the type of a count or datatype to the function for its key."""
 
     def __missing__(self, kind: type) -> _Maker:
         by_class = ((list, _of_values), (tuple, _of_values), (np.ndarray, _of_numbers))

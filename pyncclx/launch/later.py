@@ -55,7 +55,7 @@ def _may_be_later(comm: IntraBase, state: State) -> bool:
         return False
     if state.comm_failure is not None or not _HAS_CHANNELS.get():
         return False
-    # If kernels cannot do the call, MPI does it on host copies. The ranks must know that before the call returns.
+    # If kernels cannot run the call, MPI runs it on host copies. The ranks must decide that before the call returns.
     if state.team is None and comm.staging:
         return False
     if state.topology is not None:
@@ -102,7 +102,7 @@ class Later(KernelWork):
         self._doing = background.do(lambda: self._launch(apart.comm))
 
     def _launch(self, comm: IntraBase) -> None:
-        """Launch the call; its ranks meet if they must. Runs in the thread."""
+        """Launch the call, in the thread; meet the other ranks if it is necessary."""
         call, self._call = self._call, None
         if call is None:
             return

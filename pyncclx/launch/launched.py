@@ -39,7 +39,7 @@ class KernelWork(Work):
     def _wait(self, team: Team, event: Event, stream: Any, arrays: Any) -> None:
         """Make a stream wait for the kernel's end; raise errors that kernels recorded.
 
-        If the communicator's calls block, the host waits too. The stream on which the operation began also waits,
+        If the communicator's calls block, the host waits, too. The stream on which the operation began also waits,
         because a memory pool may reuse the arrays' memory on that stream from now on. If the program has set the
         communicator's `stream`, the arrays may belong to another stream, so they are kept until the kernel has ended.
         """
@@ -147,9 +147,9 @@ def launch(comm: IntraBase, call: Call, key: Hashable, arguments: Sequence[Any])
 
 
 def launch_again(state: State, team: Team, key: Hashable, arguments: Sequence[Any]) -> Launched | None:
-    """Launch the cached call with this key, or of equal arrays elsewhere.
+    """Launch a cached call with this key, or with equal arrays at other addresses.
 
-    Return None if there is none.
+    Return None if no such call is cached.
     """
     cached = team.cached_launches.get(key)
     if cached is None and key is not None:

@@ -1,6 +1,6 @@
-"""Cached launches for equal arrays at other addresses.
+"""Use cached launches for equal arrays at other addresses.
 
-Programs that make new arrays in each step repeat their calls, too.
+Programs that make new arrays in each step repeat their calls with such arrays.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ADDRESSES = struct.Struct("=QQ")
 
 
 def find(team: Team, key: MovableKey) -> CachedLaunch | None:
-    """Return the launch of an equal call on arrays elsewhere, for this call's arrays.
+    """Make a launch for these arrays from a cached one for equal arrays elsewhere.
 
-    Cache it. Return None if there is none.
+    Cache the new launch, too. Return None if no such launch is cached.
     """
     known = team.movable_launches.get(key.elsewhere)
     if known is None:
@@ -44,7 +44,7 @@ def find(team: Team, key: MovableKey) -> CachedLaunch | None:
 def keep(team: Team, key: MovableKey, call: Call, launch: CachedLaunch) -> None:
     """Cache a launch under its key, and for equal arrays elsewhere.
 
-    The latter needs arguments that contain addresses in known places only.
+    For equal arrays elsewhere, it is cached only if all addresses in its arguments are at known places.
     """
     team.cached_launches[key.exact] = launch
     if not (call.moves and launch.around is None):
@@ -65,7 +65,7 @@ def keep(team: Team, key: MovableKey, call: Call, launch: CachedLaunch) -> None:
 
 
 def _within(key: MovableKey, owner: Any, address: int) -> tuple[int, int]:
-    """Return the number of an array, and the bytes from its beginning.
+    """Return the number of the array `owner`, and the offset of an address in it.
 
     The number is -1 for address 0. Raises LookupError if the address is not in the array.
     """

@@ -41,8 +41,7 @@ def start_several(works: Sequence[Prepared]) -> None:
 class Prepared(KernelWork, Startable):
     """A call whose kernel is loaded and whose parameters are packed.
 
-    It is active from `start` to `finish`. `on` is the communicator, or the twin of it that uses a track
-    (`team/tracks.py`).
+    It is active from `start` to `finish`. `on` is the communicator, or its twin that uses a track (`team/tracks.py`).
 
     Attributes
     ----------
@@ -80,8 +79,8 @@ class Prepared(KernelWork, Startable):
         self._launch = device.repeated(function, grid, threads, parameters, self._event)
         if begun is not None:
             self._record = begun.prepared(kernel, beside=call.load is not None)
-        # Make the stream wait for the arrays' producers now, but not at each start: there, the program must have made
-        # the arrays ready on the current stream.
+        # Make the stream wait for the arrays' producers now, but not at each start: before a start, the program must
+        # make the arrays ready on the current stream.
         stream_for(device, call.buffers, self._state)
         of_torch = any(buffer.of_torch for buffer in call.buffers)
         self.stream = functools.partial(current_stream, device, call.buffers) if of_torch else device.current_stream
@@ -105,7 +104,7 @@ class Prepared(KernelWork, Startable):
         self._team.errors.check()
 
     def start(self) -> None:
-        """Launch on the communicator's own stream, after work now on the current stream."""
+        """Launch on the communicator's own stream, after the current stream's work so far."""
         if self._record is not None:
             self._record()
         self._began_on = self.stream()

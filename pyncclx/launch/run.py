@@ -58,7 +58,7 @@ def by_new_kernel(
 ) -> bool:
     """Run an operation like `by_kernel`, but uncached, so that `make` may communicate.
 
-    With `may_stage`, MPI may do the operation on copies in host memory instead.
+    With `may_stage`, MPI may run the operation on copies in host memory instead.
     """
     began = events.now() if events.listeners else None
     return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
@@ -197,7 +197,7 @@ def _enqueue_and_complete(
 
 
 class Enqueued(NamedTuple):
-    """Streams of a launch: the caller's current one, and the one with the kernel."""
+    """Streams of a launch: the caller's current stream, and the kernel's stream."""
 
     team: Team
     current: Any
@@ -205,7 +205,7 @@ class Enqueued(NamedTuple):
 
 
 class Began(NamedTuple):
-    """Where a call begins that a thread launches: the current stream, an event on it."""
+    """The start of a call that a thread launches: the current stream, an event on it."""
 
     stream: Any
     event: Event
@@ -223,8 +223,8 @@ def enqueue(
 ) -> Enqueued:
     """Launch a call's kernel on the current stream; return the streams used.
 
-    With `aside`, launch it on the communicator's own stream, after the present work of the current stream, or after the
-    event in `began`. In this case, under PYNCCLX_CHECK, the caller has to compare the call with those of the other
+    With `aside`, launch it on the communicator's own stream, after the work that is now on the current stream, or after
+    the event in `began`. In this case, under PYNCCLX_CHECK, the caller has to compare the call with those of the other
     ranks. With a `key`, cache the launch if `call.may_be_known`.
     """
     if begun is None and (calls := state.calls(comm)) is not None:

@@ -25,7 +25,7 @@ def _bytes() -> list[Template]:
 
 
 def _unlimited() -> list[Template]:
-    """Return no templates: those of a program's functions are unknown in advance."""
+    """Return no templates: the functions of a program are unknown in advance."""
     return []
 
 
