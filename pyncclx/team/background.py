@@ -60,7 +60,7 @@ class Doing:
 
 
 class StepThread:
-    """A thread that runs functions in order; it is made at the first one.
+    """A thread that runs functions in order; the first function starts it.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class StepThread:
     def is_busy(self) -> bool:
         """Whether a function is waiting or running.
 
-        Then later steps must run in the thread too; otherwise they would overtake those in the thread.
+        If so, later steps must run in the thread, too; otherwise they would overtake the steps in the thread.
         """
         return self._worker is not None and not self._worker.has_done(self._worker.given)
 
@@ -188,8 +188,8 @@ class Background(StepThread):
     def do(self, function: Callable[[], None]) -> Doing:
         """Run a function in the thread after all earlier ones.
 
-        If an earlier function has raised because a rank was missing or has failed, this one does not run, and has the
-        same error.
+        If an earlier function has raised because a rank was missing or has failed, `function` does not run, and its
+        result is the same error.
         """
 
         def call() -> None:
@@ -206,7 +206,7 @@ class Background(StepThread):
 
 
 def caller() -> int:
-    """Return the program's thread for which this thread makes calls; else this thread."""
+    """Return the program's thread that this thread acts for; else this thread."""
     return getattr(_ACTING, "caller", threading.get_ident())
 
 

@@ -101,7 +101,7 @@ class Base(Handled, Options):
         Raises
         ------
         RanksMissing
-            Some rank has not called within PYNCCLX_TIMEOUT.
+            If some rank has not made this call within PYNCCLX_TIMEOUT.
         """
         state = self._settled()
         if state.topology is None:
@@ -139,7 +139,7 @@ class Base(Handled, Options):
         return backends.select().name
 
     def select_device(self) -> int:
-        """Make the GPU of this rank's local rank current. Collective.
+        """Make the GPU for this rank's local rank current. Collective.
 
         Call it before you make the first array.
 
@@ -163,7 +163,7 @@ class Base(Handled, Options):
         Raises
         ------
         PeerTimeout, Aborted, CapacityExceeded, MPI.Exception
-            A kernel has recorded that an operation failed.
+            If a kernel has recorded that an operation failed.
 
         Examples
         --------
@@ -196,15 +196,15 @@ class Base(Handled, Options):
         Returns
         -------
         array
-            A CuPy array of zeros; NumPy's on the host device. The memory is released when the communicator has been
-            freed and the last view of the array is gone. After `Free` it is an ordinary array.
+            A CuPy array of zeros; a NumPy array on the host device. Its memory is released when the communicator has
+            been freed and the last view of the array is gone. After `Free` it is an ordinary array.
 
         Raises
         ------
         NotSupported
-            On all ranks: the kernels of some ranks cannot access the memory of other ranks.
+            On all ranks, if the kernels of some ranks cannot access the memory of other ranks.
         TypeError, ValueError, MemoryError
-            On all ranks: some rank's shape or dtype is invalid, or it has too little memory. Nothing is allocated then.
+            On all ranks, if a rank's shape or dtype is invalid, or a rank has too little memory. Nothing is allocated.
 
         Examples
         --------
@@ -239,8 +239,8 @@ class Base(Handled, Options):
         Raises
         ------
         NotSupported
-            On all ranks: some rank's memory cannot be opened by other processes. On GPUs it must come from
-            cudaMalloc, as CuPy's and PyTorch's arrays do by default.
+            On all ranks, if other processes cannot open some rank's memory. On GPUs it must come from cudaMalloc, as
+            CuPy's and PyTorch's arrays do by default.
 
         Examples
         --------
@@ -261,8 +261,8 @@ class Base(Handled, Options):
 def wait_for_calls(comm: Base, buffers: Collection[Buffer | Producer] = ()) -> None:
     """Wait on the host for the program's stream, and raise what kernels have recorded.
 
-    Pass the call's `buffers` if it was enqueued on the stream of their library. Nonblocking calls in progress run on
-    other streams. They are not waited for, because a peer may begin its part of them only after this rank's next call.
+    Pass the call's `buffers` if it was enqueued on the stream of their library. This does not wait for nonblocking
+    calls, which run on other streams: a peer may begin its part of them only after this rank's next call.
     """
     state, device = state_of(comm), backends.select()
     stream = current_stream(device, buffers, state)

@@ -1,6 +1,6 @@
 """Comparison of each call between a communicator's ranks (PYNCCLX_CHECK=1).
 
-Each rank sends its call to all others on a communicator made for that. A rank waits at most PYNCCLX_TIMEOUT for the
+Each rank sends its call to all others on a communicator for this purpose. A rank waits at most PYNCCLX_TIMEOUT for the
 calls of the other ranks.
 """
 
@@ -30,7 +30,7 @@ _Call = tuple[Any, ...]  # operation, and the arguments that must be equal on al
 
 
 class _Comparisons(Attachment):
-    """The calls of a communicator to be compared, numbered alike on all ranks."""
+    """The calls of a communicator to compare; all ranks number them alike."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.rank, self.size, self.name = comm.rank, comm.size, comm.Get_name()
@@ -53,8 +53,8 @@ class _Comparisons(Attachment):
     def _make(self, comm: MPI.Intracomm, call: _Call) -> MPI.Intracomm:
         """Make the communicator for calls, once all ranks have called this.
 
-        There are two rendezvous. A rank that arrives at the moment when the others time out may complete the first one,
-        and then finds in the second one that they have left; it does not wait in MPI.
+        There are two rendezvous. A rank that arrives at the moment when the others time out may complete the first one.
+        In the second one it finds that they have left, so it does not wait in MPI.
         """
         for _ in range(2):
             missing = mpi_bootstrap.missing_ranks(comm, settings.TIMEOUT.get())
@@ -113,7 +113,7 @@ class _Comparisons(Attachment):
         return f"ranks disagree about the call: {waited}; {who} called anything on this communicator ({self.name})"
 
     def _elsewhere(self, rank: int) -> Iterator[str]:
-        """Yield a rank's calls on other communicators that this rank has not made."""
+        """Yield texts about a rank's calls on other communicators, not made by this rank."""
         world = self._world_rank(rank)
         for other in _ALL:
             if other is not self and other._apart is not None:
@@ -158,8 +158,8 @@ class Comparison:
         Raises
         ------
         CollectiveMismatch
-            On all ranks, if they made different calls: in operation or arguments. If some rank made no call within
-            PYNCCLX_TIMEOUT, on all ranks that made one.
+            On all ranks, if their calls differ in operation or arguments. On the ranks that made a call, if another
+            rank made none within PYNCCLX_TIMEOUT.
         """
         try:
             self._all.finish(self._number)

@@ -35,17 +35,17 @@ MOST_KEPT = 4  # dropped communicators of the same ranks
 
 
 def remember(state: State) -> None:
-    """Register a communicator with a Team, so that later ones can find it dropped."""
+    """Register a state with a Team, for rendezvous to find it once it is dropped."""
     if state.team is not None:
         _STATES[state.team.id] = state
         state.maker = caller()
 
 
 def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
-    """Return the Team of a dropped communicator of the same ranks or None. Collective.
+    """Return a dropped communicator's Team for the same ranks, or None. Collective.
 
-    Without one, the ranks close the dropped communicators that they have found. `select` makes the device ready; if it
-    raises on one rank, all ranks raise the error.
+    If there is none, the ranks close the dropped communicators that they have found. `select` makes the device ready;
+    if it raises on one rank, all ranks raise the error.
     """
     own: dict[bytes, tuple[State, Team]] = {}
     try:
@@ -55,7 +55,7 @@ def take_over(comm: MPI.Intracomm, select: Callable[[], Device]) -> Team | None:
 
 
 def _take_over(comm: MPI.Intracomm, select: Callable[[], Device], own: dict[bytes, tuple[State, Team]]) -> Team | None:
-    """Take over a Team as `take_over` does; `own` gets what this rank offers."""
+    """Implement `take_over`; add what this rank offers to `own`."""
 
     def here() -> tuple[Present, tuple[int, ...]]:
         select()
@@ -77,8 +77,8 @@ def _take_over(comm: MPI.Intracomm, select: Callable[[], Device], own: dict[byte
 def _offered(heap: Heap, size: int) -> dict[bytes, tuple[State, Team]]:
     """Return the dropped states that this rendezvous may take over or close.
 
-    States that another rendezvous may take over are left out. There can be another one, because a thread may be making
-    a call in place of the program's thread (`background.py`).
+    States that another rendezvous may take over are left out. Two rendezvous can run at once, because a thread may be
+    making a call in place of the program's thread (`background.py`).
     """
     found = _of_this_thread(heap, size)
     with _OFFERING:
@@ -150,6 +150,6 @@ def _is_common(team: Team, present: Sequence[Present]) -> bool:
 
 
 def _fits(team: Team, present: Sequence[Present]) -> bool:
-    """Return whether a Team has the present ranks in order, and a new one's settings."""
+    """Return whether a Team has the present ranks in order, and current settings."""
     is_reusable = all(each.is_reusable for each in _of_ranks(team, present))
     return is_reusable and team.uids == [each.uid for each in present]

@@ -36,7 +36,7 @@ class KernelTeam(Dependent, Protocol):
     Attributes
     ----------
     for_program : bool
-        Whether the program itself launches the kernels, on any streams. False: they are kernels for a window's signals.
+        Whether the program itself launches the kernels, on any streams. If False, they serve a window's signals.
     """
 
     for_program: bool
@@ -45,7 +45,7 @@ class KernelTeam(Dependent, Protocol):
 
 
 class Ending:
-    """The part of a Team that ends it.
+    """The part of a Team that waits for its kernels and releases its memory.
 
     Attributes
     ----------

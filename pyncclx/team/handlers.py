@@ -1,9 +1,9 @@
 """Error handlers of communicators and windows, for errors that pyncclx finds.
 
-MPI calls them for its own errors. From the first handler other than MPI.ERRORS_RETURN on, each public method calls the
-handler before an exception of pyncclx's leaves it. Until then no method is changed.
+MPI calls them for its own errors. Once the program has set a handler other than MPI.ERRORS_RETURN, each public method
+calls the handler before it raises an exception of pyncclx. Until then no method is changed.
 
-The functions that replace public methods serve forked children, too. There, calls on the parent's communicators and
+The functions that replace public methods serve forked children, too: there, calls on the parent's communicators and
 requests raise.
 """
 
@@ -151,7 +151,7 @@ def _owners(values: Sequence[Any]) -> Sequence[_Owner | None]:
             return [_owner_of(value)]
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], MPI.Request):
             return list(map(_owner_of, value))
-        # Messages have no public attribute for it, because mpi4py's have none.
+        # Messages have no public attribute for their communicator, because mpi4py's messages have none.
         if isinstance(comm := getattr(value, "comm", getattr(value, "_comm", None)), MPI.Comm):
             return [comm]
     return [None]
@@ -215,7 +215,7 @@ class Handled:
     def Set_errhandler(self, errhandler: MPI.Errhandler) -> None:
         """Set the error handler, for errors of MPI and of pyncclx.
 
-        As mpi4py's `Set_errhandler`.
+        Works like mpi4py's `Set_errhandler`.
 
         Parameters
         ----------

@@ -57,7 +57,7 @@ class Kept:
     def sweep(self) -> None:
         """Test the next few events, and drop the arrays of those that have occurred.
 
-        So a call costs the same however many kernels the host is ahead of.
+        So the cost of a call does not depend on the number of kernels in flight.
         """
         for _ in range(AT_A_LOOK):
             number = next(iter(self.entries), None)
@@ -71,7 +71,7 @@ class Kept:
 
 
 class UsedStreams(dict[int, Any]):
-    """Streams by their handles. Of more than a few, idle streams are dropped.
+    """Streams by their handles; if there are more than a few, idle ones are dropped.
 
     A program may make a stream for each step. The last few are kept, because another thread may be about to launch on
     them.
@@ -79,7 +79,7 @@ class UsedStreams(dict[int, Any]):
     Attributes
     ----------
     last, before : stream
-        The one added last, and the one before.
+        The stream that was added last, and the one before it.
     """
 
     def __init__(self, device: Device) -> None:
@@ -101,7 +101,7 @@ class UsedStreams(dict[int, Any]):
             self._most = max(FEW, 2 * len(self))
 
     def clear(self) -> None:
-        """Remove all."""
+        """Remove all streams."""
         self.last = self.before = _NO_STREAM
         super().clear()
 
@@ -113,7 +113,7 @@ class UsedStreams(dict[int, Any]):
 
 
 class Scratch:
-    """A communicator's scratch memory on this rank; it grows, and lives with the Team.
+    """A communicator's scratch memory on this rank; it grows, and ends with the Team.
 
     It is for one operation at a time: copies, lists of segments, results.
     """
@@ -129,7 +129,7 @@ class Scratch:
         Raises
         ------
         NotSupported
-            The current stream is being captured, where memory cannot be allocated.
+            If memory must be allocated, and the current stream is being captured.
         """
         if not self._parts or self._parts[-1][0] < nbytes:
             enough = 1 << (nbytes - 1).bit_length()

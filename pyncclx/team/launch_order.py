@@ -23,9 +23,10 @@ class LaunchOrder:
 
     Nonblocking and persistent calls are launched aside: on a stream of the communicator, so that the caller's
     subsequent work does not wait for them. Several such streams run at once as far as the hardware allows. CUDA maps
-    all streams of a process to a few queues (CUDA_DEVICE_MAX_CONNECTIONS), and in one queue a kernel waits for the one
-    before it. If more streams than queues have collectives in flight that the ranks began in different orders, the
-    ranks may wait for each other until PYNCCLX_TIMEOUT. All their kernels must also fit on the GPU together.
+    all streams of a process to a few queues (CUDA_DEVICE_MAX_CONNECTIONS), and in one queue each kernel waits for the
+    previous one. If collectives are in flight on more streams than queues, and the ranks began them in different
+    orders, the ranks may wait for each other until PYNCCLX_TIMEOUT. All their kernels must also fit on the GPU
+    together.
     """
 
     def __init__(self, device: Device) -> None:
@@ -195,7 +196,7 @@ class LaunchOrder:
         return self.has_graphs or not self._are_over(streams)
 
     def note(self, stream: Any) -> None:
-        """Record that unordered work, such as a wait for a signal, is enqueued next."""
+        """Note that unordered work, such as a wait for a signal, will be enqueued next."""
         if stream is not None and self._device.is_capturing(stream):
             self._captured_beside = True
         elif stream is not self._beside.last:
@@ -209,7 +210,7 @@ class LaunchOrder:
         """
         if self._may_be_captured:
             return False
-        # Stream None is synchronous: a call returns when its kernel has ended. So unfinished work on it is that of
+        # Stream None is synchronous: a call returns when its kernel has ended. So unfinished work on it belongs to
         # another thread.
         streams = [stream for stream in (self._stream, *self._asides.values()) if stream is not None]
         return not self.has_graphs and self._are_over(streams)

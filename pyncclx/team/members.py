@@ -42,7 +42,7 @@ class Member:
     heap_nbytes: int
     lease_offset: int
     offer_nbytes: int  # the largest lease that the heap can give
-    team_id: bytes  # rank 0's is the communicator's
+    team_id: bytes  # a new id; all ranks use that of rank 0
     timeout_s: float
     limits: tuning.Limits  # rank 0's are used
     heaps: frozenset[bytes]  # uids of the other processes whose heaps it has mapped
@@ -59,7 +59,7 @@ def meet(comm: MPI.Intracomm, heap: Heap, members: list[Member]) -> list[Member]
 
 
 def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member:
-    """Return this rank's member; raise if its settings or tables cannot be read."""
+    """Return this rank's properties; raise if settings or tables cannot be read."""
     return Member(
         node=mpi_bootstrap.node_identity(),
         hostname=MPI.Get_processor_name(),
@@ -86,7 +86,7 @@ def own(comm: MPI.Intracomm, device: Device, heap: Heap, lease: Lease) -> Member
 
 
 def has_settings_of_now(member: Member, device: Device) -> bool:
-    """Return whether a new member would have the same settings, tuning tables aside."""
+    """Return whether a new member would have the same timeout and channels."""
     return (member.timeout_s, member.max_channels) == (settings.TIMEOUT.get(), channels(device))
 
 

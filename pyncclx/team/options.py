@@ -47,8 +47,8 @@ class Options(_Comm):
     def _unless_refused(self, make: Callable[[], _Made]) -> _Made:
         """Return the memory that `make` returns. Collective at the first call.
 
-        If `make` has raised NotSupported, and `staging` is true, later calls raise it without meeting the other ranks.
-        The reason has not changed, MPI does the operations, and nonblocking ones must not wait.
+        If `make` has raised NotSupported, and `staging` is true, later calls raise it again without meeting the other
+        ranks: the reason has not changed, MPI runs the operations, and nonblocking ones must not wait.
         """
         state = state_of(self)
         if state.refusal is not None and self.staging:
@@ -74,7 +74,7 @@ class Options(_Comm):
         Raises
         ------
         ValueError
-            Any other value is set.
+            If any other value is set.
 
         Examples
         --------
@@ -98,13 +98,13 @@ class Options(_Comm):
         arrays' producers; results are ready for its subsequent work. A new communicator takes the stream of its parent.
         Existing requests keep their streams.
 
-        Without a stream, calls that block the host (`blocking`) use one of pyncclx's own, if the program has not chosen
-        a current stream. They wait for their arrays, and not for other work of the program.
+        Without a stream, calls that block the host (`blocking`) use one of pyncclx's own streams, if the program has
+        not chosen a current stream. Such calls wait for their arrays, but not for other work of the program.
 
         Raises
         ------
         TypeError
-            The value is not a stream.
+            If the value is not a stream.
 
         Examples
         --------
@@ -119,7 +119,7 @@ class Options(_Comm):
 
     @property
     def checking(self) -> bool:
-        """Whether calls are compared between ranks: PYNCCLX_CHECK=1 at the first use."""
+        """Whether ranks compare their calls: PYNCCLX_CHECK was 1 at the first use."""
         return state_of(self).checking
 
     @property
@@ -147,8 +147,8 @@ class Options(_Comm):
         """Whether reductions give the same bits in each run, by a fixed order of ranks.
 
         True by default. If False, NCCL may add floating-point numbers in its own order where that is faster: over more
-        than two nodes, each with one rank of the communicator. A new communicator takes the value of its parent. Set it
-        alike on all ranks; existing requests keep the value that was set.
+        than two nodes, each with one rank of the communicator. A new communicator takes the value of its parent. Set
+        the same value on all ranks; existing requests keep the earlier value.
 
         Examples
         --------

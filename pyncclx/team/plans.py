@@ -56,10 +56,10 @@ class MovableLaunch(NamedTuple):
     arguments : bytes
         The kernel's arguments after the addresses of the data to send and of the memory to receive into.
     buffers, data : tuple of (int, int)
-        Where the first and the last buffer are, and where these two addresses point: the number of an array among the
-        call's arguments, and bytes from its beginning.
+        Locations of the first and the last buffer, and of these two addresses. A location is the number of an array
+        among the call's arguments, and an offset in bytes.
     reaches : tuple of (int, int)
-        Arrays that are shorter than what the call uses, and the bytes that it uses from their beginning on.
+        Arrays that are shorter than what the call uses, and the bytes that it uses from their beginning.
     """
 
     launch: CachedLaunch

@@ -103,7 +103,7 @@ class State:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the program has not freed the communicator and cannot call it any more."""
+        """Whether pyncclx made the communicator and no object can call it any more."""
         return self.made_here and self._hold() is None
 
     def calls(self, comm: MPI.Comm) -> Calls | None:
@@ -120,7 +120,7 @@ class State:
     def waiting(self, comm: MPI.Comm, what: str, detail: str = "") -> AbstractContextManager[object]:
         """Publish that the program waits while the `with` block runs.
 
-        On a channel, do nothing.
+        If `comm` has a channel of its own, do nothing.
         """
         calls = None if getattr(comm, "channel", None) is not None else self.calls(comm)
         return nullcontext() if calls is None else calls.waiting(what, detail)
@@ -144,11 +144,11 @@ class State:
         Raises
         ------
         CollectiveMismatch
-            Some have not called within three quarters of the time: they are in a kernel of another call.
+            If ranks have not called this in three quarters of the time because they are in a kernel of another call.
         RanksMissing
-            Some have not called within PYNCCLX_TIMEOUT, or `seconds`.
+            If ranks have not called this within PYNCCLX_TIMEOUT, or `seconds`.
         RankFailed, Revoked, PeerTimeout, Aborted
-            Some cannot call any more, or the communicator has failed.
+            If ranks cannot call this any more, or the communicator has failed.
         """
         if getattr(comm, "channel", None) is None:
             self.settle()
@@ -197,7 +197,7 @@ class State:
             self.team.drain()
 
     def close(self) -> None:
-        """Release the device side. The ranks have met since their last kernel ended."""
+        """Release the device side. Call it after the ranks have met behind their kernels."""
         apart, self.apart = self.apart, None
         if apart is not None:
             apart.close()
@@ -290,7 +290,7 @@ def state_of(comm: Carrier, parent: Carrier | None = None) -> State:
 def numbered(comm: _Made) -> _Made:
     """Make a communicator's state, in the same order on all ranks (see `Identity`)."""
     if comm != MPI.COMM_NULL and MPI.Is_initialized():
-        with suppress(ValueError):  # the first call raises an invalid setting
+        with suppress(ValueError):  # the first call raises the error of an invalid setting
             state_of(comm)
     return comm
 

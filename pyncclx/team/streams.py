@@ -29,7 +29,7 @@ class Caller(Protocol):
     blocking : str
         "host" if calls return when their results are ready.
     stream : stream or None
-        The one that the user has set.
+        The stream that the user has set.
     """
 
     blocking: str
@@ -145,7 +145,7 @@ def _is_ready(owner: Any) -> bool:
     read = reader_of(array)
     if read is read_numpy or read is read_memory:
         return True
-    # DLPack arrays are already ordered after the current stream; Numba's on the default stream name none.
+    # The current stream already waits for DLPack arrays; Numba's arrays on the default stream name no stream.
     has_interface = read is read_protocol and hasattr(array, "__cuda_array_interface__")
     return has_interface and not type(array).__module__.startswith("numba")
 

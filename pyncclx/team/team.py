@@ -127,7 +127,7 @@ class Team(Ending):
     def belong_to(self, comm: MPI.Intracomm, in_world: Sequence[int]) -> None:
         """Become the Team of another communicator of the same ranks.
 
-        The previous one has made its last call.
+        The previous communicator must have made its last call.
         """
         self.forget_launches()  # they record calls of the previous one
         self._belong(self.errors, comm, in_world)
@@ -138,7 +138,7 @@ class Team(Ending):
         return [member.uid for member in self.members]
 
     def is_idle(self) -> bool:
-        """Return whether nothing runs or has failed, and all of its memory is the lease."""
+        """Return whether nothing runs or has failed, and the lease is its only memory."""
         holds = self.dependents or self.device_teams or len(self.windows)
         return not (holds or self.errors.has_failed) and self.order.is_over()
 
@@ -183,7 +183,7 @@ class Team(Ending):
         return packed
 
     def forget_structs(self) -> None:
-        """Drop cached structs and launches: members, windows or the layout changed."""
+        """Drop cached structs and launches, after windows or the layout have changed."""
         self._structs.clear()
         self.forget_launches()
         self.generation += 1
@@ -197,7 +197,7 @@ class Team(Ending):
 
     @mpi_bootstrap.interrupts_deferred()
     def register(self, comm: MPI.Intracomm, buffer: Buffer) -> Window:
-        """Map the memory of an array of each rank. Collective."""
+        """Map the memory of each rank's array into all ranks. Collective."""
         number = self.windows.next_number
         window = register_window(comm, self.device, number, buffer.address, buffer.nbytes)
         return self._add(comm, window, buffer.owner, lambda: window)
@@ -250,7 +250,7 @@ class Team(Ending):
     def parameters(self, plan: Plan, buffers: tuple[Buffer, ...], called: bytes, arguments: bytes) -> bytes:
         """Return the bytes of the kernel's only parameter.
 
-        `called` is a `Called`; `arguments` follow the Team.
+        `called` is a packed `Called`, `arguments` are the operation's packed arguments.
         """
         places = self.places(buffers[0].address, buffers[-1].address) if buffers else NO_PLACES
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
@@ -260,7 +260,7 @@ class Team(Ending):
         return self.windows.places(send, recv) if self.layout.windows else NO_PLACES
 
     def _late(self, calls: RecordedCalls) -> tuple[list[int], list[int]]:
-        """Return `calls.late()`, in any thread; nothing if the leases cannot be read."""
+        """Return `calls.late()`, or empty lists if the leases cannot be read; any thread."""
         with suppress(RuntimeError), self.device.attached():
             if HEAP.made is self.heap:
                 return calls.late()

@@ -69,7 +69,7 @@ class Track:
     Attributes
     ----------
     comm : Intracomm
-        The communicator with another state: requests prepared for it run on the track.
+        A twin of the communicator, with a state of its own: requests prepared for the twin run on the track.
     """
 
     def __init__(self, comm: IntraBase) -> None:
@@ -82,7 +82,7 @@ class Track:
         return self._user() is None
 
     def give_to(self, work: Any) -> None:
-        """Reserve the track for a request as long as that exists."""
+        """Reserve the track for a request for as long as the request's work exists."""
         self._user = weakref.ref(work)
 
 
@@ -100,14 +100,16 @@ class Tracks(Attachment):
         self.made = 0
 
     def take(self, comm: IntraBase, span: Callable[[IntraBase], object] | None) -> Track | None:
-        """Return a track that no rank uses; None if some rank wants none. Collective.
+        """Return a track that no rank uses, or None. Collective.
+
+        None if the communicator has one rank, or some rank has set `ordered_starts`.
 
         `span` makes the state over nodes of a track's communicator; None if the ranks are on one node.
 
         Raises
         ------
         NotSupported
-            On all ranks: no track is left.
+            On all ranks, if no track is left.
         """
         self.made += 1
         state, intracomm = state_of(comm), cast(MPI.Intracomm, comm)
@@ -147,11 +149,11 @@ class Tracks(Attachment):
 
     @property
     def teams(self) -> list[Team]:
-        """The tracks' Teams; tracks over nodes have none here."""
+        """The tracks' Teams; tracks of a communicator over several nodes have none."""
         return [track.comm.state.team for track in self._tracks if track.comm.state.team is not None]
 
     def is_idle(self) -> bool:
-        """Return whether no track runs or may run anything."""
+        """Return whether nothing runs or may run on any track."""
         return len(self.teams) == len(self._tracks) and all(team.is_idle() for team in self.teams)
 
     def drain(self) -> None:
