@@ -20,7 +20,7 @@ How ``comm.Allreduce(x, y)`` runs:
 
 1. `launch/run.py`, `by_kernel`: there is no Team, so it calls `Base.by_nodes_again`, which `communicator/over_nodes.py`
    implements. If the `Program` of an equal call is cached (`Spanning.known`), continue at step 5.
-2. Otherwise `Base.by_nodes` does the call.
+2. Otherwise `Base.by_nodes` runs the call.
 3. `collectives/allreduce.py` checks the arguments and describes them, as inside one node.
    `collectives/over_nodes/allreduce.py` makes a `SpanningCall` (`program.py`) from the description.
 4. Its `compose` adds steps to a `Composition` (`composition.py`): kernels among the ranks of the node, made from a
@@ -35,11 +35,11 @@ How ``comm.Allreduce(x, y)`` runs:
 Three rules:
 
 * All ranks add steps of the same kinds in the same order, also ranks that have nothing to move. All ranks of a node
-  choose kernels together, and the engine matches transfers by their order. In one program all exchanges are aside, or
-  none is, because an engine runs one step at a time.
+  choose kernels together, and the engine matches transfers by their order. In one program, either all exchanges are
+  aside or none is, because an engine runs one step at a time.
 * After a step has failed, `Spanning.check` raises at every call, and kernels on this node end their waits
   (`ErrorRecord.abort`). Every wait ends within PYNCCLX_TIMEOUT: the other ranks raise when their own waits time out.
 * The engine moves bytes, and kernels fold them. So all operators work, and all ranks and runs get the same bits. Folds
-  run in the order of nodes, and of ranks inside each, so it depends on the assignment of ranks to nodes. NCCL reduces
-  only where no order shows in the bits, or the program has waived the order (`nccl_reduction`).
+  run in the order of nodes, and of ranks inside each node, so the bits depend on the assignment of ranks to nodes. NCCL
+  reduces only where the order does not change the bits, or the program has waived the order (`nccl_reduction`).
 """

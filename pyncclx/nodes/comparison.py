@@ -1,10 +1,10 @@
 """Comparison of calls between nodes: each rank sends its calls to the next rank.
 
 Inside a node, kernels compare calls. Between nodes, engines move bytes that do not describe the call. So the ranks form
-a ring. Each rank sends a text (*label*) of each of its calls by MPI to the next rank. Whenever it makes a call or waits
-for results, it compares the labels of the previous rank with its own calls. A rank that finds a difference raises, and
-passes the difference on around the ring. A message of MPI takes longer than the rest of a short call. So labels of
-cached calls are sent several at a time, provided that a thread can send them if the program makes no further call.
+a ring. Each rank sends the next rank a text (*label*) of each of its calls, by MPI. Whenever a rank makes a call or
+waits for results, it compares the labels of the previous rank with its own calls. A rank that finds a difference
+raises, and passes the difference on around the ring. A message of MPI takes longer than the rest of a short call. So
+labels of cached calls are sent several at a time, if a thread can send them when the program makes no further call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEWS: dict[bytes, type[Exception]] = {b"n": CollectiveMismatch, b"e": Aborted} 
 _TOGETHER = 16  # labels in one message
 _STEP = "comparison of calls"  # name of the step in error messages
 _LOOKS = 10  # polls for calls of the previous rank
-_PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # to wait for the error text of another rank, once
+_PATIENCE_S, _PAUSE_S = 0.5, 1e-3  # longest wait for another rank's error text, once, and seconds between polls
 _CLOSE_S = 1.0  # seconds for the last messages
 
 
@@ -78,8 +78,8 @@ class Comparison:
     def add(self, label: bytes, *, later: bool = False) -> None:
         """Compare a call that begins. Collective at the first call.
 
-        `label` comes from `label_of` and is the same on all ranks. With `later` it may be sent with the next calls'
-        labels.
+        `label` comes from `label_of` and is the same on all ranks. With `later` it may be sent together with the labels
+        of the next calls.
         """
         self._begin()
         with self._lock:
@@ -131,9 +131,9 @@ class Comparison:
         Raises
         ------
         CollectiveMismatch, Aborted
-            At every call from then on. Aborted: a rank has left a call.
+            If calls differ, or (Aborted) if a rank has left a call. Every later check raises it again.
         RankFailed, Revoked
-            The previous or the next rank has failed, or the communicator was revoked.
+            If the previous or the next rank has failed, or the communicator was revoked.
         """
         with self._lock:
             if self.comm is not None:
@@ -151,7 +151,7 @@ class Comparison:
         while self._failure is None and (message := self._next(comm)) is not None:
             self._take(message[:1], message[1:])
             self._compare()
-            # A poll that finds no message takes longest if MPI then yields the processor.
+            # A poll that finds no message takes the longest, if MPI then yields the processor.
             if not self._own:
                 break
 
@@ -172,7 +172,7 @@ class Comparison:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """If the calls of ranks differ, raise that in place of the block's exception."""
+        """Raise a mismatch of the ranks' calls, if any, in place of the block's exception."""
         try:
             yield
         # A RankFailed, which is an MPIError, is its own reason.
@@ -264,7 +264,7 @@ class Comparison:
         self._theirs.clear()
 
     def leave(self, reason: Aborted) -> None:
-        """Tell all ranks that this one has left a call; `check` raises it from now on."""
+        """Report to all ranks that this one left a call; `check` raises `reason` from now."""
         with self._lock:
             if self._failure is None:
                 self._failure = reason

@@ -22,7 +22,7 @@ from .program import Program, Step
 from .rails import Places, without_empty
 from .spanning import Spanning
 
-# Bytes of a vector or of results for each thread, before more blocks are used. Not measured.
+# Bytes of a vector or of results that each thread gets before more blocks are used. Not measured.
 _THREAD_NBYTES = 64
 
 
@@ -87,9 +87,9 @@ class Composition:
     ) -> int:
         """Add a step that reduces vectors in this rank's memory to one at `result`.
 
-        Its length is `nbytes`, which may be 0. `template` names element type and operator, as for the kernels of a
-        reduction. pyncclx.AVG divides by `finish_as`; the default is the number of all ranks. All ranks of the node
-        must add this step, to load its kernel together. With `alone`, this rank loads it by itself.
+        The length of the result is `nbytes`, which may be 0. `template` names element type and operator, as for the
+        kernels of a reduction. pyncclx.AVG divides by `finish_as`; the default is the number of all ranks. All ranks of
+        the node must add this step, to load its kernel together. With `alone`, this rank loads it by itself.
         """
         spanning, kernel = self.spanning, ("collectives/fold.cu", "fold", *template)
         if alone:
@@ -135,7 +135,7 @@ class Composition:
         early: bool = False,
         after: tuple[int, ...] = (),
     ) -> int:
-        """Add a kernel with these parameters; `early` as for `Kernels.launch`."""
+        """Add a kernel with packed parameters; for `early` see `Kernels.launch`."""
 
         def run(team: Team, stream: Any, call: int) -> None:
             team.device.launch(function, grid, threads, parameters, stream, early)
@@ -182,10 +182,10 @@ class Composition:
         return self.spanning.rails.has_collectives
 
     def collective(self, method: str, *arguments: Any, peers: Iterable[int] | None = None) -> int:
-        """Add a collective of NCCL's. All ranks add it, if `has_collectives`.
+        """Add an NCCL collective, if `has_collectives`. All ranks must add it.
 
-        `method` is the name of one of `NcclEngine`, called with the arguments and the stream. `peers` are the ranks
-        that this one waits for, by default all others.
+        `method` is the name of a method of `NcclEngine`, called with the arguments and the stream. `peers` are the
+        ranks that this rank waits for, by default all others.
         """
         engine = self.spanning.rails.rail()
         enqueue = getattr(engine, method)
@@ -235,9 +235,9 @@ class Composition:
     ) -> int:
         """Add a host function that composes further steps, which then run immediately.
 
-        The function is called with another composition, to which it adds the steps, and with their stream. The steps
-        before it have ended, so it can read their results. `on_rail` says whether it adds exchanges over the rail
-        (True) or among all ranks (False); None: no exchanges. `peers` are the ranks from which the exchanges receive.
+        The function is called with another composition, to which it adds the steps, and with their stream. All earlier
+        steps have ended, so the function can read their results. `on_rail` is True if it adds exchanges over the rail,
+        False if among all ranks, None if it adds none. `peers` are the ranks from which the exchanges receive.
         """
         engine = None if on_rail is None else self.spanning.rails.engine_for(on_rail)
 
@@ -256,11 +256,11 @@ class Composition:
         return self._add(Step(run, engine=engine, peers=tuple(peers), on_host=True, after=after))
 
     def keep(self, memory: object) -> None:
-        """Keep memory alive as long as the steps that use it."""
+        """Keep memory alive for as long as this composition."""
         self._kept.append(memory)
 
     def program(self, buffers: Collection[Buffer]) -> Program:
-        """Return the program of the steps; `buffers` are the call's."""
+        """Return the program of the steps; `buffers` are the buffers of the call."""
         return Program(
             *(self.operation, self._steps, producers_of(buffers)),
             of_current=is_of_current(buffers),

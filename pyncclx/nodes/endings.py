@@ -24,16 +24,17 @@ from .rails import Places, Rails
 from .roll_call import RollCall
 from .watchdog import Watch
 
-_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)  # raised on other ranks without a message
+# Errors that other ranks raise, too, without a message from this rank.
+_ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)
 
 
 class Endings:
-    """The part of a `Spanning` that ends it.
+    """The part of a `Spanning` that closes it, or ends it after a failed call.
 
     Attributes
     ----------
     operation : str
-        The last one that was enqueued.
+        The operation that was enqueued last.
     number : int
         Number of the last enqueued call, the same on all ranks.
     """
@@ -90,7 +91,7 @@ class Endings:
             self.team.errors.give_up(kind, step)
 
     def _stop_waiting(self, step: str, reason: StepTimeout) -> None:
-        """Tell the ranks of this node, then all others, that this rank waits no more."""
+        """Notify the ranks of this node, then all others, that this rank stopped waiting."""
         places, late = self.places, reason.peer
         is_here = late >= 0 and places.node_of(late) == places.node
         error = None if late < 0 else reason
@@ -123,12 +124,12 @@ class Endings:
             raise
 
     def left_by(self, operation: str, error: BaseException) -> None:
-        """End the communicator if a signal handler's exception, as of Ctrl-C, left a call."""
+        """End the communicator if a signal handler's exception (Ctrl-C) ended a call."""
         if own_error(error) is None:
             self.leave(operation, error)
 
     def refuse(self, operation: str, error: Exception) -> None:
-        """Compare with other ranks that this rank has refused a call by raising an error.
+        """Add to the comparison that this rank has refused a call by raising an error.
 
         The call itself has been compared before. If all ranks have refused the call, the communicator stays usable.
         Otherwise the other ranks find a difference at their next call.
@@ -154,7 +155,7 @@ class Endings:
         self._abort(operation, reason)
 
     def _check_kernels(self) -> None:
-        """Raise the node's recorded error; a timeout names the late rank of all nodes."""
+        """Raise the node's recorded error; a timeout names the late rank on any node."""
         try:
             self.team.errors.check()
         except StepTimeout:

@@ -16,7 +16,8 @@ class Transfer(NamedTuple):
     nbytes: int
 
 
-#: Called with the name of a failed step and the reason. It ends the waits of this node's kernels for this rank.
+#: A function called with the name of a failed step and the reason. It ends the waits of this node's kernels for this
+#: rank.
 Failed = Callable[[str, Exception], None]
 
 
@@ -63,25 +64,25 @@ class Engine:
     ) -> None:
         """Send and receive on `stream`.
 
-        `step` is the step's name for messages, `call` the number of its call.
+        `step` is the step's name for error messages, `call` the number of its call.
 
         Raises
         ------
         StepTimeout, MPI.Exception
-            In the host's wait. An engine that follows streams raises later, in `check`.
+            If the host waits for the step, and it fails. An engine that follows streams raises later, in `check`.
         """
 
     def check(self, step: str = "a step between nodes") -> None:
         """Raise an error that has occurred since the last check.
 
-        If the engine stays usable, the error is raised once, otherwise at every call. `step` is the current step, for
-        error messages.
+        If the engine stays usable, the error is raised once, otherwise at every call. `step` is the name of the current
+        step, for error messages.
         """
 
     def abort(self, step: str, reason: Exception) -> None:
-        """End all steps under way; `check` raises the reason from now on.
+        """End all steps in progress; `check` raises the reason from now on.
 
-        `step` is the name of one of them.
+        `step` is the name of one of these steps.
         """
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """Failures of ranks and of kernels on other nodes.
 
-The detector learns from MPI (ULFM) that ranks have failed. Exchanges report failures of kernels. The results of a
-kernel that has failed are undefined, but an engine sends them nevertheless. So each rank sends its failure word with
-the data, and the receivers raise at their next check. On a node with one rank no kernel waits for a peer. So no kernel
-fails this way, and no word is sent.
+The detector finds failed ranks with MPI (ULFM). Exchanges report failures of kernels. The results of a kernel that has
+failed are undefined, but an engine sends them nevertheless. So each rank sends its failure word with the data, and the
+receivers raise at their next check. On a node with one rank no kernel waits for a peer. So no kernel fails this way,
+and no word is sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..system.mpi_library import goes_on_after_failures
 from .engine import Transfer
 from .rails import Places
 
-# Seconds that a rank waits after an unexplained error for MPI to find a failed rank. Other ranks may learn of it
+# Seconds that a rank waits, after an unexplained error, for MPI to find a failed rank. MPI may find it on other ranks
 # earlier.
 _PATIENCE_S = 0.5
 _PAUSE_S = 0.01
@@ -33,7 +33,7 @@ _MOST_WORDS = 512  # with more ranks, several share a word
 
 
 class FailureWords:
-    """Failure words of this rank's peers, as received with the last exchange of each.
+    """The peers' failure words, as received in the last exchange with each peer.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class RanksElsewhere(Monitored):
     failed : callable
         Called with the failure, in the detector's thread.
     is_busy : callable
-        Returns whether a step may be under way. Any thread may call it.
+        Returns whether a step may be in progress. Any thread may call it.
     """
 
     def __init__(self, comm: MPI.Intracomm, failed: Callable[[CommFailure], None], is_busy: Callable[[], bool]) -> None:

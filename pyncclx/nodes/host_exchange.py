@@ -2,9 +2,9 @@
 
 `mpi_engine.py` and kernels inside nodes need many Python calls, too many for a few bytes. In a host exchange, a rank
 copies its bytes to its *record* in pinned memory. MPI's persistent receives store the other ranks' records beside it,
-and kernels read all records there. A record begins with a header. The header has a word that says whether the rank's
-kernels have failed, and a text that describes the call. The text must be the same on all ranks. If ranks need only
-blocks of the records, the host packs these blocks, so that one copy moves them to the device.
+and kernels read all records there. A record begins with a header: a word that shows whether the rank's kernels have
+failed, and a text that describes the call. The text must be the same on all ranks. If ranks need only blocks of the
+records, the host packs these blocks, so that one copy moves them to the device.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Share(NamedTuple):
     Attributes
     ----------
     name : str
-        Name of the step, for messages.
+        Name of the step, for error messages.
     label : bytes
         Label of the call, from `label_of`.
     nbytes : int
         Number of bytes of this rank.
     to, sources : sequence of int
-        The ranks that receive them, and those whose bytes this rank receives. This rank is in neither.
+        The ranks that receive these bytes, and the ranks whose bytes this rank receives. This rank is in neither.
     blocks : sequence of Block
         Blocks that the host packs at `HostExchange.gathered`, one after the other.
     """
@@ -129,7 +129,7 @@ class HostExchange:
         Raises
         ------
         StepTimeout, CollectiveMismatch, MPI.Exception
-            The exchange has failed. Every later exchange raises again.
+            If the exchange fails. Every later exchange raises again.
         """
         self._engine.do(share.name, lambda: self._run(share, call), stream)
 
@@ -209,12 +209,12 @@ def most_nbytes(size: int) -> int:
 
 
 def label_of(operation: str, signature: tuple[object, ...]) -> bytes:
-    """Return a label by which ranks compare their calls: checksum and text, cut off."""
+    """Return a label for the comparison of calls: a checksum and the truncated text."""
     text = f"{operation}{signature}".encode()
     room = LABEL_NBYTES - 4
     return zlib.crc32(text).to_bytes(4, "little") + text[:room].ljust(room, b"\0")
 
 
 def text_of(label: bytes | memoryview) -> str:
-    """Return the text in a label of `label_of`."""
+    """Return the text in a label that `label_of` made."""
     return bytes(label[4:]).rstrip(b"\0").decode(errors="replace")

@@ -27,8 +27,8 @@ from ..system.process import held
 from .engine import Engine, Failed, Transfer
 from .pieces import PieceOfTransfer, pieces_of
 
-# The engine has a communicator of its own, and each call has a tag. If a rank sends what another does not expect (the
-# counts of an Alltoallv differ), a later call must not receive it.
+# The engine has a communicator of its own, and each call has a tag. If a rank sends a message that another one does not
+# expect (the counts of an Alltoallv differ), a later call must not receive that message.
 _FIRST_TAG, _TAGS = 16, 1 << 14  # MPI allows tags up to 32767 at least
 _SPIN_S = 1e-3  # seconds of polls without a pause
 # Pieces of steps that have failed, and memory that MPI may still use for them.
@@ -72,7 +72,7 @@ class MpiEngine(Engine):
 
     @functools.cached_property
     def _streams(self) -> tuple[Any, Any]:
-        """The streams of copies, made at the first one."""
+        """The streams for copies, which the first copy creates."""
         return (None, None) if self._direct else (self._device.new_stream(), self._device.new_stream())
 
     def exchange(
@@ -83,7 +83,7 @@ class MpiEngine(Engine):
             self.do(step, functools.partial(self._exchange, step, sends, receives, call), stream)
 
     def do(self, step: str, function: Callable[[], None], stream: Any) -> None:
-        """Run a host function on `stream`. If it raises, all steps end, as by `abort`."""
+        """Run a host function on `stream`. If it raises, end all steps with `abort`."""
         self._raise_failure()
         self._device.call_between(stream, functools.partial(self._do, step, function))
 
@@ -95,7 +95,7 @@ class MpiEngine(Engine):
         Raises
         ------
         StepTimeout, RankFailed
-            The step timed out, a rank has failed, or another step has failed for this reason.
+            If the step timed out, a rank has failed, or another step has failed for this reason.
         """
         began = time.monotonic()
         while not poll(over):
@@ -128,8 +128,8 @@ class MpiEngine(Engine):
         """Free the engine's communicator if all ranks do so now.
 
         Every rank must call this, except ranks with a failure, which may still send messages. If the others freed the
-        communicator, MPI could give its number to a new one, and deliver such a message there. So the ranks that call
-        this wait up to a second for all others, and keep the communicator if one does not call.
+        communicator, MPI could give its number to a new one, and deliver such a message there. So each rank waits up to
+        a second until all ranks have called this, and keeps the communicator if one has not.
         """
         if self._failure is None and self._have_all_come():
             with polls_stopped(WHILE_FREED_S):
@@ -188,7 +188,7 @@ class MpiEngine(Engine):
             if not waiting_for and waited_s < 2 * self._timeout_s:
                 return
             found = self.absent(call, waiting_for)
-            # Meanwhile another rank may have said who is late.
+            # Meanwhile another rank may have reported which rank is late.
             reason = self._failure or StepTimeout(step, self.comm.rank, found)
         if isinstance(reason, StepTimeout):
             reason = StepTimeout(step, self.comm.rank, reason.peers)
@@ -198,7 +198,7 @@ class MpiEngine(Engine):
     def _begin(self, step: str, tag: int, piece: PieceOfTransfer) -> MPI.Request | None:
         """Start a piece in MPI; return None if the message to receive has not arrived.
 
-        A message that is too long is received and cut, and `check` raises once.
+        A message that is too long is received and truncated, and `check` raises once.
         """
         place = [MPI.memory.fromaddress(piece.host_address, piece.nbytes), MPI.BYTE]
         if not piece.receives:
@@ -220,7 +220,7 @@ class MpiEngine(Engine):
 
 
 def keep_left(memory: object) -> None:
-    """Keep memory as long as MPI may move pieces of steps that have failed."""
+    """Keep memory for as long as MPI may move pieces of steps that have failed."""
     for piece in _left[:]:
         with suppress(MPI.Exception):
             if not piece.is_moved():

@@ -27,23 +27,23 @@ from ..system.process import held
 from .engine import Engine, EngineError, Failed, Transfer
 from .nccl_library import NcclReduction, bindings, version_text
 
-# Blocks of NCCL's kernels. They wait on the same multiprocessors as ours. Not measured.
+# Most blocks of NCCL's kernels, which wait on the same multiprocessors as pyncclx's kernels. Not measured.
 MOST_BLOCKS = 16
 MOST_CONNECTED = 64  # ranks, each connected to all others when the engine is made; not measured
-_FOR_END_S = 1.0  # seconds to wait for NCCL's end, which waits until no graph with a step exists
+_FOR_END_S = 1.0  # seconds to wait for ncclCommDestroy, which waits until no graph with a step exists
 _BYTES = 1  # ncclUint8
 _SUCCESS, _IN_PROGRESS = 0, 7  # ncclResult_t
 
 
 class NcclEngine(Engine):
-    """An engine that moves bytes by a communicator of NCCL. Collective to make.
+    """An engine that moves bytes with an NCCL communicator. Creation is collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        mpi4py's communicator of the ranks to join; not kept.
+        An mpi4py communicator of the engine's ranks; the engine does not keep it.
     ranks : sequence of int
-        Their ranks in the communicator over nodes, in order. Transfers name these ranks.
+        The same ranks, numbered as in the communicator over nodes, in order. Transfers name these numbers.
     failed : callable
     device : Device
     """
@@ -106,32 +106,32 @@ class NcclEngine(Engine):
             nccl.group_end()
 
     def broadcast(self, address: int, nbytes: int, root: int, stream: Any) -> None:
-        """Broadcast the bytes of `root` by NCCL; raise as `exchange`."""
+        """Broadcast the bytes of `root` with NCCL; raises what `exchange` raises."""
         numbers = nbytes, _BYTES, self._index(root)
         self._call("NCCL's broadcast", self._nccl.broadcast, address, address, *numbers, self._comm, stream.ptr)
 
     def allgather(self, own: int, everything: int, nbytes: int, stream: Any) -> None:
-        """Gather equally many bytes of each rank by NCCL; raise as `exchange`."""
+        """Gather `nbytes` bytes of each rank with NCCL; raises what `exchange` raises."""
         arguments = own, everything, nbytes, _BYTES, self._comm, stream.ptr
         self._call("NCCL's allgather", self._nccl.all_gather, *arguments)
 
     def alltoall(self, send: int, recv: int, nbytes: int, stream: Any) -> None:
-        """Exchange blocks of `nbytes` bytes by NCCL; raise as `exchange`."""
+        """Exchange blocks of `nbytes` bytes with NCCL; raises what `exchange` raises."""
         self._call("NCCL's alltoall", self._nccl.allto_all, send, recv, nbytes, _BYTES, self._comm, stream.ptr)
 
     def allreduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
-        """Reduce the ranks' vectors to all ranks by NCCL; raise as `exchange`."""
+        """Reduce vectors to all ranks with NCCL; raises what `exchange` raises."""
         count = reduction.count(nbytes)
         arguments = send, recv, count, *reduction, self._comm, stream.ptr
         self._call("NCCL's allreduce", self._nccl.all_reduce, *arguments)
 
     def reduce(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, root: int, stream: Any) -> None:
-        """Reduce the ranks' vectors to `root` by NCCL; raise as `exchange`."""
+        """Reduce the ranks' vectors to `root` with NCCL; raises what `exchange` raises."""
         count, number = reduction.count(nbytes), self._index(root)
         self._call("NCCL's reduce", self._nccl.reduce, send, recv, count, *reduction, number, self._comm, stream.ptr)
 
     def reduce_scatter(self, send: int, recv: int, nbytes: int, reduction: NcclReduction, stream: Any) -> None:
-        """Reduce a block of `nbytes` bytes to each rank by NCCL; raise as `exchange`."""
+        """Reduce blocks of `nbytes` to each rank with NCCL; raises what `exchange` raises."""
         count = reduction.count(nbytes)
         arguments = send, recv, count, *reduction, self._comm, stream.ptr
         self._call("NCCL's reduce-scatter", self._nccl.reduce_scatter, *arguments)
@@ -179,9 +179,9 @@ class NcclEngine(Engine):
     def close(self) -> None:
         """Destroy NCCL's communicator once no kernel may wait for a peer. Collective.
 
-        NCCL frees memory. The driver then waits until the device is idle, and calls of the driver in other threads wait
-        as well. The device may be running a kernel of another communicator, which waits for a peer that makes its call
-        only after this call. So there must be no such kernel.
+        NCCL frees memory. For this the driver waits until the device is idle, and calls of the driver in other threads
+        wait as well. A kernel of another communicator could be waiting for a peer that makes its call only after this
+        call. So the communicator is destroyed only when there is no such kernel.
         """
         if self._failure is None:
             RETIRED.get().add(self._destroy)
@@ -195,7 +195,7 @@ class NcclEngine(Engine):
             end.join(_FOR_END_S)
 
     def abandon(self) -> None:
-        """Leave NCCL's communicator to be closed with the next engine of the same ranks."""
+        """Let the next engine of this process close NCCL's communicator."""
         _abandoned.append(self)
 
 

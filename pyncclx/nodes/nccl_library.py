@@ -26,7 +26,7 @@ def bindings() -> Any:
     Raises
     ------
     ImportError
-        nccl4py is not installed, or finds no NCCL.
+        If nccl4py is not installed, or finds no NCCL.
     """
     _set_variables()
     from nccl.bindings import nccl  # noqa: PLC0415  an optional dependency
@@ -35,7 +35,7 @@ def bindings() -> Any:
 
 
 def refusal() -> str | None:
-    """Return why this process has no NCCL for use between nodes; None if it has."""
+    """Return why this process cannot use NCCL between nodes; None if it can."""
     try:
         version = int(bindings().get_version())
     # nccl4py raises errors of its own when it loads NCCL.
@@ -77,9 +77,9 @@ class NcclReduction(NamedTuple):
 def nccl_reduction(template: tuple[str, ...], ranks: int, *, deterministic: bool) -> NcclReduction | None:
     """Return NCCL's numbers for a reduction over ranks; None if kernels must do it.
 
-    NCCL chooses its own order. For integers, and for sums and products of two numbers, every order gives the same bits.
-    So these are left to NCCL, and all other sums and products of floating-point numbers only unless the result has to
-    be `deterministic`. Kernels always compute Max and Min of floating-point numbers, because the results for NaN and
+    NCCL chooses its own order. For integers, and for sums and products of two numbers, every order gives the same bits,
+    so NCCL computes these. It computes other sums and products of floating-point numbers only if the result need not be
+    `deterministic`. Kernels always compute Max and Min of floating-point numbers, because the results for NaN and
     signed zeros depend on how two numbers are compared.
 
     Examples

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from ..backends import Device, Event
 from .engine import Transfer
 
-PIECE_NBYTES = 1 << 20  # bytes of pinned memory; not measured
+PIECE_NBYTES = 1 << 20  # longest piece in pinned memory; not measured
 AT_ONCE = 4  # pieces of one peer that have pinned memory at a time
 
 #: Starts a piece in MPI; returns None if its message has not arrived.
@@ -60,7 +60,7 @@ class PieceOfTransfer:
         return self._request is not None
 
     def is_moved(self) -> bool:
-        """Return whether MPI does not use the piece's memory: it ended or never began."""
+        """Return whether MPI does not use the piece's memory, before or after the move."""
         return not self._is_asking if self._request is None else self._request.Test()
 
 

@@ -61,7 +61,7 @@ class Step(NamedTuple):
         Enqueues the step, given the node's Team, the stream, and the number of the call. The caller has ordered the
         stream with the Team's launches (`LaunchOrder.following`).
     name : str
-        Name of an exchange, for messages.
+        Name of an exchange, for error messages.
     engine : Engine or None
         The engine of its exchanges.
     peers : tuple of int
@@ -69,7 +69,7 @@ class Step(NamedTuple):
     on_host, through_host : bool
         Whether the step is a host function; whether its data goes through host memory.
     aside : bool
-        Whether it runs on a second stream, beside the steps that follow.
+        Whether the step runs on a second stream, beside the steps that follow.
     after : tuple of int
         Indices of the steps on the other stream that the step waits for.
     """
@@ -91,7 +91,7 @@ class Program:
     ----------
     operation : str
     waits : str
-        Names of the steps that wait for ranks of other nodes, for messages.
+        Names of the steps that wait for ranks of other nodes, for error messages.
     producers : tuple of Producer
         The streams that the call's buffers name.
     of_current : bool

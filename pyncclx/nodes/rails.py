@@ -43,7 +43,7 @@ class Places:
     Attributes
     ----------
     rank, size : int
-        As in the communicator.
+        This rank, and the number of ranks.
     node, count : int
         This rank's node, and the number of nodes.
     local_rank, local_size : int
@@ -92,7 +92,7 @@ class Places:
         return self.place_of(rank) - self._begins[self._nodes[rank]]
 
     def place_of(self, rank: int) -> int:
-        """Return a rank's index in the order by node, then by rank."""
+        """Return a rank's index if ranks are sorted by node, then by rank."""
         return bisect_left(self._ranks, rank, self._begins[self._nodes[rank]], self._begins[self._nodes[rank] + 1])
 
     def peer_on(self, node: int, lane: int) -> int:
@@ -111,7 +111,7 @@ class Places:
 
     @property
     def other_nodes(self) -> list[int]:
-        """The other nodes, beginning with the next, so that first sends differ in target."""
+        """The other nodes, starting with the next one, so that first targets differ."""
         return [(self.node + step) % self.count for step in range(1, self.count)]
 
 
@@ -134,7 +134,7 @@ class Rails:
     flat_uses_nccl : bool
         Whether NCCL also moves the data between other pairs of ranks.
     why : str
-        Which engine is used, and why; for messages.
+        Which engine is used, and why; for `explain`.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Rails:
         return "nccl" if self.uses_nccl else "mpi"
 
     def rail(self) -> Engine:
-        """Return the engine of this rank's rail. All ranks of the communicator call this."""
+        """Return the engine of this rank's rail. Collective over all ranks."""
         return self._nccl("rail") if self.uses_nccl else self.mpi()
 
     @property
@@ -174,7 +174,7 @@ class Rails:
         return self.rail() if self.has_collectives else self._nccl("flat")
 
     def engine_for(self, on_rail: bool) -> Engine:
-        """Return the engine of the rail, or that of all ranks."""
+        """Return the engine of this rank's rail, or the engine of all ranks."""
         return self.rail() if on_rail else self.flat()
 
     def mpi(self) -> MpiEngine:

@@ -35,7 +35,7 @@ class _End:
     stream : Any
         The stream of the steps.
     thread : Doing or None
-        Enqueues them.
+        The function that enqueues the steps in a thread; None if there is none.
     arrays : Any
         The arrays of the steps. If a step has failed, MPI may still use the arrays after the end of the stream's work.
     """
@@ -84,7 +84,7 @@ class SpanningWork(KernelWork, Startable):
         self._spanning, self._program = spanning, program
         self.name = f"{program.operation}_init"
         self._arrays = arrays
-        self._is_compared = is_compared  # the first start
+        self._is_compared = is_compared  # whether the call of the first start has been compared
         self._comparison = comparison
         self._event: Event | None = None
         self._thread: Doing | None = None

@@ -85,9 +85,9 @@ class RollCall:
     def late(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks that have not begun call `number`; `peers` if all have.
 
-        A rank whose program has ended does not answer. So the result consists of the ranks that have answered, and of
-        these the ones that have begun the fewest calls: the others may wait for them. If no rank has answered, it
-        consists of the ranks in `peers` that have not answered.
+        If some of these ranks have answered, the result has only those of them that have begun the fewest calls, for
+        which the others may wait. If none has answered, perhaps because their programs have ended, the result has those
+        of them that are in `peers`.
         """
         absent = self.absent(number)
         answered = {rank: self._begun.get(rank, -1) for rank in absent if rank in self._heard}

@@ -22,7 +22,7 @@ from .spanning import Spanning
 def run(state: State, spanning: Spanning, program: Program, arguments: Sequence[Any]) -> None:
     """Enqueue a cached program on the call's stream; wait if calls block the host.
 
-    The caller has checked for errors of earlier calls. `arguments` are the call's, with its arrays.
+    The caller must have checked for errors of earlier calls. `arguments` are the arguments of the call.
     """
     try:
         device = spanning.team.device
@@ -45,7 +45,7 @@ def run(state: State, spanning: Spanning, program: Program, arguments: Sequence[
 def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable) -> Program:
     """Run a call on its stream, and return its program.
 
-    The program is cached under `key`, unless that is None.
+    The program is cached under `key`, unless `key` is None.
     """
     try:
         with spanning.entering(call.operation):
@@ -63,16 +63,16 @@ def run_call(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCa
 
 
 def _keep_left(state: State, spanning: Spanning, arrays: Sequence[Any]) -> None:
-    """Keep the arrays of a call that has raised while its steps may use them."""
+    """Keep the arrays of a call that has raised for as long as its steps may use them."""
     keep_left(arrays)
     if state.stream is not None:
         spanning.team.order.keep_left(state.stream, arrays)
 
 
 def prepare(comm: IntraBase, state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
-    """Compare a call with the calls of the other ranks, then compose its program.
+    """Compose the program of a call; see `compose`.
 
-    See `compose`.
+    Under PYNCCLX_CHECK=1, compare the call with the calls of the other ranks first.
     """
     if state.checking:
         compare(comm, call.operation, call.signature)
@@ -95,7 +95,7 @@ def begin_comparison(comm: IntraBase, spanning: Spanning, call: SpanningCall) ->
 def compose(state: State, spanning: Spanning, call: SpanningCall, key: Hashable = None) -> Program:
     """Compose the program of a call. Collective at the first use of a kernel.
 
-    A call with nothing to do has no steps. The program is cached under `key`, unless that is None.
+    A call with nothing to do has no steps. The program is cached under `key`, unless `key` is None.
     """
     spanning.check()
     device = spanning.team.device

@@ -38,7 +38,7 @@ NAME = "nodes"  # name of the attachment
 
 
 class Spanning(Endings, Attachment):
-    """A communicator over several nodes on this rank. Collective to make.
+    """A communicator over several nodes on this rank. Creation is collective.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Spanning(Endings, Attachment):
     local : Intracomm
         Communicator of this node's ranks, with a Team of its own.
     refusals : ErrorRecord
-        Record of numbers on the device that steps have refused, with ranks of the whole communicator.
+        Error record for numbers on the device that steps refuse. Its ranks are those of the whole communicator.
     has_threads : bool
         Whether any thread may call MPI.
     host_waits : bool
@@ -143,9 +143,9 @@ class Spanning(Endings, Attachment):
         return self._host_exchange
 
     def enter_graph(self, program: Program) -> None:
-        """Stop comparing calls, because a graph will contain this one.
+        """Stop comparing calls, because a graph will contain this program.
 
-        Raises NotSupported if no graph can hold it. Collective at the first call, as `Comparison.stop`.
+        Raises NotSupported if no graph can contain it. Collective at the first call, like `Comparison.stop`.
         """
         program.check_graph()
         self.comparison.stop()
@@ -158,7 +158,7 @@ class Spanning(Endings, Attachment):
         return self.programs.get(key)
 
     def enqueue(self, program: Program, stream: Any, *, capturing: bool) -> None:
-        """Enqueue a program on a stream; `capturing` tells whether it is being captured."""
+        """Enqueue a program on a stream, which is being captured if `capturing` is true."""
         self.operation = program.operation
         self.number += 1
         aside = self._asides[capturing] if program.forks else None
@@ -188,9 +188,9 @@ class Spanning(Endings, Attachment):
         Raises
         ------
         RankFailed, PeerTimeout, Aborted, MPI.Exception
-            The communicator has failed: every later check raises it again. Free the communicator.
+            If the communicator has failed. Every later check raises it again. Free the communicator.
         CapacityExceeded, ValueError
-            Raised once; the communicator stays usable.
+            If a step refused numbers on the device. Raised once; the communicator stays usable.
         """
         try:
             with self.comparison.explaining():

@@ -5,12 +5,12 @@ found an error, the thread aborts the engine, which ends the engine's kernels. T
 the host enqueues it: at the first step between two ranks NCCL connects them, in a call that blocks until both have
 reached the step. The thread cannot see replays of captured graphs.
 
-If MPI moves the data, the host's waits in MPI compare calls. While a rank waits in a kernel for a rank of its node, the
-thread compares calls, because that rank may be waiting for a rank that has made a different call.
+If MPI moves the data, the host compares calls while it waits in MPI. While a rank waits in a kernel for a rank of its
+node, the thread compares calls, because that rank may be waiting for a rank that has made a different call.
 
-NCCL does not say for which ranks it waits, and MPI says only for which rank a step waits, which may itself wait for
-another. So before a timeout the rank calls the roll (`roll_call.py`). The thread answers the roll calls of other ranks;
-for that it wakes up four times a second while there are communicators over nodes.
+NCCL does not show which ranks it waits for. With MPI, the rank that a step waits for is known, but that rank may itself
+wait for another one. So before a timeout the rank calls the roll (`roll_call.py`). The thread answers the roll calls of
+other ranks; for this it wakes up four times a second while there are communicators over nodes.
 
 The same thread sends the labels of cached calls that have not been sent yet (`comparison.py`).
 """
@@ -99,7 +99,7 @@ class Watchdog:
         self._there.ring()
 
     def look_once(self, device: Device, look: Callable[[], None]) -> None:
-        """Call `look` once after a pause. Later calls of the program raise its errors."""
+        """Call `look` once, after a pause, and ignore its errors: later calls raise them."""
         self._looks.append((device, look))
         self._there.ring()
 
