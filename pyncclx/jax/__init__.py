@@ -35,7 +35,7 @@ __all__ = [
     "send",
     "sendrecv",
 ]
-#: The version of mpi4jax whose functions these are.
+#: The version of mpi4jax whose functions this module has.
 __version__ = "0.9.1"
 
 

@@ -80,7 +80,7 @@ def _transpose_of_exchange(cotangents: Any, sent: Any, received: Any, **given: A
         nothing = jnp.zeros(sent.aval.shape, sent.aval.dtype)
         (of_sent,) = sendrecv_p.bind(cotangent, nothing, **back)
     if ad.is_undefined_primal(received):
-        # From no rank nothing arrives, and the result is the receive buffer.
+        # From MPI.PROC_NULL nothing arrives, and the result is the receive buffer.
         of_received = cotangent if given["source"] == MPI.PROC_NULL else ad.Zero(received.aval)
     return [of_sent, of_received]
 

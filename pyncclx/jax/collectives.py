@@ -105,7 +105,7 @@ barrier_p = define("barrier", lambda **given: [], _barrier)
 
 
 def allreduce(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
-    """Return the combination of all ranks' arrays; JAX differentiates sums.
+    """Return the reduction of all ranks' arrays; JAX differentiates sums.
 
     The transpose is the identity, as in mpi4jax: all ranks are supposed to compute the same function of the result.
 
@@ -114,8 +114,8 @@ def allreduce(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     x : array, equal shape and dtype on all ranks
     op : MPI.Op, pyncclx.Op or pyncclx.AVG
     comm : MPI.Intracomm, default MPI.COMM_WORLD
-        Compiled programs call on a duplicate of their own, made when a call on the communicator is traced for the first
-        time. That is collective over the communicator.
+        Compiled programs use a duplicate of it, which is made when JAX first traces a call with the communicator. This
+        is collective over the communicator.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def allreduce(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     Raises
     ------
     TypeError, MPI.Exception
-        While JAX traces the call, for an operator that is none, or that is not defined on the elements.
+        While JAX traces the call, if `op` is not an operator, or is not defined on the elements.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def allgather(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
 
 
 def alltoall(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
-    """Send ``x[r]`` to rank r; return what all ranks have sent here, in rank order.
+    """Send ``x[r]`` to rank r; return the received blocks, in rank order.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def alltoall(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     Raises
     ------
     ValueError
-        The first dimension of `x` has another length.
+        If the first dimension of `x` does not have the length size.
     """
     x, static = jnp.asarray(x), comm_of(comm)
     check_blocks(x, static.value.size, "alltoall")
@@ -173,12 +173,13 @@ def alltoall(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
 
 
 def barrier(*, comm: MPI.Intracomm | None = None) -> None:
-    """Make later calls wait until all ranks have come here.
+    """Make later calls wait until all ranks have called this function.
+
+    On a GPU the stream waits, and the host does not.
 
     Parameters
     ----------
     comm : MPI.Intracomm, default MPI.COMM_WORLD
-        On a GPU its streams wait, and the host does not.
     """
     barrier_p.bind(comm=comm_of(comm))
 
@@ -188,7 +189,7 @@ def bcast(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
 
     Parameters
     ----------
-    x : array, equal shape and dtype on all ranks; only root's numbers are used
+    x : array, equal shape and dtype on all ranks; only root's elements are used
     root : int
     comm : MPI.Intracomm, default MPI.COMM_WORLD
     """
@@ -229,7 +230,7 @@ def scatter(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
     Raises
     ------
     ValueError
-        The first dimension of root's array has another length.
+        If the first dimension of root's array does not have the length size.
     """
     x, static = jnp.asarray(x), comm_of(comm)
     root = rank_of(static.value, root, "Scatter: root")
@@ -239,7 +240,7 @@ def scatter(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
 
 
 def reduce(x: Any, op: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
-    """Return the combination of all ranks' arrays on root, and `x` elsewhere.
+    """Return the reduction of all ranks' arrays on root, and `x` elsewhere.
 
     Parameters
     ----------
@@ -256,7 +257,7 @@ def reduce(x: Any, op: Any, root: int, *, comm: MPI.Intracomm | None = None) -> 
 
 
 def scan(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
-    """Return the combination of the arrays of rank 0 up to this rank.
+    """Return the reduction of the arrays of rank 0 to this rank.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ def _rows(array: Array) -> Buffer:
 
 
 def _numbers(array: Array) -> Buffer:
-    """Return an array of pairs of words as numbers of 64 bits."""
+    """Return an array of pairs of 32-bit words as 64-bit integers."""
     return Buffer(array.address, array.shape[0], TABLE["int64"], array.shape[:1], False, None, as_bytes(array)[0])
 
 
@@ -61,7 +61,7 @@ def _begins(counts: Any) -> Any:
 
 
 def _words(numbers: Any) -> Any:
-    """Return numbers as pairs of words."""
+    """Return 32-bit numbers as pairs of words, which are 64-bit integers in memory."""
     return jnp.stack([numbers, jnp.zeros_like(numbers)], 1)
 
 
@@ -79,7 +79,7 @@ def _forward(x: Any, counts: Any, *given: Any) -> Any:
 
 
 def _backward(capacity: int, overflow: int, static: Static, kept: Any, cotangents: Any) -> Any:
-    """Return gradients to the rows' senders; those of dropped rows are zero."""
+    """Send gradients back to the rows' senders; dropped rows have zero gradients."""
     counts, stored, into = kept
     words = map(_words, (stored, _begins(stored)))
     drop = _OVERFLOWS.index("drop")
@@ -100,11 +100,11 @@ def alltoallv(
     Parameters
     ----------
     x : array, shape (rows, ...)
-        The rows for rank 0, for rank 1 and so on follow each other. Rows behind the last one are not sent.
+        The rows for rank 0, for rank 1 and so on follow each other. Further rows are not sent.
     counts : array of integers, shape (size,)
-        How many rows are sent to each rank, on a GPU without a copy to the host.
+        How many rows are sent to each rank. On a GPU the counts are not copied to the host.
     capacity : int
-        How many rows the result has; equal or not on the ranks.
+        How many rows the result has. Ranks may pass different numbers.
     comm : MPI.Intracomm, default MPI.COMM_WORLD
     overflow : {"raise", "drop"}
         If more rows arrive than fit, those that do not fit are dropped. "raise": a later call on this rank raises
@@ -120,7 +120,7 @@ def alltoallv(
     Raises
     ------
     TypeError, ValueError
-        While JAX traces the call, for counts that are no integers or of another length, or for a wrong option.
+        While JAX traces the call, if counts are not integers, a shape is wrong, or an option is not valid.
 
     Examples
     --------

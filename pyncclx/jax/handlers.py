@@ -82,7 +82,7 @@ def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[in
         try:
             stream = _stream_of(call) if has_stream else None
             function(_arrays(call[7], call[9]), _arrays(call[12], call[14]), _description(call[20]), stream)
-        # XLA takes a handler from which an exception escapes for one that has succeeded.
+        # If an exception escaped from the handler, XLA would take the call for a successful one.
         except BaseException as error:
             text = ctypes.create_string_buffer(f"{name}: {type(error).__name__}: {error}".encode())
             return _ask(call, _ERROR_CREATE, ctypes.addressof(text), _INTERNAL)[0]
@@ -97,12 +97,12 @@ def _words(address: int, count: int) -> tuple[int, ...]:
 
 @functools.cache
 def _function(address: int) -> Callable[[int], int | None]:
-    """Return a function of XLA's; these stay where they are."""
+    """Return XLA's function at an address; XLA does not move its functions."""
     return _Function(address)
 
 
 def _ask(call: Sequence[int], place: int, first: int, second: int = 0) -> tuple[int | None, int]:
-    """Call a function of XLA's; return its result, and the last word of its arguments."""
+    """Call one of XLA's functions; return its result, and its arguments' last word."""
     arguments = (ctypes.c_int64 * 4)(32, 0, first, second)
     return _function(_words(call[2] + 8 * place, 1)[0])(ctypes.addressof(arguments)), arguments[3]
 

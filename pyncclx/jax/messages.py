@@ -88,9 +88,9 @@ def sendrecv(
     comm: MPI.Intracomm | None = None,
     status: MPI.Status | None = None,
 ) -> Any:
-    """Send an array, and return one that has arrived; JAX differentiates it.
+    """Send an array, and return a received one; JAX differentiates the call.
 
-    The transpose sends the other way: what the results' gradients are at `dest` are the gradients of `sendbuf`.
+    The transpose sends the other way: the gradient of the result at `dest` becomes the gradient of `sendbuf`.
 
     Parameters
     ----------

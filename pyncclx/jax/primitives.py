@@ -44,7 +44,7 @@ class Ordered(effects.Effect):  # type: ignore[misc]  # without JAX it is Any
 
 ORDERED = Ordered()
 _failed_without_results: list[bool] = []  # whether the last call that failed has no results
-_PATIENCE_S = 5.0  # for the calls of a rank that an exception has ended
+_PATIENCE_S = 5.0  # seconds to wait at exit for calls in progress, after an exception has ended the program
 for _kind in ("lowerable", "ordered", "control_flow_allowed", "custom_derivatives_allowed", "remat_allowed"):
     getattr(effects, f"{_kind}_effects").add_type(Ordered)
 
@@ -82,7 +82,7 @@ def define(
     run : callable
         Makes the call of pyncclx.
     aliases : mapping, optional
-        Places of arguments whose values their results begin with, to places of results.
+        From an argument's index to the index of the result that has the argument's values at first (XLA's aliasing).
     batch : callable, optional
         The batching rule; it takes the primitive first.
     """
@@ -142,8 +142,8 @@ def _pass_on(tokens: Any, effect: Any, devices: Sequence[Any]) -> Any:
 
     JAX's own function waits on the host for the last program, and moves its token to the devices. On one device, XLA
     keeps the order if it gets the token as it is. The token of a program that an exception has ended is dropped,
-    because each later program would raise the exception again. It is raised here if the call has no result, whose use
-    would raise it.
+    because each later program would raise the exception again. If the call has results, their use raises the exception;
+    otherwise it is raised here.
     """
     token = tokens.current_tokens.get(effect)
     if effect == ORDERED and type(token) is core.Token and len(devices) == 1:
@@ -203,7 +203,7 @@ def _finish() -> None:
         print("pyncclx.jax: an exception has ended this rank during a call; the job is aborted", file=sys.stderr)
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
-    with suppress(jax.errors.JaxRuntimeError):  # the program has got it, or does not use the result
+    with suppress(jax.errors.JaxRuntimeError):  # the program has caught it, or does not use the result
         jax.effects_barrier()
     dispatch.runtime_tokens.clear()  # JAX waits for them, too
 

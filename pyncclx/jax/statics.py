@@ -49,7 +49,7 @@ _LOCK = lock()
 
 
 def value_of(kind: str, number: int) -> Any:
-    """Return the object that a compiled program means; other parameters are numbers."""
+    """Return the object that a compiled program's number stands for, or the number."""
     if kind not in _KINDS:
         return number
     try:
@@ -61,13 +61,13 @@ def value_of(kind: str, number: int) -> Any:
 def comm_of(comm: MPI.Comm | None) -> Static:
     """Return the duplicate of a communicator on which compiled programs call.
 
-    XLA calls from threads of its own, and a communicator is for one thread at a time. Collective over the communicator
-    at its first use.
+    XLA makes calls in its own threads, and only one thread at a time may use a communicator. Collective over the
+    communicator at its first use.
 
     Raises
     ------
     TypeError, NotSupported
-        It is no communicator, or an intercommunicator.
+        If `comm` is not a communicator, or is an intercommunicator.
     """
     ours: Any = Communicator(comm)
     if not isinstance(ours, MPI.Intracomm):
@@ -90,7 +90,7 @@ def op_of(op: Any) -> Static:
     Raises
     ------
     TypeError
-        It is neither an `MPI.Op` nor one of pyncclx's operators.
+        If `op` is neither an `MPI.Op` nor one of pyncclx's operators.
     """
     if not isinstance(op, (MPI.Op, Op, ops.BuiltinOp)):
         raise TypeError(f"jax: op is {op!r}; expecting MPI.SUM, another MPI.Op, or a pyncclx.Op")
@@ -117,9 +117,9 @@ def rank_of(comm: Any, value: Any, name: str, also: tuple[int, ...] = ()) -> int
     Raises
     ------
     TypeError
-        It is no integer, for example a traced value.
+        If the value is not an integer, for example a traced value.
     MPI.Exception
-        The communicator has no such rank (class ERR_ROOT or ERR_RANK).
+        If the communicator has no such rank (class ERR_ROOT or ERR_RANK).
     """
     rank = operator.index(value)
     if not (0 <= rank < comm.size or rank in also):
@@ -134,9 +134,9 @@ def tag_of(value: Any, name: str, also: tuple[int, ...] = ()) -> int:
     Raises
     ------
     TypeError
-        It is no integer.
+        If the value is not an integer.
     MPI.Exception
-        It is negative (class ERR_TAG).
+        If the tag is negative (class ERR_TAG).
     """
     tag = operator.index(value)
     if tag < 0 and tag not in also:
