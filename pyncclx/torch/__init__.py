@@ -1,10 +1,10 @@
-"""A backend of torch.distributed, which `import` registers as "pyncclx".
+"""The backend "pyncclx" of torch.distributed; importing this module registers it.
 
-Start the processes by mpiexec. `init_process_group("pyncclx")` then takes ranks, size and store from MPI.
+Start the processes with mpiexec. `init_process_group("pyncclx")` then takes rank, size and store from MPI.
 
 * `backend`: the process group, whose methods PyTorch calls; how processes find each other.
-* `calls`: these methods, and how they call the communicator.
-* `work`: what asynchronous calls return, and tensors as arguments and as places for results.
+* `calls`: these methods, which call the communicator.
+* `work`: the objects that calls return, and tensors as arguments and results.
 """
 
 from .backend import register

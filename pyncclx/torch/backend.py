@@ -1,6 +1,6 @@
 """The process group of the backend "pyncclx", its registration, and its processes.
 
-`find_by_mpi` is how a program's processes find each other. `communicator_of` returns the communicator of a group.
+`find_by_mpi` lets a program's processes find each other. `communicator_of` returns the communicator of a group.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from .calls import Moves, Reductions
 
 __all__ = ["PyncclxGroup", "communicator_of", "find_by_mpi", "register"]
 
-MOST_TAG = 32767  # the largest that every MPI allows
-#: The communicator that sub-groups are made from. The program has no messages on it: Open MPI makes groups by some.
+MOST_TAG = 32767  # the largest tag that every MPI allows
+#: The communicator from which sub-groups are made. The program does not use it, because Open MPI sends messages on it
+#: when it makes a group.
 PARENT = PerProcess(MPI.COMM_WORLD.Dup, lasting=True)
 
 
 def find_by_mpi() -> None:
     """Let `init_process_group("pyncclx")` take rank, size and store from MPI.
 
-    PyTorch's own way remains for other backends, and where the environment has torchrun's variables (MASTER_ADDR) or
-    the program passes rank and size.
+    PyTorch's own rendezvous remains in use for other backends, and if the environment has torchrun's variables
+    (MASTER_ADDR), or the program passes rank and size.
     """
     # PyTorch hides the module behind its function of the same name.
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
@@ -81,9 +82,9 @@ def _store(**options: Any) -> Any:
 def communicator_of(store: Any, rank: int, size: int, name: str) -> Intracomm:
     """Return a new communicator for a process group. Collective over its ranks.
 
-    `store`, `rank`, `size` and `name` are the group's. Calls that kernels cannot do go through MPI, since programs for
-    PyTorch expect that all calls work. The communicator's memory is made at once, because the first call may be a
-    message between two of its ranks. With fewer processes of MPI than ranks a RuntimeError says what to do.
+    `store`, `rank`, `size` and `name` are the group's. Calls without a kernel go through MPI, because PyTorch programs
+    expect all calls to work. The communicator's memory is made immediately, because the first call may be a message
+    between two of its ranks. Raises RuntimeError if MPI has started fewer processes than the group has ranks.
     """
     if size > MPI.COMM_WORLD.size:
         raise RuntimeError(f"{size} ranks, but MPI has started {MPI.COMM_WORLD.size}: start the program by mpiexec")
@@ -146,7 +147,7 @@ class PyncclxGroup(Reductions, Moves, _base()):  # type: ignore[misc]  # without
 
     @property
     def supports_coalescing(self) -> bool:
-        """Whether calls between `start_coalescing` and `end_coalescing` have one work."""
+        """Whether calls from `start_coalescing` to `end_coalescing` share one work object."""
         return True
 
     def _get_backend(self, device: Any) -> PyncclxGroup:
@@ -158,11 +159,11 @@ class PyncclxGroup(Reductions, Moves, _base()):  # type: ignore[misc]  # without
 
 
 def register() -> None:
-    """Register the backend, and MPI as the place where its processes find each other."""
+    """Register the backend, and let its processes find each other through MPI."""
     distributed.Backend.register_backend("pyncclx", _create, extended_api=True, devices=["cpu", "cuda"])
     find_by_mpi()
 
 
 def _create(place: Any, options: Any) -> PyncclxGroup:
-    """Return a new group for PyTorch's description of it. Collective."""
+    """Return a new group that PyTorch describes by `place`. Collective."""
     return PyncclxGroup(communicator_of(place.store, place.group_rank, place.group_size, str(place.group_id)))

@@ -20,8 +20,8 @@ __all__ = ["DEFAULTS", "Calls", "Moves", "Reductions"]
 DEFAULTS = SimpleNamespace(asyncOp=True, reduceOp=distributed.ReduceOp.SUM, rootRank=0)
 
 _Kind = distributed.ReduceOp.RedOpType
-# By the numbers of PyTorch's operators, which cost less than their names. Of truth values NCCL's backend, too, takes
-# the sum for "any".
+# Keys are the numbers of PyTorch's operators, which cost less than their names. For truth values SUM means "any", as in
+# PyTorch's NCCL backend.
 OF_NUMBERS: dict[int, AnyOp] = {_Kind.SUM.value: MPI.SUM, _Kind.PREMUL_SUM.value: MPI.SUM, _Kind.AVG.value: AVG}
 OF_NUMBERS |= {_Kind.PRODUCT.value: MPI.PROD, _Kind.MIN.value: MPI.MIN, _Kind.MAX.value: MPI.MAX}
 OF_NUMBERS |= {_Kind.BAND.value: MPI.BAND, _Kind.BOR.value: MPI.BOR, _Kind.BXOR.value: MPI.BXOR}
@@ -30,7 +30,7 @@ OF_TRUTH |= {kind.value: MPI.LAND for kind in (_Kind.PRODUCT, _Kind.MIN, _Kind.B
 
 
 class Calls:
-    """A process group's calls of its communicator: begun, coalesced; and messages."""
+    """How a process group begins and coalesces calls of its communicator; messages."""
 
     comm: Intracomm
     _coalesced: list[Work] | None = None
@@ -45,7 +45,7 @@ class Calls:
         name : str
             The blocking method.
         arguments
-            Those of the method. A `Result` is stored when the call has ended.
+            The arguments of the method. A `Result` is stored when the call has ended.
         """
         results = [each for each in arguments if type(each) is Result]
         buffers = [each.argument if type(each) is Result else each for each in arguments]
@@ -83,13 +83,13 @@ class Calls:
         works, self._coalesced = self._coalesced or [], None
         return joined(works) if works else Work((), (), ())
 
-    # The names of a group's methods, where those above are a backend's.
+    # PyTorch calls these methods of a process group, and those above of a backend.
     _start_coalescing = start_coalescing
     _end_coalescing = end_coalescing
 
 
 class Moves(Calls):
-    """The moves of a process group, by the names and arguments that PyTorch calls."""
+    """Data movement of a process group, with PyTorch's method names and arguments."""
 
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Send the root's tensors to all ranks."""
@@ -132,7 +132,7 @@ class Moves(Calls):
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: Any, input_splits: Any, opts: Any = DEFAULTS
     ) -> Work:
-        """Exchange blocks of rows: equally many, or as many as the splits say."""
+        """Exchange blocks of rows: of equal length, or of the lengths in the splits."""
         sends = counts_of_rows(input, input_splits, self.comm.size)
         receives = counts_of_rows(output, output_splits, self.comm.size)
         # Alltoallv also for equal blocks: ranks with and without splits may meet in one call.
@@ -144,7 +144,7 @@ class Moves(Calls):
         return self._begin(opts, "Alltoallv", [packed(inputs), counts_of(inputs)], result)
 
     def barrier(self, opts: Any = DEFAULTS) -> Work:
-        """Wait on the host for all ranks."""
+        """Wait on the host for all ranks: in the call, or in `wait` if asynchronous."""
         return self._begin(opts, "Barrier")
 
     # The names of PyTorch before 2.14.
@@ -154,7 +154,7 @@ class Moves(Calls):
 
 
 class Reductions(Calls):
-    """Reductions of a process group, by the names and arguments that PyTorch calls."""
+    """Reductions of a process group, with PyTorch's method names and arguments."""
 
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce each tensor over all ranks, in place."""

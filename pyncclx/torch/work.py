@@ -1,4 +1,4 @@
-"""What asynchronous calls return, and tensors as arguments and places for results."""
+"""The work objects of asynchronous calls, and tensors as arguments and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tensors = Sequence[Tensor]
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return a tensor without gradient, contiguous and resolved; a copy if need be."""
+    """Return a contiguous, resolved tensor without gradient; a copy if necessary."""
     if _is_dense(tensor):
         return _without_gradient(tensor)
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -41,7 +41,7 @@ def packed(tensors: Tensors) -> Tensor:
 class Result:
     """Contiguous memory for a call's result, and tensors that `store` copies it to.
 
-    One contiguous tensor is the memory itself.
+    If there is one tensor and it is contiguous, it is the memory itself.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Result:
             self.memory = _without_gradient(first)
         else:
             self.memory = packed(tensors) if is_filled else first.new_empty(sum(counts_of(tensors)))
-        #: What calls take.
+        #: The buffer argument for calls.
         self.argument = self.memory if counts is None else [self.memory, counts]
 
     def store(self) -> None:
@@ -78,8 +78,8 @@ def counts_of(tensors: Tensors) -> list[int]:
 def counts_of_rows(tensor: Tensor, splits: Sequence[int], size: int) -> list[int]:
     """Return how many elements of a tensor belong to each of `size` ranks.
 
-    `splits` are their numbers of rows, that is of places of the first dimension; empty for equally many. A ValueError
-    says that they do not fit the tensor.
+    `splits` are the ranks' numbers of rows (indices of the first dimension). If it is empty, all have equally many.
+    Raises ValueError if the tensor's rows cannot be divided in this way.
     """
     rows = tensor.shape[0]
     if not splits and rows % size == 0:
@@ -143,8 +143,8 @@ class Work(c10d.Work):
     def get_future(self) -> Any:
         """Return a future of the results.
 
-        On the CPU the host waits for the call. On a GPU it does not, nor does the current stream: the future's events
-        follow the call.
+        On the CPU the host waits for the call. On a GPU neither the host nor the current stream waits: the future's
+        events are recorded after the call.
         """
         if self._future is None:
             devices = sorted({each.device for each in self._used if each.is_cuda}, key=str)
