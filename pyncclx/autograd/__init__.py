@@ -1,6 +1,6 @@
 """Collectives that PyTorch differentiates, as functions of a tensor.
 
-Names are loaded at their first use, which imports PyTorch. Of the other packages only `torch` imports it.
+Names are loaded at their first use, which imports PyTorch. Of pyncclx's other packages, only `torch` imports it.
 """
 
 import importlib

@@ -9,7 +9,7 @@ parallel region.
 All ranks make the same calls in the same order, forward and backward. The gradient of a gradient works, too.
 
 The communication of each function is a *move*. A move takes a tensor, a communicator and two dimensions: the dimension
-that it divides, and the dimension along which it joins parts. Only `exchanged` allows two different ones.
+that it divides, and the dimension along which it joins parts. Only in `exchanged` may the two differ.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def summed(x: Tensor, comm: Any, dims: Dims) -> Tensor:
 
 
 def gathered(x: Tensor, comm: Any, dims: Dims) -> Tensor:
-    """Return all ranks' tensors, one behind the other along a dimension."""
+    """Return all ranks' tensors, joined along a dimension in rank order."""
     x = x.detach().contiguous()
     parts = x.new_empty((comm.size, *x.shape))
     comm.Allgather(x, parts)
@@ -71,7 +71,7 @@ def reduce_scattered(x: Tensor, comm: Any, dims: Dims) -> Tensor:
 
 
 def exchanged(x: Tensor, comm: Any, dims: Dims) -> Tensor:
-    """Send part i to rank i, and put together what arrived, by rank."""
+    """Send part i to rank i; return the received parts, joined in rank order."""
     parts = divided(x, comm, dims[0])
     arrived = torch.empty_like(parts)
     comm.Alltoall(parts, arrived)
@@ -219,6 +219,6 @@ def all_to_all(x: Tensor, comm: Any, split: int = 0, concat: int = 0) -> Tensor:
         The ranks divide dimension `split`, whose length is a multiple of their number.
     comm : pyncclx.Intracomm
     split, concat : int
-        The dimension to divide, and the one along which the parts that arrive are put together.
+        The dimension to divide, and the dimension along which the received parts are joined.
     """
     return Collective.apply(x, "all_to_all", comm, (split, concat))
