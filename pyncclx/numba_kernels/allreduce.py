@@ -1,8 +1,8 @@
 """Allreduce in Python: twin of cuda/collectives/allreduce.cu, with the same bits.
 
 A kernel is made for one element type, one operator and one number of ranks, and its loop over the ranks is unrolled.
-The two-shot kernels process a message in *tiles*, of which every rank reduces a *shard*. In place, send is recv. A
-*turn* is one exchange of data with all peers (`exchange.py`).
+The two-shot kernels process a message in *tiles*; every rank reduces one part of a tile, its *shard*. In place, send is
+recv. A *turn* is one exchange of data with all peers (`exchange.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Combine = Callable[[Any, Any], Any]
 def one_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callable[..., None]:
     """Return a kernel for small messages: each rank sends its data to all as packets.
 
-    It takes one trip.
+    The data takes one trip between ranks.
     """
     slot = packet_nbytes(size)
     stride, fold = slot // itemsize, _folding(combine, size)
@@ -96,7 +96,7 @@ def two_shot(element: Any, itemsize: int, combine: Combine, size: int) -> Callab
 
     Each byte is sent twice.
     """
-    # Number of elements that a thread reduces before it stores one, so that their loads overlap.
+    # Number of elements that a thread reduces before it stores them, so that their loads overlap.
     at_once = max(1, 16 // size)
     fold = _folding(combine, size)
 

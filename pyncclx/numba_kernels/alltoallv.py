@@ -2,8 +2,8 @@
 
 In the first turn every rank sends every peer a *header*: the number of rows for it, and the length of the rank's
 longest message. Short messages follow in the same turn, as packets in the same slot. Long messages are sent chunk by
-chunk in further turns. Every rank computes the number of turns from the longest message of all ranks, so all ranks take
-equally many.
+chunk in further turns. Every rank computes the number of turns from the longest message of all ranks, so the number is
+the same on all ranks.
 
 A kernel has these arrays of 64-bit integers in shared memory:
 
@@ -42,7 +42,7 @@ HEADER_NBYTES = 16
 
 @inline
 def rows_to(args: Any, rank: int, size: int, call: int) -> tuple[int, int]:
-    """Return how many rows to send a rank (0 if outside sendbuf), and their begin."""
+    """Return how many rows a rank gets (0 if outside sendbuf), and where they begin."""
     counts, displs = d.pointer(args[SEND_COUNTS], np.int64), d.pointer(args[SEND_DISPLS], np.int64)
     count, displ, limit = counts[rank], 0, args[SEND_ROWS]
     for other in range(size):  # over all ranks, so that the loads overlap
@@ -81,7 +81,7 @@ def rows_from(args: Any, headers: Any, rank: int) -> tuple[int, int, int]:
 
 @inline
 def write_outputs(args: Any, received: Any, source: int, size: int, call: int) -> None:
-    """Write the outputs about rows from a rank, as far as the caller passed arrays."""
+    """Write the outputs about rows from a rank to the arrays that the caller passed."""
     count, displ, kept = received[source, 0], received[source, 1], received[source, 2]
     if args[RECV_COUNTS] != 0:
         d.pointer(args[RECV_COUNTS], np.int64)[source] = kept
@@ -182,9 +182,9 @@ def long_nbytes(headers: Any, size: int) -> Any:
 
 @ex.inline
 def stored(part: int, begin: int, kept: int) -> Any:
-    """Return how many bytes of a part fit, if the first `kept` of its message do.
+    """Return how many bytes of a part fit if the first `kept` of its message fit.
 
-    The part begins at `begin` of the message.
+    The part begins at byte `begin` of the message.
     """
     return max(min(part, kept - begin), 0)
 

@@ -55,5 +55,5 @@ def _exchange(size: int, *, own_blocks: int) -> Callable[..., None]:
     return kernel
 
 
-# In the first, every rank sends one block to all ranks; in the second, a different block to each.
+# In Allgather, every rank sends one block to all ranks; in Alltoall, a different block to each rank.
 allgather, alltoall = partial(_exchange, own_blocks=0), partial(_exchange, own_blocks=1)

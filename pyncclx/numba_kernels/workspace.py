@@ -25,7 +25,7 @@ NBYTES = CHUNKS_BEGIN + BLOCKS * 2 * CHUNKS_NBYTES
 
 
 def packet_nbytes(size: int) -> int:
-    """Return the longest message of a packet slot, in bytes: half of the slot."""
+    """Return the longest message that a packet slot holds, in bytes: half of the slot."""
     return PACKETS_NBYTES // 2 // size // 16 * 16
 
 
