@@ -1,8 +1,8 @@
 """Tables of algorithms by message length, measured by `python -m pyncclx tune`.
 
 There is one table for each kind of device. For each number of ranks and each kernel, it has a limit: the longest
-message, in bytes, for which the kernel is chosen. An operation has its kernels in an order, and uses the first one
-whose limit allows the message. Without a table, the built-in limits of the operations apply.
+message, in bytes, for which the kernel is chosen. An operation tries its kernels in a fixed order, and uses the first
+one whose limit allows the message. Without a table, the built-in limits of the operations apply.
 
 A file ``tuned-DEVICE.json`` has two members. "limits" has the limits, by number of ranks and kernel. "environment" has
 device, date, program and versions of the measurement, by number of ranks.
@@ -31,7 +31,8 @@ ALGORITHMS = {
 def limits(device: str, size: int) -> Limits:
     """Return the limits for a device, such as "NVIDIA H200", and a number of ranks.
 
-    A table in the cache folder, measured on this machine, replaces a shipped one. Without either there are no limits.
+    A table in the cache folder, measured on this machine, replaces a shipped one. If there is no table, the result is
+    empty.
 
     Raises
     ------
