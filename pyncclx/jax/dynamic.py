@@ -62,7 +62,7 @@ def _begins(counts: Any) -> Any:
 
 def _words(numbers: Any) -> Any:
     """Return 32-bit numbers as pairs of words, which are 64-bit integers in memory."""
-    return jnp.stack([numbers, jnp.zeros_like(numbers)], 1)
+    return jnp.stack([numbers, numbers >> 31], 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))

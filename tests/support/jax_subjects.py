@@ -51,6 +51,11 @@ def errors():
     short = jax.jit(lambda x: pj.sendrecv(x, x[:1], LEFT, RIGHT))
     raises(jax.errors.JaxRuntimeError, lambda: short(x).block_until_ready(), "room for 4")
     same(pj.allreduce(x, MPI.SUM), np.full(3, SIZE))
+    route = jax.jit(lambda counts: pj.alltoallv(x, counts, 3)[1])
+    negative = jnp.zeros(SIZE, int).at[RANK].set(-1)
+    routed = lambda: [route(negative).block_until_ready() for _ in range(2)]  # noqa: E731  a later call raises
+    raises(jax.errors.JaxRuntimeError, routed, f"count -1 for rank {RANK}")
+    same(pj.allreduce(x, MPI.SUM), np.full(3, SIZE))
     no_tag = jax.jit(lambda x: pj.send(x, RIGHT, tag=1 << 40))
     raises(jax.errors.JaxRuntimeError, lambda: (no_tag(x), pj.allreduce(x, MPI.SUM)), "tag is")
     same(pj.allreduce(x, MPI.SUM), np.full(3, SIZE))
