@@ -113,9 +113,9 @@ def write_shuffles(path: Path, about: Row, results: list[Row]) -> None:
 
 
 def rows_of_blocks(rows: list[Row]) -> list[Row]:
-    """Return the rows of the last number of tokens, each with the peers' times.
+    """Return the rows for the last number of tokens, with the peers' times in each.
 
-    Of the rows of one number of tokens, only one has the peers' times.
+    Peers are timed once for each number of tokens, so only one of these rows has their times.
     """
     last = [row for row in rows if row["tokens"] == rows[-1]["tokens"]]
     with_peers = next((row for row in last if f"{shuffle_peers.NAMES[0]}_dispatch_us" in row), {})
@@ -123,7 +123,7 @@ def rows_of_blocks(rows: list[Row]) -> list[Row]:
 
 
 def draw_shuffle(panel: Any, way: str, rows: list[Row], over: str, limit: float | None) -> None:
-    """Draw times over tokens of a rank, or the GB/s that a rank receives over blocks.
+    """Draw times over a rank's tokens, or received GB/s over numbers of blocks.
 
     There is one block on each multiprocessor; peers choose their own number.
     """

@@ -1,7 +1,7 @@
 """Tables in the formats of nccl-tests and of the OSU benchmarks.
 
-The format of nccl-tests is extended by two columns for each form of a peer. OSU's has the size of one rank's message,
-and the average latency over the ranks.
+The format of nccl-tests is extended by two columns for each form of a peer. OSU's format has the size of one rank's
+message, and the average latency over the ranks.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Peers(Torch):
         return lambda: move(recv, send), lambda: move(send, recv)
 
     def gathers(self, tokens: Any, ids: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """Return functions: dispatch by two all-gathers, combine by all-to-all of sums.
+        """Return functions for dispatch by two all-gathers, and combine by an all-to-all.
 
         Selecting is left out of the time, to this program's advantage.
         """

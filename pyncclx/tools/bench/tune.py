@@ -1,8 +1,8 @@
 """python -m pyncclx tune: time all algorithms, and write a table of the fastest.
 
-The table is for this kind of device and this number of ranks; entries for other numbers of ranks are kept.
-Communicators use the table from their first operation on device arrays on, if that comes later. Tuning takes some
-seconds on GPUs.
+The table is for this kind of device and this number of ranks; entries for other numbers of ranks are kept. A
+communicator uses the table if its first operation on device arrays comes after the tuning. Tuning takes some seconds
+on GPUs.
 """
 
 from __future__ import annotations

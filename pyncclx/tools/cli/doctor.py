@@ -1,4 +1,4 @@
-"""python -m pyncclx doctor: try what programs use, on the ranks of this job.
+"""python -m pyncclx doctor: try all kinds of calls on the ranks of this job.
 
     mpiexec -n 4 python -m pyncclx doctor
 

@@ -1,4 +1,4 @@
-"""Try what ranks need to share memory: file descriptors, and paths in /proc.
+"""Check whether ranks can share memory, by file descriptors and paths in /proc.
 
 Every device sends file descriptors over abstract Unix sockets, which needs a common network namespace and no privilege.
 The host device also opens memory as /proc/PID/fd/N, for messages and comm.Register. That needs the same user, PID

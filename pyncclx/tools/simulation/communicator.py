@@ -21,7 +21,7 @@ class Results:
         self._next: int | None = None
 
     def again(self) -> None:
-        """Return to the first result, for another rank."""
+        """Start again at the first result, for another rank."""
         self._next = 0
 
     def give(self, buffer: memoryview, result: bytes | None = None) -> None:
