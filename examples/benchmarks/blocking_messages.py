@@ -1,11 +1,11 @@
-"""Time short messages of calls that block the host beside a program's own copies through pinned memory.
+"""Time short blocking messages beside a program's own copies to the host.
 
     mpiexec -n 2 python examples/benchmarks/blocking_messages.py --json blocking-messages.json
     PYNCCLX_DEVICE=host mpiexec -n 2 python examples/benchmarks/blocking_messages.py
 
-Two ranks each make calls on device arrays (`comm.blocking = "host"`), and the same calls on host arrays, to and from
-which they copy the device arrays. A time is in microseconds: of one message of a ping-pong, of a `Sendrecv`, and of a
-halo of two messages in each direction. It is the median of several rounds, in turns, on the slower rank.
+Two ranks each make calls on device arrays (`comm.blocking = "host"`). They also make the same calls on host arrays, and
+copy these to and from the device themselves. A time is in microseconds: of one message of a ping-pong, of a `Sendrecv`,
+or of a halo of two messages in each direction. It is the median of several rounds, taken in turn, on the slower rank.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""What calls cost the host, in this checkout and in another one: CPU time of the calling thread, in turn.
+"""Compare the host's time of calls in this checkout with that in another one.
 
     python examples/benchmarks/call_times.py                       # this checkout
     python examples/benchmarks/call_times.py --against ../before --json call_times.json
 
-Runs on the host device, one rank that sends to itself, so nothing waits for a peer. The emulator's kernels are in the
-figures; they take as long in both checkouts. A time is the least of many means, and of the rounds.
+The time is the CPU time of the calling thread. The program runs on the host device, on one rank that sends to itself:
+nothing waits for a peer. It includes the emulator's kernels, which take as long in both checkouts. The checkouts are
+measured in turn. A time is the least of many means, over all rounds.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def calls_of(comm: Any) -> Calls:
 
 
 def mean(call: Callable[[], Any]) -> float:
-    """Return the microseconds of CPU of one call."""
+    """Return the microseconds of CPU time of one call."""
     begin = time.thread_time()
     for _ in range(CALLS):
         call()
@@ -84,7 +85,7 @@ def measure() -> dict[str, float]:
 
 
 def measured_in(checkout: Path) -> dict[str, float]:
-    """Return what a process of its own measures with the sources of a checkout."""
+    """Measure a checkout in a process of its own, and return the result."""
     variables = {**os.environ, "PYTHONPATH": str(checkout), "PYNCCLX_DEVICE": "host"}
     command = [sys.executable, "-m", "mpi4py", __file__, "--here"]
     ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
@@ -93,7 +94,7 @@ def measured_in(checkout: Path) -> dict[str, float]:
 
 
 def commit_of(checkout: Path) -> str:
-    """Return the commit of a checkout, as short as it can be."""
+    """Return the abbreviated commit of a checkout."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -107,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.here:
         print(json.dumps(measure()))
-        os._exit(0)  # nothing is freed
+        os._exit(0)  # skip the release of resources
     checkouts = {"now": ROOT, **({"before": options.against.resolve()} if options.against else {})}
     least: dict[str, dict[str, float]] = {label: {} for label in checkouts}
     for _ in range(options.rounds):

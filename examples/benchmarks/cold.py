@@ -1,11 +1,11 @@
-"""What the first calls of a program cost: twelve operations, each called for the first time, with an empty cache.
+"""Time the first calls of a program: twelve operations, an empty kernel cache.
 
     mpiexec -n 2 python examples/benchmarks/cold.py
     mpiexec -n 2 python examples/benchmarks/cold.py --ready --json cold.json
     PYNCCLX_DEVICE=host mpiexec -n 2 python examples/benchmarks/cold.py
 
-A time is that of the slowest rank. The first one contains what a communicator prepares once: device, memory, peers.
-With `--ready` the kernels that the package has ready are used, as a program does.
+A time is that of the slowest rank. The first one includes what a communicator prepares once: device, memory, peers.
+With `--ready` the program also uses the kernels that were compiled when the package was installed, as programs do.
 """
 
 import argparse
@@ -25,7 +25,7 @@ COUNT = 1024  # elements: 4 KB of float32
 
 
 def operations(comm: Any, xp: Any, sync: Any) -> list[tuple[str, Any]]:
-    """Names and calls of the operations."""
+    """Return the operations' calls, by name."""
     size, arrays = comm.size, {}
     for dtype in ("float32", "float64"):
         arrays[dtype] = xp.ones(COUNT, dtype), xp.ones(COUNT * size, dtype), xp.ones(COUNT * size, dtype)
@@ -54,7 +54,7 @@ def operations(comm: Any, xp: Any, sync: Any) -> list[tuple[str, Any]]:
 
 
 def measured(call: Any) -> float:
-    """Seconds of the slowest rank."""
+    """Return the seconds of a call on the slowest rank."""
     MPI.COMM_WORLD.Barrier()
     began = time.perf_counter()
     call()
@@ -62,7 +62,7 @@ def measured(call: Any) -> float:
 
 
 def measure() -> tuple[dict[str, float], str]:
-    """Seconds by operation, and the device's name."""
+    """Return the seconds of each operation, and the device's name."""
     began = time.perf_counter()
     import pyncclx  # noqa: PLC0415  its environment is set by now
     from pyncclx import backends  # noqa: PLC0415

@@ -1,10 +1,10 @@
-"""Where the host's time of a call goes: an eager Allreduce of 1 KB that came before, hop by hop.
+"""Time each step on the host of a cached eager Allreduce of 1 KB.
 
     PYNCCLX_DEVICE=host python examples/benchmarks/hops.py
     mpiexec -n 2 python examples/benchmarks/hops.py --json hops.json
 
-Every hop is timed by itself with the arguments that it has in the call, and the whole call with a launch that does
-nothing, so that the hops can be added up. A time is the least of many means, which other programs disturb little. The
+Every step is timed by itself, with the arguments that it has in the call. The whole call is timed with a launch that
+does nothing, so the steps can be added up. A time is the least of many means, which other programs disturb little. The
 launch itself is the emulator's on the host device, and the driver's on a GPU.
 """
 
@@ -34,7 +34,7 @@ CALLS, MEANS = 200, 100
 
 
 def least(call: Callable[[], Any], calls: int = CALLS) -> float:
-    """Microseconds of one call: the least of many means, without those of the loop."""
+    """Return the microseconds of one call: the least of many means, without the loop."""
     return min(_mean(call, calls) for _ in range(MEANS)) - min(_mean(_nothing, calls) for _ in range(MEANS))
 
 
@@ -50,7 +50,7 @@ def _nothing(*_: Any) -> None:
 
 
 def hops(comm: Any, x: Any, y: Any) -> dict[str, Callable[[], Any]]:
-    """By their names, the steps of `by_kernel` for a call that came before (pyncclx/launch/run.py)."""
+    """Return the steps of `by_kernel` in pyncclx/launch/run.py for a cached call."""
     state = state_of(comm)
     team = state.team
     assert team is not None
@@ -72,7 +72,7 @@ def hops(comm: Any, x: Any, y: Any) -> dict[str, Callable[[], Any]]:
 
 
 def measure(comm: Any, xp: Any, sync: Callable[[], Any]) -> dict[str, float]:
-    """Microseconds by hop; the last ones are of the whole call without and with its launch."""
+    """Return the microseconds of each step, and of the call with and without launch."""
     x, y = xp.ones(COUNT, "f4"), xp.empty(COUNT, "f4")
     comm.Allreduce(x, y)
     comm.Allreduce(x, y)

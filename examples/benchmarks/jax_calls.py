@@ -1,9 +1,9 @@
-"""pyncclx.jax: how long calls inside jax.jit take, one by one and in a loop of a compiled program.
+"""Time calls of pyncclx.jax inside jax.jit: one by one, and in a compiled loop.
 
     mpiexec -n 2 python examples/benchmarks/jax_calls.py --json jax_calls.json
 
-Each process has one GPU. A time is the median of five means, of the slowest rank. Calls one after the other are not
-waited for in between. "computation" is a program on the same array that does not communicate.
+Each process has one GPU. A time is the median of five means, on the slowest rank. The program does not wait between
+consecutive calls. "computation" is a program on the same array that does not communicate.
 """
 
 import argparse
@@ -24,7 +24,7 @@ IN_A_LOOP, CALLS, REPEATS = 16, 50, 5
 
 
 def programs() -> dict[str, tuple[Callable[[Any], Any], int]]:
-    """Return compiled programs, and how many calls each makes."""
+    """Return compiled programs, each with the number of calls that it makes."""
     import jax  # noqa: PLC0415  after the choice of the GPU
 
     from pyncclx.jax import allreduce, sendrecv  # noqa: PLC0415
@@ -43,7 +43,7 @@ def programs() -> dict[str, tuple[Callable[[Any], Any], int]]:
 
 
 def mean_us(program: Callable[[Any], Any], x: Any) -> float:
-    """Return the median of several means of one run."""
+    """Return the microseconds of one run: the median of several means."""
     import jax  # noqa: PLC0415
 
     jax.block_until_ready(program(x))

@@ -1,12 +1,13 @@
-"""What bounds long messages between mapped arrays: what the links carry by stores, by loads and by copy engines.
+"""Measure the links' bandwidth, which bounds long messages between mapped arrays.
 
     mpiexec -n 2 python -m mpi4py examples/benchmarks/links.py [--json results.json]
 
-A kernel moves memory and does nothing else (links.cu), on some numbers of blocks and threads, or a copy engine does:
-    one   rank 0's to the next rank, as Bcast does; by loads from it, as Reduce does. No other rank moves anything
-    ring  each rank's to the next one: both directions of a link at the same time
-    all   each rank's to all others, one after the other, beginning with the next, as an all-to-all does
-PYNCCLX_DEVICE=host runs it on the CPU, but for copy engines, which measures no link.
+A kernel that only moves memory (links.cu) does so by stores or by loads, on several numbers of blocks and threads; or a
+copy engine moves it. The patterns are:
+    one   rank 0 to the next rank, as in Bcast; by loads from the next rank, as in Reduce. No other rank moves anything
+    ring  each rank to the next one: both directions of a link at the same time
+    all   each rank to all others, one after the other, beginning with the next, as in an all-to-all
+PYNCCLX_DEVICE=host runs it on the CPU, without copy engines; this measures no link.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from pyncclx.tools.bench import environment, timing
 WAYS = ("stores", "loads")
 SOURCE, TARGET = range(2)
 PATTERNS = ("one", "ring", "all")
-AT_ONCE = 4  # packs of a thread, as in the library's kernels
+AT_ONCE = 4  # packs that a thread moves at once, as in the library's kernels
 SHAPES = ((16, 1024), (32, 512), (64, 512), (64, 1024), (132, 512))  # blocks, threads
 SHAPES_ON_HOST = ((2, 64),)
 ARGUMENTS = np.dtype("u8,u8,u8")  # Moves of links.cu
@@ -45,12 +46,12 @@ class World:
         self.queue = timing.queue_of(self.comm)
 
     def place(self, which: int, rank: int) -> int:
-        """Where the first array of a rank begins, or the second, as mapped here."""
+        """Return the address here of a rank's first or second array."""
         array = self.arrays[which] if rank == self.rank else self.wins[which].remote(rank)
         return int(array.ctypes.data if self.host else array.data.ptr)
 
     def moves(self, way: str, pattern: str) -> list[tuple[int, int, int]]:
-        """What this rank moves: from, to, bytes."""
+        """Return the moves of this rank: source, target, bytes."""
         if pattern == "one" and self.rank != 0:
             return []
         moves, block = [], self.block(pattern)
@@ -61,11 +62,11 @@ class World:
         return moves
 
     def block(self, pattern: str) -> int:
-        """Bytes that a rank moves between itself and another."""
+        """Return the bytes that a rank moves between itself and another rank."""
         return self.nbytes // (self.size if pattern == "all" else 1) // 16 * 16
 
     def came(self, way: str, pattern: str) -> int:
-        """How many bytes of this rank's second array are not what should have come."""
+        """Return how many bytes of this rank's second array are wrong."""
         ranks = range(self.size) if pattern == "all" else [(self.rank + (1 if way == "loads" else -1)) % self.size]
         block = self.block(pattern)
         idle = pattern == "one" and self.rank != (0 if way == "loads" else 1)
@@ -73,7 +74,7 @@ class World:
         return sum(int((self.arrays[TARGET][at : at + block] != rank + 1).sum()) for rank, at in parts)
 
     def measure(self, way: str, pattern: str, *shape: int) -> dict[str, Any]:
-        """Time a way by blocks and threads, or by copy engines, and check it. Collective."""
+        """Time and check one way to move memory, for one shape. Collective."""
         device, moves = self.comm.team.device, self.moves(way, pattern)
         packed = [(np.array(move, ARGUMENTS)[()],) for move in moves]
 

@@ -1,12 +1,12 @@
-"""Take the figures of this folder again, on the GPUs of this machine.
+"""Repeat the measurements of this folder on the GPUs of this machine.
 
     python examples/benchmarks/measure.py -n 4 [step ...] [--folder results] [--seconds 600]
 
-Every step is a command, which is printed and can be given alone; it writes DEVICE-xRANKS-STEP.json into the
-folder, and pictures. They come in the order in which one wants them if the time is short: one that has no time left
-is ended, and what it had measured by then stays. Where there is no GPU, the host device shows that it works.
+Every step is a command, which is printed and can also be started by itself. It writes DEVICE-xRANKS-STEP.json into the
+folder, and pictures. The most important steps come first. A step for which the time is too short is ended; its results
+so far are kept. On a machine without GPUs the steps run on the host device, to show that they work.
 
-As in the figures here NCCL goes without NVLink multicast; NCCL_NVLS_ENABLE=1 before the command lets it have that.
+As in the results here, NCCL runs without NVLink multicast, unless you set NCCL_NVLS_ENABLE=1.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pyncclx.system import driver, mpi_library
 
 HERE = Path(__file__).parent
 OPERATIONS = "allreduce allgather alltoall reduce_scatter_block bcast reduce gather scatter alltoallv"
-# What each step runs on every rank. {json} and {plot} are options with the step's files, {most} the largest size.
+# The command of each step, run on every rank. {json} and {plot}: options with its files; {most}: the largest size.
 STEPS = {
     "tune": "-m pyncclx tune -e {most}",
     "windows": f"-m pyncclx bench {OPERATIONS} --windows -e {{most}} {{against_all}} {{json}} {{plot}}",
@@ -46,28 +46,28 @@ ON_GPUS = {
     "hidden": "--hidden 7168",
     "bytes": "",
 }
-# Without CUDA graphs and other libraries; small, since it is slow.
+# Without CUDA graphs and other libraries, and with small sizes, because the host device is slow.
 ON_HOST = dict.fromkeys(ON_GPUS, "") | {"most": "4K", "tokens": "--tokens 1 8", "hidden": "--hidden 64"}
 ON_HOST["bytes"] = "--bytes 4096"
 GPUS = 0 if os.environ.get("PYNCCLX_DEVICE") == "host" else driver.count()
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0"} if GPUS else {"PYNCCLX_DEVICE": "host"}
-CLEANUP = 20.0  # seconds that are left for mpiexec to end its ranks
+CLEANUP = 20.0  # seconds that mpiexec has to end its ranks
 
 
 def device() -> str:
-    """A short name of the GPUs here, for files: h200."""
+    """Return a short name of this machine's GPUs, for file names: h200."""
     return driver.name(0).split()[1].lower() if GPUS else "host"
 
 
 def command(step: str, ranks: int, values: Mapping[str, str], name: Path) -> list[str]:
-    """The command of a step, whose files begin with `name`."""
+    """Return the command of a step, whose files begin with `name`."""
     files = {"json": f"--json {shlex.quote(f'{name}.json')}", "plot": f"--plot {shlex.quote(f'{name}.png')}"}
     program = shlex.split(STEPS[step].format_map({**values, **files}))
     return [mpi_library.mpiexec() or "mpiexec", "-n", str(ranks), sys.executable, *program]
 
 
 def run(arguments: list[str], seconds: float) -> str:
-    """Run a command for at most so long; what became of it."""
+    """Run a command for at most `seconds`; return its outcome."""
     began = time.monotonic()
     with subprocess.Popen(arguments, env={**ENVIRONMENT, **os.environ}) as process:
         try:

@@ -1,10 +1,11 @@
-"""Time mpi4py's lower-case methods on objects with device arrays, and without: pyncclx beside mpi4py in turns.
+"""Time mpi4py's lower-case methods on objects with and without device arrays.
 
     mpiexec -n 2 python examples/benchmarks/objects.py --json objects.json
     PYNCCLX_DEVICE=host mpiexec -n 2 python examples/benchmarks/objects.py
 
-A time is the median of the slowest rank in microseconds, from call to call with the device synchronised after each, so
-results are there. On the host device NumPy's arrays stand for device arrays, and mpi4py has nothing to copy.
+pyncclx and mpi4py are timed in turn. A time is the median in microseconds on the slowest rank, including a
+synchronisation of the device after each call, so that results are complete. On the host device NumPy arrays take the
+place of device arrays, and mpi4py has nothing to copy.
 """
 
 import argparse
@@ -24,7 +25,7 @@ Call = Callable[[], object]
 
 
 def objects(xp: Any, most: int) -> dict[str, Any]:
-    """What is passed, by name."""
+    """Return the objects to pass, by name."""
     sizes = {
         f"one array of {nbytes >> 10} KB": nbytes // 4 for nbytes in (4 << 10, 1 << 20, 64 << 20) if nbytes <= most
     }
@@ -36,7 +37,7 @@ def objects(xp: Any, most: int) -> dict[str, Any]:
 
 
 def methods(cls: type[MPI.Intracomm], comm: MPI.Intracomm, obj: Any, *, is_array: bool) -> dict[str, Call]:
-    """The calls, of pyncclx's class or of mpi4py's."""
+    """Return the calls of a class, pyncclx's or mpi4py's, by name."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     calls: dict[str, Call] = {
         "bcast": lambda: cls.bcast(comm, obj if comm.rank == 0 else None),
@@ -50,11 +51,12 @@ def methods(cls: type[MPI.Intracomm], comm: MPI.Intracomm, obj: Any, *, is_array
 
 
 def seconds(comm: MPI.Intracomm, pair: tuple[Call, Call], sync: Call, budget: float) -> list[float]:
-    """Median seconds of each of two calls in turns, on the slowest rank."""
+    """Return the median seconds of two calls, timed in turn, on the slowest rank."""
     times: list[list[float]] = [[], []]
     for turn in range(100_000):
         for call, taken in zip(pair, times, strict=True):
-            MPI.Comm.Barrier(comm)  # or one call's time has what other ranks still do in the one before
+            # Otherwise the time of a call includes work of other ranks in the previous call.
+            MPI.Comm.Barrier(comm)
             began = time.perf_counter()
             call()
             sync()

@@ -1,10 +1,11 @@
-"""What bounds long messages between arrays that peers have not mapped: an all-to-all through rings, in four ways.
+"""Measure an all-to-all through rings: the bound of long messages in plain arrays.
 
     mpiexec -n 4 python -m mpi4py examples/benchmarks/rings.py [--json results.json]
 
-Every rank sends a block to every other, from warps that wait for no other, through rings in a memory of given size.
-The ways differ in how the receiver finds what has arrived (rings.cu): what the links carry without that is the bound
-of all, the rest is the price of signals. PYNCCLX_DEVICE=host runs it on the CPU, but for lines, which need a GPU's.
+Every rank sends a block to every other rank, through rings in a memory of given size, by warps that do not wait for
+other warps. The four ways (rings.cu) differ in how the receiver finds what has arrived. "straight" has no signals: its
+bandwidth is the bound, and the difference to it is the cost of signals. PYNCCLX_DEVICE=host runs all but "lines" on the
+CPU; lines need a GPU.
 """
 
 import argparse
@@ -21,10 +22,10 @@ import pyncclx.device as d
 from pyncclx.tools.bench import environment
 
 WAYS = ("straight", "stores", "flags", "lines")  # as in rings.cu
-ROWS = (4, 8)  # of 512 bytes, in a place of a ring
+ROWS = (4, 8)  # rows of 512 bytes in a place of a ring
 SHAPES = ((4, 64, 768), (4, 128, 384), (4, 128, 768), (8, 128, 384))  # rows, blocks, threads
 SHAPES_ON_HOST = ((4, 2, 256), (8, 1, 256))
-MEMORY = 6 << 20  # for the rings of a rank
+MEMORY = 6 << 20  # bytes for the rings of a rank
 ARGUMENTS = np.dtype("u8,u8,u8,u8,u8,i4,i4,u4,u4,u8,u8")  # Streams of rings.cu
 
 
@@ -37,12 +38,12 @@ class Shape(NamedTuple):
     threads: int
 
     def streams(self, peers: int) -> int:
-        """Warps for each peer and direction."""
+        """Return the number of warps for each peer and direction."""
         jobs = peers * (2 if WAYS[self.way] in ("flags", "lines") else 1)
         return self.blocks * (self.threads // 32 // jobs)
 
     def depth(self, peers: int) -> int:
-        """Places of a ring."""
+        """Return the number of places of a ring."""
         return max(2, MEMORY // (self.streams(peers) * peers * self.rows * 512))
 
 
@@ -61,11 +62,11 @@ class World:
         self.kernels = d.kernels(Path(__file__).with_suffix(".cu"), *names)
 
     def address(self, array: Any) -> int:
-        """Where an array begins."""
+        """Return the address of an array."""
         return int(array.ctypes.data if self.host else array.data.ptr)
 
     def addresses(self, array: Any) -> Any:
-        """Where each rank's begins, as mapped here; in device memory."""
+        """Return the addresses here of each rank's array, in device memory."""
         win = pyncclx.Win.Create(array, 1, comm=self.comm)
         return self.xp.array([self.address(win.remote(rank)) for rank in range(self.size)], "u8")
 
@@ -89,7 +90,8 @@ class World:
             return time.perf_counter() - begin
 
         calls(range(1))
-        self.meet()  # no kernel waits for what comes straight
+        # In this way no kernel waits for data.
+        self.meet()
         wrong = 0 if way == "stores" else self.wrong(block)
         seconds = max(MPI.COMM_WORLD.allgather(calls(range(1, iterations + 1)))) / iterations
         return {
@@ -106,16 +108,16 @@ class World:
         }
 
     def words(self, array: Any, block: int) -> Any:
-        """An array's blocks in words."""
+        """Return an array's blocks as words."""
         return array[: self.size * block].view("u4").reshape(self.size, -1)
 
     def sent(self, source: int, ranks: range, block: int) -> Any:
-        """What a rank sends to others."""
+        """Return what a rank sends to other ranks."""
         numbers = self.xp.arange(block // 4, dtype="u4") * 7
         return numbers[None] + self.xp.array([[source << 28 | rank << 24] for rank in ranks], "u4")
 
     def wrong(self, block: int) -> int:
-        """Words of other ranks that are not what they sent."""
+        """Return how many words received from other ranks are wrong."""
         got, me = self.words(self.recv, block), self.rank
         others = [rank for rank in range(self.size) if rank != me]
         return sum(int((got[rank] != self.sent(rank, range(me, me + 1), block)[0]).sum()) for rank in others)
@@ -141,7 +143,8 @@ def main() -> None:
     every = [Shape(way, *shape) for way, shape in itertools.product(range(ways), shapes)]
     for shape in every:
         if world.size == 1 or shape.streams(world.size - 1) == 0:
-            continue  # fewer warps than ranks to send to and to take from
+            # There are fewer warps than peers to send to and to receive from.
+            continue
         results.append(world.measure(shape, options.bytes, 1 if world.host else 20))
         if world.rank == 0:
             print("  ".join(f"{name} {value}" for name, value in results[-1].items()), flush=True)

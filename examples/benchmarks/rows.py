@@ -1,9 +1,9 @@
-"""Count the rows of result files in which pyncclx is ahead of the best peer, and print each row behind.
+"""Count results in which pyncclx is faster than the best peer; print the others.
 
     python examples/benchmarks/rows.py examples/benchmarks/results/h200-x4-*.json
 
-A row is one operation of one size, out of place or in place. The ratio is the time of the fastest peer over ours, both
-of one run; below 1, pyncclx is behind. Files of other kinds (token shuffles, the host's time) are left out.
+A row is one operation of one size, out of place or in place. The ratio is the time of the fastest peer over pyncclx's,
+in the same run; below 1, pyncclx is slower. Other kinds of files (token shuffles, the host's time) are ignored.
 """
 
 import argparse

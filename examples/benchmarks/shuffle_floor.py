@@ -1,15 +1,16 @@
-"""What a token shuffle of few tokens takes at least: its parts, each alone, in replayed graphs of one run.
+"""Time the parts of a token shuffle of few tokens, each alone: its lower bound.
 
     mpiexec -n 4 python -m mpi4py examples/benchmarks/shuffle_floor.py [--json results.json]
 
 launch       a kernel that does nothing
 trip         an Alltoall of 16 bytes to each rank: a kernel, and one packet to each rank and from each rank
-copy         a plain copy, on this GPU, of as many bytes as the tokens' rows have
-alone        the dispatch and combine of a communicator with this rank only, which has all experts: what a kernel reads,
-             counts and copies, and packets that go nowhere
+copy         a copy by the driver, on this GPU, of as many bytes as the tokens' rows have
+alone        the dispatch and combine of a communicator with only this rank, which has all experts: all that a kernel
+             reads, counts and copies, without packets to other ranks
 dispatch …   among all ranks; "again" with the handle of an earlier one, which reads no choices and counts nothing
 
-Times are microseconds of one operation on the slowest rank. Without GPUs it shows what runs, and not how long.
+Times are microseconds of one operation on the slowest rank, in replayed graphs of one run. Without GPUs the program
+shows that it works, but its times mean nothing.
 """
 
 import argparse
@@ -32,7 +33,7 @@ COLUMNS = ("launch", "trip", "copy", "dispatch_alone", "combine_alone", "dispatc
 
 
 class Bench:
-    """Times operations of all ranks, and of this one alone."""
+    """Timer of operations of all ranks, and of this rank alone."""
 
     def __init__(self) -> None:
         self.comm, self.alone = (pyncclx.Communicator(comm) for comm in (MPI.COMM_WORLD, MPI.COMM_SELF))
@@ -41,11 +42,11 @@ class Bench:
         self.xp, self.queue = array_module(self.comm), timing.queue_of(self.comm)
 
     def time(self, call: Callable[[], Any]) -> float:
-        """Microseconds of a call on the slowest rank."""
+        """Return the microseconds of a call on the slowest rank."""
         return round(timing.time(self.comm, self.queue, call, 20 if self.gpu else 1, 3, graph=self.gpu).slowest, 2)
 
     def measure(self, tokens: int, hidden: int) -> dict[str, Any]:
-        """All parts for one number of tokens. Collective."""
+        """Time all parts for one number of tokens. Collective."""
         send, recv = (self.xp.zeros((self.comm.size, 4), "f4") for _ in range(2))
         row: dict[str, Any] = {"tokens": tokens, "launch": self.time(self.nothing())}
         row["trip"] = self.time(lambda: self.comm.Alltoall(send, recv))
@@ -56,21 +57,21 @@ class Bench:
         return row | self.shuffled(self.comm, tokens, hidden)
 
     def nothing(self) -> Callable[[], Any]:
-        """A launch of a kernel that does nothing."""
+        """Launch a kernel that does nothing."""
         if not self.gpu:
             return lambda: None
         kernel = self.xp.RawKernel(NOTHING, "nothing")
         return lambda: kernel((1,), (32,), ())
 
     def copy(self, to: Any, array: Any) -> None:
-        """A copy by the driver."""
+        """Copy an array by the driver."""
         if self.gpu:
             to.data.copy_from_device_async(array.data, array.nbytes)
         else:
             to[...] = array
 
     def shuffled(self, comm: Any, tokens: int, hidden: int) -> dict[str, float]:
-        """The operations of a token shuffle, in 8-bit floats there and bfloat16 back."""
+        """Return a token shuffle's operations: 8-bit floats sent, bfloat16 sent back."""
         setting = shuffle.Setting(hidden, K, "uniform", EXPERTS, "bfloat16", "float8_e4m3", "expert", "graph")
         chosen = self.xp.asarray(shuffle.choose(setting, tokens, self.comm.rank))
         weights = self.xp.full((tokens, K), 1 / K, "f4")

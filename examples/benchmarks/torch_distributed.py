@@ -1,9 +1,9 @@
-"""torch.distributed by pyncclx and by NCCL, in one run: what a call costs the host, and how long it takes.
+"""Time torch.distributed with pyncclx and with NCCL: on the host, and in all.
 
     mpiexec -n 2 python examples/benchmarks/torch_distributed.py --json torch_distributed.json
 
-Each process has one GPU. The backends take turns, twice; the lesser of a backend's two medians counts, that of the
-slowest rank. The time of a call is that of 50 calls in a row by events, divided by 50.
+Each process has one GPU. The backends take turns, twice. The result of a backend is the smaller of its two medians, on
+the slowest rank. The time of a call is that of 50 consecutive calls, measured by events, divided by 50.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def host_us(call: Callable[[], Any]) -> float:
 
 
 def call_us(call: Callable[[], Any]) -> float:
-    """Return the median time of one of several calls in a row."""
+    """Return the median time of one of several consecutive calls."""
     times, begin, end = [], torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for _ in range(REPEATS):
         WORLD.Barrier()

@@ -1,1 +1,1 @@
-"""What programs of several folders use."""
+"""Modules that programs of several folders use."""

@@ -1,7 +1,7 @@
-"""What a program with overlap needs beside its communication: streams side by side, products, sums, and timing.
+"""Streams, matrix products and timing for programs that overlap communication.
 
-On GPUs matrices are PyTorch's tensors, since its products can be captured in a CUDA graph; without a GPU
-(PYNCCLX_DEVICE=host) they are NumPy's arrays, and one thing follows the other. Both are bfloat16.
+On GPUs matrices are PyTorch's tensors, because its products can be captured in a CUDA graph. Without a GPU
+(PYNCCLX_DEVICE=host) they are NumPy's arrays, and nothing runs at the same time. Both are bfloat16.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 
 import pyncclx.device as d
 
-Matrix = Any  # of NumPy or PyTorch
+Matrix = Any  # NumPy's or PyTorch's
 Work = Callable[[], None]
-REPLAYS = 7  # of a graph
+REPLAYS = 7  # replays of a graph
 
 SOURCE = """
 struct alignas(16) Eight { unsigned short bits[8]; };  // numbers of type bfloat16
@@ -48,7 +48,7 @@ extern "C" __global__ void add(const Eight* parts, long long stride, int count, 
 
 
 class Device:
-    """What GPUs and the host device have in common."""
+    """Methods that GPUs and the host device have in common."""
 
     grid = (1024, 256)
 
@@ -56,7 +56,7 @@ class Device:
         self._add = d.kernel(SOURCE, "add")
 
     def add(self, count: int, parts: Matrix, stride: int, out: Matrix) -> None:
-        """Enqueue a sum of matrices, each `stride` rows behind the one before; in order, in single precision."""
+        """Enqueue a sum of matrices, each `stride` rows after the previous one."""
         row = out.nbytes // len(out) // 16
         self._add(*self.grid, [parts, stride * row, np.int32(count), out, len(out) * row])
 
@@ -86,7 +86,7 @@ class Gpu(Device):
         return matrix
 
     def get(self, matrix: Matrix) -> Any:
-        """The values of a matrix, on the host."""
+        """Return the values of a matrix on the host."""
         self._cupy.cuda.Device().synchronize()
         return matrix.float().cpu().numpy()
 
@@ -101,11 +101,11 @@ class Gpu(Device):
             yield
 
     def order(self, first: Any, then: Any) -> None:
-        """What comes on a stream from now on waits for what there is on another."""
+        """Make later work on stream `then` wait for the work so far on stream `first`."""
         then.wait_event(first.record(self._cupy.cuda.Event(disable_timing=True)))
 
     def seconds(self, comm: Any, work: Work, times: int) -> float:
-        """The time of one of `times` calls in a CUDA graph: the median of its replays, on the slowest rank."""
+        """Return the median time of one of `times` calls in a graph, on the slowest rank."""
         with self.on(self.main):
             work()
             self.main.synchronize()
@@ -127,7 +127,7 @@ class Gpu(Device):
 
 
 class Cpu(Device):
-    """The same without a GPU: nothing is beside anything."""
+    """The methods of `Gpu` without a GPU: nothing runs at the same time."""
 
     grid = (2, 32)
     main = copies = signals = sums = None
@@ -162,11 +162,11 @@ class Cpu(Device):
 
 
 def device_of(comm: Any) -> Gpu | Cpu:
-    """What `comm` runs on: this rank's GPU, which has been selected, or the host device."""
+    """Return the device of `comm`: this rank's selected GPU, or the host device."""
     return Cpu() if comm.device == "host" else Gpu()
 
 
 def rounded(values: Any) -> Any:
-    """Single precision, rounded to bfloat16 as a product is."""
+    """Return values in single precision, rounded to bfloat16 like a product."""
     bits = np.ascontiguousarray(values, "f4").view("u4")
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype("u4").view("f4")

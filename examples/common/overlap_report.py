@@ -1,4 +1,4 @@
-"""How the times of a program with overlap are shown: a line for each size, a picture and a table for all."""
+"""Show times of programs with overlap: a line for each size, a picture, a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyncclx.tools.bench import environment
 
 
 class Times(NamedTuple):
-    """Microseconds of work alone and of communication alone, of one after the other, and of both at once.
+    """Microseconds of work, of communication, of both in turn, and of both at once.
 
     `link` is the time of the bytes at the nominal speed of the links, see `link_us`.
     """
@@ -24,21 +24,21 @@ class Times(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """What no overlap can be below."""
+        """Return a lower bound for the time with overlap."""
         return max(self.work, self.link)
 
     @property
     def share(self) -> float:
-        """Which part of `serial` is communication."""
+        """Return the share of communication in `serial`."""
         return 1 - self.work / self.serial
 
     @property
     def hidden(self) -> float:
-        """Which part of the communication takes no time when both are at once."""
+        """Return the share of the communication's time that overlap hides."""
         return (self.serial - self.overlapped) / (self.serial - self.work)
 
     def line(self) -> str:
-        """What is printed."""
+        """Return the line to print."""
         return (
             f"{self.work:7.1f} µs + {self.communication:6.1f} = {self.serial:7.1f} serial, {self.overlapped:7.1f} "
             f"overlapped, {self.serial / self.overlapped:.2f}x; communication {self.share:.0%}, "
@@ -46,19 +46,19 @@ class Times(NamedTuple):
         )
 
     def row(self) -> dict[str, float]:
-        """What is written."""
+        """Return the row to write."""
         times = {f"{name}_us": getattr(self, name) for name in (*self._fields, "bound")}
         return {**times, "communication_share": self.share, "hidden_share": self.hidden}
 
 
 def link_us(comm: Any, nbytes: float) -> float:
-    """Microseconds of bytes on a link of nominal speed; 0 if that is unknown. Collective."""
+    """Return the microseconds of bytes on a link; 0 if unknown. Collective."""
     speed = environment.wire(environment.of(comm))
     return nbytes / speed / 1e3 if speed else 0.0
 
 
 def panels_of(count: int) -> tuple[Any, Sequence[Any]]:
-    """A figure with so many panels in one or two rows, wide enough for a legend below."""
+    """Return a figure with `count` panels, in one or two rows, and room for a legend."""
     columns = max(2, -(-count // 2))
     drawing, panels = figure(columns, -(-count // columns))
     for unused in panels.flat[count:]:
@@ -79,7 +79,7 @@ def draw_panel(axes: Any, title: str, sizes: Sequence[float], times: Sequence[Ti
 
 
 def draw(path: Path, comm: Any, points: dict[str, dict[int, Times]]) -> None:
-    """For each kind of step and hidden size the times over the tokens."""
+    """Draw the times over the tokens, for each kind of step and hidden size."""
     drawing, panels = panels_of(len(points))
     for panel, (title, times) in zip(panels, points.items(), strict=True):
         draw_panel(panel, title, [*times], [*times.values()], ("product", "collective"))
@@ -90,19 +90,19 @@ def draw(path: Path, comm: Any, points: dict[str, dict[int, Times]]) -> None:
 
 
 def write_json(path: Path | None, comm: Any, rows: list[dict[str, Any]]) -> None:
-    """Write what ``--json`` asks for. Collective."""
+    """Write the file of ``--json``, if given. Collective."""
     about = environment.of(comm)
     if comm.rank == 0:
         environment.write_json(path, about, {"results": rows})
 
 
 def warn_if_emulated(comm: Any) -> None:
-    """Print a warning that the times mean nothing where there are no GPUs."""
+    """On the host device, print a warning that the times mean nothing."""
     if comm.rank == 0 and comm.device == "host":
         print("The CPU emulated the kernels: these times mean nothing.")
 
 
 def add_outputs(parser: Any, picture: str) -> None:
-    """Add the flags for the files that are written."""
+    """Add the flags for output files."""
     parser.add_argument("--output", type=Path, default=Path(picture), metavar="FILE", help="picture")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, with device and versions")

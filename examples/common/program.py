@@ -1,4 +1,4 @@
-"""What programs of several folders use: their command line, their arrays, parts of a whole, and an empty picture."""
+"""Command line, arrays, shares and figures for programs of several folders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 
 
 def read_options(comm: Any, parse: Callable[[], argparse.Namespace]) -> argparse.Namespace:
-    """The command line, parsed by rank 0 so that help and errors appear once."""
+    """Parse the command line on rank 0, so that help and errors appear once."""
     options: Any = None
     if comm.rank == 0:
         try:
@@ -27,7 +27,7 @@ def read_options(comm: Any, parse: Callable[[], argparse.Namespace]) -> argparse
 
 
 def array_module(comm: Any, dtype: str) -> Any:
-    """CuPy on a GPU, which becomes this rank's own, or NumPy on the host device."""
+    """Select this rank's GPU and return CuPy; return NumPy on the host device."""
     try:
         comm.select_device()
     except (ImportError, RuntimeError) as error:
@@ -48,18 +48,18 @@ def stop(comm: Any, text: str) -> NoReturn:
 
 
 def to_host(array: Array) -> Array:
-    """A NumPy array with the same contents."""
+    """Return a NumPy array with the same contents."""
     return array.get() if hasattr(array, "get") else array
 
 
 def share(length: int, parts: int, part: int) -> tuple[int, int]:
-    """Where a part of `length` rows begins, and how many it has; the first parts take the remainder."""
+    """Return a part's first row and length; the first parts get the remainder."""
     each, rest = divmod(length, parts)
     return part * each + min(part, rest), each + (part < rest)
 
 
 def figure(columns: int, rows: int = 1) -> tuple[Any, Any]:
-    """A figure with some pictures side by side, and what they are drawn in."""
+    """Return a figure with panels side by side, and the panels."""
     import matplotlib as mpl  # noqa: PLC0415
 
     mpl.use("Agg")
@@ -69,7 +69,7 @@ def figure(columns: int, rows: int = 1) -> tuple[Any, Any]:
 
 
 def device_name(comm: Any) -> str:
-    """Where the kernels of a communicator run, for captions."""
+    """Return where the kernels of a communicator run, for captions."""
     if getattr(comm, "device", "host") == "host":
         return "the CPU (EMULATED)"
     cuda = importlib.import_module("cupy").cuda
@@ -77,5 +77,5 @@ def device_name(comm: Any) -> str:
 
 
 def sign(drawing: Any, comm: Any) -> None:
-    """Write below a figure on how many ranks its program ran, and where."""
+    """Write the device and the number of ranks below a figure."""
     drawing.supxlabel(f"{comm.size} rank{'s' * (comm.size > 1)} on {device_name(comm)}", fontsize=9, color="0.35")

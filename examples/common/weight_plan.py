@@ -1,4 +1,4 @@
-"""Who has which part of a model's matrices, and which bytes go where when they are divided otherwise."""
+"""Plan which bytes ranks send when a model's matrices are divided differently."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from common.program import share
 
-Array = Any  # of NumPy
+Array = Any  # NumPy's
 RUN = np.dtype([("to", "u8"), ("source", "u8"), ("nbytes", "u8"), ("peer", "i8")])
-LONGEST = 16384  # bytes of a run: what one warp puts at a time
+LONGEST = 16384  # bytes of a run: one warp puts them at a time
 ITEM = 4  # bytes of a number
-BY_POSITION = 0x85EBCA6B  # odd: so all numbers of a version differ
+BY_POSITION = 0x85EBCA6B  # odd, so that all numbers of a version differ
 
 
 class Matrix(NamedTuple):
-    """Rows, columns, and which of the two the generators divide; None: each has all of it."""
+    """Rows, columns, and the one that generators divide; None: each generator has all."""
 
     rows: int
     columns: int
@@ -25,7 +25,7 @@ class Matrix(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A part of a matrix: where its rows begin, how many they are, and the same for columns."""
+    """A part of a matrix: first row and count, first column and count."""
 
     row: int
     rows: int
@@ -34,7 +34,7 @@ class Box(NamedTuple):
 
 
 class Shard:
-    """What one rank has of each matrix, one part after the other.
+    """One rank's parts of all matrices, one after the other.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Shard:
         self.begins, self.count = [0, *map(int, ends[:-1])], int(ends[-1])
 
     def positions(self) -> Array:
-        """For each number another one, computed from its place in the model."""
+        """Return a different integer for each number, from its place in the model."""
         numbers, first = np.empty(self.count, "u4"), 0
         for matrix, box, begin in zip(self.matrices, self.boxes, self.begins, strict=True):
             rows = first + matrix.columns * np.arange(box.row, box.row + box.rows, dtype="u4")[:, None]
@@ -60,18 +60,18 @@ class Shard:
 
 
 def model(hidden: int) -> list[Matrix]:
-    """A layer of a transformer: two matrices of attention, two of the feed-forward network, and a norm."""
+    """Return a transformer layer: attention, feed-forward network and norm."""
     shapes = [(3 * hidden, hidden, 0), (hidden, hidden, 1), (4 * hidden, hidden, 0), (hidden, 4 * hidden, 1)]
     return [*(Matrix(*shape) for shape in shapes), Matrix(1, hidden, None)]
 
 
 def trainer(matrices: Sequence[Matrix], parts: int, part: int) -> Shard:
-    """Some rows of each matrix."""
+    """Return a trainer's shard: some rows of each matrix."""
     return Shard(matrices, [Box(*share(each.rows, parts, part), 0, each.columns) for each in matrices])
 
 
 def generator(matrices: Sequence[Matrix], parts: int, part: int) -> Shard:
-    """Some rows, some columns, or all."""
+    """Return a generator's shard: some rows, some columns, or all of each matrix."""
     boxes = []
     for each in matrices:
         rows = share(each.rows, parts, part) if each.divided == 0 else (0, each.rows)
@@ -81,7 +81,7 @@ def generator(matrices: Sequence[Matrix], parts: int, part: int) -> Shard:
 
 
 def common(a: Box, b: Box) -> Box:
-    """What two parts of a matrix have in common; it may be empty."""
+    """Return the intersection of two parts of a matrix; it may be empty."""
     row, column = max(a.row, b.row), max(a.column, b.column)
     rows = min(a.row + a.rows, b.row + b.rows) - row
     columns = min(a.column + a.columns, b.column + b.columns) - column
@@ -91,7 +91,7 @@ def common(a: Box, b: Box) -> Box:
 def plan(
     mine: Shard, theirs: Sequence[Shard], source: int, to: int, first: int, item: int = ITEM, longest: int = LONGEST
 ) -> Array:
-    """The runs that bring a trainer's weights to the generators.
+    """Return the runs that move a trainer's weights to the generators.
 
     Parameters
     ----------
@@ -121,10 +121,11 @@ def plan(
 
 
 def cut(a: Box, source: int, b: Box, to: int, peer: int, item: int, longest: int) -> Array:
-    """The runs of what two parts of a matrix have in common, which begin at two addresses."""
+    """Return the runs of the intersection of two parts of a matrix, for two addresses."""
     both = common(a, b)
     lines, length = both.rows, item * both.columns
-    if both.columns == a.columns == b.columns:  # whole rows lie one after the other
+    # Whole rows are contiguous.
+    if both.columns == a.columns == b.columns:
         lines, length = min(lines, 1), lines * length
     line, begins = np.arange(lines)[:, None], np.arange(0, length, longest)
     runs = np.empty((lines, len(begins)), RUN)
@@ -137,7 +138,7 @@ def cut(a: Box, source: int, b: Box, to: int, peer: int, item: int, longest: int
 
 
 def views(shard: Shard, numbers: Any, wanted: Shard, into: Any) -> list[tuple[Any, Any]]:
-    """What two shards have in common, as pairs of views of their arrays: where it goes, and where it is."""
+    """Return the intersection of two shards, as pairs of views: target and source."""
     pairs = []
     for number, (a, b) in enumerate(zip(shard.boxes, wanted.boxes, strict=True)):
         both, ends = common(a, b), []

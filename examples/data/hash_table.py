@@ -1,12 +1,11 @@
-"""A hash table on all ranks, by one-sided operations on GPU memory: which words does a text have, and how often?
+"""A hash table on all ranks, by one-sided operations on GPU memory: count words.
 
     mpiexec -n 4 python examples/data/hash_table.py [FILE]
 
-Every rank counts the words of its part of the text. A word's hash gives the rank that has its entry, and the place in
-that rank's table to look at first. That rank takes no part: the counting rank takes an empty entry by
-`Compare_and_swap`, or finds the word's, or goes on to the next one (open addressing with linear probing), and adds to
-the count by `Fetch_and_op`. Counts are compared with those of one process. With PYNCCLX_DEVICE=host it runs without a
-GPU.
+Every rank counts the words of its part of the text. A word's hash gives the rank whose table has the word's entry, and
+the slot at which to begin. That rank makes no call. The counting rank claims an empty entry by `Compare_and_swap`, or
+finds the word's entry, or tries the next slot (open addressing with linear probing). Then it adds to the count by
+`Fetch_and_op`. The counts are compared with those of one process. With PYNCCLX_DEVICE=host it runs without a GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ENTRY_NBYTES = 16
 
 
 def main() -> int:
-    """Count, compare, print; 1 if a count is wrong."""
+    """Count, compare and print; return 1 if a count is wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     words = options.file.read_text(errors="replace").lower().split()[: options.words]
@@ -54,7 +53,7 @@ def main() -> int:
 
 
 class Table:
-    """Each rank's part has `slots` entries, in memory of its GPU."""
+    """A hash table of which each rank has `slots` entries in its GPU's memory."""
 
     def __init__(self, comm: Any, xp: Any, slots: int) -> None:
         self.comm, self.slots = comm, slots
@@ -75,28 +74,29 @@ class Table:
             place = 2 * ((slot + probe) % self.slots)
             self.win.Compare_and_swap(self.key, self.empty, self.old, rank, place + KEY)
             self.win.Flush(rank)
-            if int(to_host(self.old)[0]) in (0, key):  # taken just now, or this word's
+            # The entry was empty, and is now this word's, or it was this word's already.
+            if int(to_host(self.old)[0]) in (0, key):
                 self.win.Fetch_and_op(self.one, self.old, rank, place + COUNT, MPI.SUM)
                 return
         raise RuntimeError(f"all {self.slots} entries of rank {rank} are taken: give the table more")
 
     def finish(self) -> None:
-        """All words of all ranks have been counted when it returns."""
+        """Return when all ranks have counted all their words."""
         self.win.Unlock_all()
         self.win.Fence()
 
     def entries(self) -> list[tuple[int, int]]:
-        """What this rank has: keys and counts."""
+        """Return the keys and counts of this rank's entries."""
         rows = to_host(self.win.tomemory()).view("u8").reshape(-1, 2)
         return [(int(key), int(count)) for key, count in rows if key]
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the window."""
         self.win.Free()
 
 
 def key_of(word: str) -> int:
-    """A number for a word, not 0: two checksums of it."""
+    """Return a number for a word, not 0: two checksums of it."""
     data = word.encode()
     return (zlib.crc32(data) << 31 | zlib.adler32(data)) + 1
 

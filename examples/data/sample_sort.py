@@ -1,21 +1,23 @@
-"""Sample sort: rows of a key and a number are sorted over all ranks; only the GPUs compute how many go where.
+"""Sample sort: sort rows over all ranks, with counts that only the GPUs read.
 
     mpiexec -n 4 python examples/data/sample_sort.py
     mpiexec -n 4 python examples/data/sample_sort.py --file README.md --output sorted.txt
 
-1. Every rank sorts its own part, and takes a regular sample of it;
-2. all ranks sort all samples (`Allgather`) and find the same splitters, one less than there are ranks;
-3. each finds where the splitters cut its part, and so how many rows every rank gets: on the device;
-4. the rows travel by `Alltoallv` with these counts, which the host never reads;
-5. every rank sorts what has arrived. Rank 0 then has the smallest rows, the last rank the largest.
+A row is a key and a number.
 
-Rows with equal keys are ordered by where they were, rank first. So no two rows are alike, and however often a key
-appears, the splitters share the rows out fairly: no rank gets more than its share and 1/OVERSAMPLE of it (method and
+1. Every rank sorts its own rows, and takes a regular sample of them.
+2. All ranks sort all samples (`Allgather`) and find the same splitters, one fewer than there are ranks.
+3. Each rank finds where the splitters divide its rows, and so how many rows go to each rank, on the device.
+4. `Alltoallv` with these counts, which the host never reads, moves the rows.
+5. Every rank sorts the rows that it has received. Rank 0 then has the smallest rows, the last rank the largest.
+
+Rows with equal keys are ordered by their origin: rank first, then place. So no two rows are equal, and the splitters
+divide the rows evenly even if a key appears often: no rank gets more than 1 + 1/OVERSAMPLE of its share (method and
 bound: regular sampling, Shi and Schaeffer 1992).
 
-It sorts numbers that it makes, uniform ones, skewed ones and others, or the lines of a file by their first 8 bytes;
-lines that begin alike are put in order at the end. All is compared with the same sort in one process, or, if it is
-too much for that, by checksums and by the order within ranks and across their borders.
+The program sorts numbers that it makes (uniform, skewed and others), or the lines of a file by their first 8 bytes;
+lines with equal beginnings are sorted at the end. The result is compared with that of one process. If it is too large
+for one process, checksums are compared, and the order within each rank and between neighbouring ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from common.program import array_module, read_options, stop, to_host
 
 LARGEST = np.uint64(2**64 - 1)
 COMPARED = 1 << 22  # rows that one process sorts for comparison
-Array = Any  # of NumPy or CuPy, whichever `xp` is
+Array = Any  # NumPy's or CuPy's, like `xp`
 DISTRIBUTIONS = {
     "uniform": lambda random, n: random.integers(0, 2**64, n, "u8"),
     "skewed": lambda random, n: random.zipf(1.3, n).astype("u8"),
@@ -47,15 +49,15 @@ DISTRIBUTIONS = {
 
 
 class Sorted(NamedTuple):
-    """One rank's part of the result, on the device: the first `total` rows; no row after them counts."""
+    """One rank's part of the result on the device: the first `total` rows are valid."""
 
-    rows: Array  # (capacity, 2) uint64: key, number
-    total: Array  # (1,)
-    dropped: Array  # (size,), of each rank; all 0, or there was not room enough
+    rows: Array  # shape (capacity, 2), uint64: key, number
+    total: Array  # shape (1,)
+    dropped: Array  # shape (size,): rows from each rank that did not fit
 
 
 def main() -> int:
-    """Sort and check what the command line asks for; 1 if something is wrong."""
+    """Sort and check the inputs of the command line; return 1 if a result is wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, "uint64")
@@ -72,7 +74,7 @@ def main() -> int:
 
 
 def sort_and_check(comm: Any, xp: Any, name: str, keys: Array, lines: list[bytes], options: argparse.Namespace) -> int:
-    """Sort one input, report; 1 if the result is wrong."""
+    """Sort one input, and report; return 1 if the result is wrong."""
     if len(keys) < comm.size:
         stop(comm, f"{name} has {len(keys)} rows for {comm.size} ranks; give each of them one at least")
     first = np.arange(comm.size + 1) * len(keys) // comm.size
@@ -101,9 +103,10 @@ def sort_and_check(comm: Any, xp: Any, name: str, keys: Array, lines: list[bytes
 
 
 def timed(comm: Any, rows: Array, capacity: int, options: argparse.Namespace) -> tuple[float, Sorted]:
-    """Seconds of the fastest of some sorts, and the result."""
+    """Return the seconds of the fastest of several sorts, and the result."""
     best = np.inf
-    for _ in range(options.repeat + 1):  # kernels are compiled in the first
+    # The first sort compiles the kernels.
+    for _ in range(options.repeat + 1):
         comm.synchronize()
         comm.Barrier()
         begin = time.perf_counter()
@@ -114,7 +117,7 @@ def timed(comm: Any, rows: Array, capacity: int, options: argparse.Namespace) ->
 
 
 def sample_sort(comm: Any, rows: Array, capacity: int, oversample: int) -> Sorted:
-    """Sort the rows of all ranks by key and, where keys are equal, by rank and place. The host does not wait.
+    """Sort the rows of all ranks by key, then rank and place. The host does not wait.
 
     Parameters
     ----------
@@ -122,9 +125,9 @@ def sample_sort(comm: Any, rows: Array, capacity: int, oversample: int) -> Sorte
     rows : array, shape (n, 2), uint64
         Key first. Each rank has at least one.
     capacity : int
-        Rows that a rank has room for.
+        Number of rows that fit on a rank.
     oversample : int
-        So many times the number of ranks is the length of a rank's sample.
+        A rank's sample has this many rows for each rank.
     """
     xp = np if isinstance(rows, np.ndarray) else sys.modules["cupy"]
     size, samples = comm.size, oversample * comm.size
@@ -141,19 +144,20 @@ def sample_sort(comm: Any, rows: Array, capacity: int, oversample: int) -> Sorte
     cuts = xp.where(ranks > comm.rank, after, xp.where(ranks < comm.rank, before, places))
     counts = xp.diff(xp.concatenate([xp.zeros(1, "i8"), cuts, xp.full(1, len(rows), "i8")]))
 
-    arrived = xp.full((capacity, 2), LARGEST, "u8")  # what stays so is behind all rows after the sort, which is stable
+    # The sort is stable, so unused rows stay after all received rows.
+    arrived = xp.full((capacity, 2), LARGEST, "u8")
     received, total, dropped = xp.empty(size, "i8"), xp.empty(1, "i8"), xp.empty(size, "i8")
     comm.Alltoallv([rows, counts], [arrived, received], layout="packed", total=total, status=dropped)
     return Sorted(by_key(xp, arrived), total, dropped)
 
 
 def by_key(xp: Any, rows: Array) -> Array:
-    """The rows in the order of their first column; equal ones stay in theirs."""
+    """Return the rows sorted by their first column (stable)."""
     return rows[xp.argsort(rows[:, 0], kind="stable")]
 
 
 def is_right(comm: Any, keys: Array, rows: Array, part: Array) -> bool:
-    """Whether this rank's part of the result is what it must be. Collective."""
+    """Return whether this rank's part of the result is correct. Collective."""
     if len(keys) <= COMPARED:
         end = comm.scan(len(part))
         numbers = np.argsort(keys, kind="stable")[end - len(part) : end]
@@ -168,14 +172,17 @@ def is_right(comm: Any, keys: Array, rows: Array, part: Array) -> bool:
 
 
 def checksum(rows: Array) -> list[int]:
-    """How many rows there are, and checksums that do not depend on their order."""
+    """Return the number of rows, and checksums that do not depend on their order."""
     mixed = (rows[:, 0] * np.uint64(0x9E3779B97F4A7C15)) ^ rows[:, 1]
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     return [len(rows), int((mixed >> np.uint64(20)).sum()), int((rows[:, 1] >> np.uint64(1)).sum())]
 
 
 def solve_ties(comm: Any, part: Array, lines: list[bytes]) -> list[int]:
-    """The numbers of this rank's lines, now by all of their bytes. Lines that begin alike may lie on several ranks."""
+    """Return the numbers of this rank's lines, sorted by all of their bytes.
+
+    Lines that begin with the same bytes may be on several ranks.
+    """
     runs = {int(run[0, 0]): run[:, 1].tolist() for run in np.split(part, np.flatnonzero(np.diff(part[:, 0])) + 1)}
     edges = {key: runs[key] for key in {*list(runs)[:1], *list(runs)[-1:]}} if len(part) else {}
     others = comm.allgather(edges)
@@ -189,7 +196,7 @@ def solve_ties(comm: Any, part: Array, lines: list[bytes]) -> list[int]:
 
 
 def write(comm: Any, text: bytes, lines: list[bytes], output: Path | None) -> bool:
-    """Write the sorted lines, if asked to. Returns whether they are what Python's sort makes of them. Collective."""
+    """Write the sorted lines, if asked to; return whether they are right. Collective."""
     whole = b"".join(comm.gather(text) or [])
     if comm.rank == 0 and output:
         output.write_bytes(whole)

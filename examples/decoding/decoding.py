@@ -1,17 +1,17 @@
-"""Decoding with a mixture of experts: the next tokens of many sequences, with experts spread over all ranks.
+"""Decode many sequences with a mixture of experts that are spread over all ranks.
 
     mpiexec -n 4 python examples/decoding/decoding.py [--preset scout] [--batch 1 16 64 128 256]
 
-Every rank has sequences of its own, and a part of the experts of each layer. A step makes one token of each sequence.
+Every rank has its own sequences, and some of the experts of each layer. A step makes the next token of each sequence.
 In a layer each row first attends to its sequence's earlier tokens, whose keys and values are on its rank. Then it goes
-to its k best experts, wherever they are, and their results come back. Where a sequence ends, another begins in its
-place. On GPUs a step is one CUDA graph: each replay has other routings, and nothing is captured again.
+to its k best experts, on any ranks, and their results come back. When a sequence ends, another one takes its place. On
+GPUs a step is one CUDA graph, which is captured once; each replay has another routing.
 
-Four exchanges take the rows to the experts: pyncclx's token shuffle; NCCL's all-gather and reduce-scatter; NCCL's sends
-and receives of equal blocks; mpi4py through host memory. The tokens of all of them, and the last rows, must be those of
-one rank that has all experts. Sums are exact, so they are compared bit by bit.
+Four exchanges move the rows to the experts: pyncclx's token shuffle; NCCL's all-gather and reduce-scatter; NCCL's sends
+and receives of equal blocks; mpi4py through host memory. Each must give the same tokens and last rows as one rank that
+has all experts. Sums are exact, so the comparison is bit by bit.
 
-With PYNCCLX_DEVICE=host it runs without a GPU, on NumPy arrays; mpi4py's collectives are in NCCL's place there.
+With PYNCCLX_DEVICE=host it runs without a GPU, on NumPy arrays; mpi4py's collectives then take the place of NCCL's.
 """
 
 from __future__ import annotations

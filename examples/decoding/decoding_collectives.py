@@ -1,4 +1,4 @@
-"""The collectives of engines without counts on the device: NCCL's by nccl4py, or mpi4py's where there is no GPU."""
+"""NCCL's collectives by nccl4py, or mpi4py's on the host device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BYTE, TYPES, SUM = 1, {"float16": 6, "float32": 7}, 0  # ncclDataType_t, ncclRed
 
 
 class Mpi:
-    """mpi4py's collectives on NumPy arrays, in NCCL's place."""
+    """mpi4py's collectives on NumPy arrays, in place of NCCL's."""
 
     name = "mpi4py for NCCL"
 
@@ -22,7 +22,7 @@ class Mpi:
         self.size = comm.size
 
     def all_gather(self, *arrays: Array) -> list[Array]:
-        """Return for each array the arrays of all ranks, one behind the other."""
+        """Return for each array the arrays of all ranks, one after the other."""
         gathered = [np.empty((self.size * len(array), *array.shape[1:]), array.dtype) for array in arrays]
         for pair in zip(arrays, gathered, strict=True):
             self._comm.Allgather(*pair)

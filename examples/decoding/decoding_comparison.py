@@ -1,4 +1,4 @@
-"""Comparison of all exchanges with one rank alone: tokens must be equal; each exchange is timed."""
+"""Compare the tokens of each exchange with those of one rank, and time it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Comparison:
         self.title += f"{sizes.layers} layers, {self.dtype}" + (f", nodes {options.nodes}" if options.nodes else "")
 
     def run(self, batch: int) -> tuple[list[Point], bool]:
-        """Decode and time with each exchange; return also whether all agree with one rank alone. Collective."""
+        """Decode and time with each exchange; return whether all are right. Collective."""
         expected, points, right = self.expected(batch), [], True
         for make in WAYS:
             exchange = self.exchange(make, batch)
@@ -71,7 +71,7 @@ class Comparison:
         return make(self.comm, self.xp, self.shape(batch), *more)
 
     def shape(self, batch: int) -> Shape:
-        """Return the shape of what is exchanged in a layer."""
+        """Return the shape of the rows that are exchanged in a layer."""
         return Shape(batch, self.sizes.k, self.sizes.hidden, self.sizes.experts, self.dtype, self.options.room)
 
     def requests(self, batch: int, rank: int) -> Any:
@@ -88,7 +88,7 @@ class Comparison:
         return np.array(tokens), to_host(decoder.rows).copy()
 
     def expected(self, batch: int) -> Decoded:
-        """Return what rank 0 alone makes of this rank's requests. Collective."""
+        """Return the result of rank 0 alone for this rank's requests. Collective."""
         each: list[Decoded] | None = None
         if self.comm.rank == 0:
             alone = pyncclx.Communicator(MPI.COMM_SELF)
@@ -99,19 +99,19 @@ class Comparison:
         return result
 
     def decode_alone(self, decoder: Decoder) -> Decoded:
-        """Run the steps, and remember the largest sum."""
+        """Run the steps, and keep the largest sum."""
         decoder.largest = self.xp.zeros((), "f4")
         found = self.decode(decoder, prepare(self.xp, decoder.exchange, decoder.step))
         self.largest = max(self.largest, float(decoder.largest))
         return found
 
     def is_exact(self) -> bool:
-        """Return whether all sums of rank 0 alone were exact, so that their order does not matter. Collective."""
+        """Return whether all sums of rank 0 alone were exact. Collective."""
         exact: bool = MPI.Comm.bcast(self.comm, self.largest < EXACT[self.dtype])
         return exact
 
     def agrees(self, exchange: Exchange, found: Decoded, expected: Decoded) -> bool:
-        """Return whether tokens and rows are those of one rank alone, on all ranks; print what differs. Collective."""
+        """Compare tokens and rows with those of one rank; print differences. Collective."""
         tokens, rows = (int((one != other).sum()) for one, other in zip(found, expected, strict=True))
         lost = int(exchange.lost[0])
         tokens, rows, lost = np.sum(MPI.Comm.allgather(self.comm, (tokens, rows, lost)), axis=0)

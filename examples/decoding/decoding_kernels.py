@@ -1,6 +1,6 @@
-"""Kernels that choose experts and give rows their slots.
+"""Kernels that choose experts, and assign slots to rows.
 
-They are in CUDA C++, and run on GPUs and on the host device: tests without a GPU cover them.
+They are written in CUDA C++ and also run on the host device, so tests without a GPU cover them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def _kernels() -> dict[str, Any]:
 
 
 def launch(xp: Any, name: str, items: int, threads: int, arguments: list[Any]) -> None:
-    """Launch a kernel: on GPUs a block for each item, on the host device, where threads cost much, two blocks."""
+    """Launch a kernel with a block for each item; on the host device with two blocks.
+
+    On the host device threads are expensive.
+    """
     grid = (2, 64) if xp is np else (items, threads)
     _kernels()[name](*grid, [np.int32(each) if isinstance(each, int) else each for each in arguments])
 
@@ -113,6 +116,9 @@ def choose(xp: Any, scores: Array, k: int, scale: float) -> tuple[Array, Array]:
 
 
 def copy(xp: Any, rows: Array, slots: Array, slot_of: Array, k: int = 1, *, back: bool = False) -> None:
-    """Copy row i // k to slot `slot_of[i]`, or back from there, for each i that has one; others are left alone."""
+    """Copy row i // k to slot `slot_of[i]`, for each i that has a slot.
+
+    With `back`, copy from the slots to the rows. Other rows or slots keep their values.
+    """
     width = rows.shape[-1] * rows.itemsize // 16
     launch(xp, "copy", slot_of.size, 256, [rows, slots, slot_of, slot_of.size, k, width, int(back)])

@@ -1,8 +1,8 @@
-"""The decoder of decoding.py: its sizes, its weights from a seed, and a step that makes the next tokens.
+"""The decoder: its sizes, its weights from a seed, and a step that makes tokens.
 
-All numbers are small and whole, as in a quantised model: weights are -1, 0 or 1, rows go from -7 to 7, and each sum is
-rounded to such a row. Weights of attention and of experts are powers of two. So all sums are exact in float16, whatever
-their order, as long as they stay below 2048. Then every exchange must give the same bits as one rank alone.
+All numbers are small integers, as in a quantised model: weights are -1, 0 or 1, rows have numbers from -7 to 7, and
+each sum is rounded to such a row. Weights of attention and of experts are powers of two. So all sums are exact in
+float16, in any order, as long as they stay below 2048. Then every exchange must give the same bits as one rank alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from decoding_numbers import halves, multiply, snap
 Array = Any  # NumPy's or CuPy's
 EXACT = {"float16": 2048, "float32": 1 << 24}  # whole numbers up to here are exact
 SPREAD = 3.0  # standard deviation of the numbers in a row, approximately
-REQUESTS = 64  # sequences for each place of a batch, one after another
+REQUESTS = 64  # sequences that each place of a batch decodes, one after the other
 
 
 class Preset(NamedTuple):
@@ -49,7 +49,7 @@ PRESETS = {
 
 
 class Layer(NamedTuple):
-    """Weights of a layer; `up` and `down` have the experts that are here."""
+    """Weights of a layer; `up` and `down` are those of this rank's experts."""
 
     qkv: Array
     out: Array
@@ -60,7 +60,7 @@ class Layer(NamedTuple):
 
 @dataclass
 class Model:
-    """The weights that a rank has: all but the other ranks' experts."""
+    """The weights on a rank: all but those of the other ranks' experts."""
 
     xp: Any
     sizes: Preset
@@ -69,13 +69,13 @@ class Model:
     layers: list[Layer]
 
     def part(self, first: int, end: int) -> Model:
-        """Return the model with some of its experts, in the same memory."""
+        """Return the model with some of its experts; the memory is shared."""
         layers = [each._replace(up=each.up[first:end], down=each.down[first:end]) for each in self.layers]
         return Model(self.xp, self.sizes, self.embedding, self.head, layers)
 
 
 def make_model(xp: Any, sizes: Preset, dtype: str, seed: int, experts: range) -> Model:
-    """Make the weights from the seed. Those of an expert do not depend on which others are made."""
+    """Make weights from the seed; each expert's depend only on seed and number."""
     hidden, heads = sizes.hidden, sizes.heads * sizes.size
 
     def matrix(key: int, *shape: int) -> Array:
@@ -98,7 +98,7 @@ def make_model(xp: Any, sizes: Preset, dtype: str, seed: int, experts: range) ->
 
 
 def signs(xp: Any, shape: tuple[int, ...], key: int, dtype: str) -> Array:
-    """Make numbers -1, 0 and 1 by a hash of their places: the same on every device."""
+    """Make numbers -1, 0 and 1 by a hash of their indices, equal on every device."""
     bits = xp.arange(int(np.prod(shape)), dtype="u4")
     bits += np.uint32(key * 0x9E3779B1 & 0xFFFFFFFF)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -109,12 +109,12 @@ def signs(xp: Any, shape: tuple[int, ...], key: int, dtype: str) -> Array:
 
 
 def scale(terms: int, square: float = SPREAD**2 * 2 / 3) -> float:
-    """Return the power of two that brings a sum of `terms` products, of mean square `square`, to a row's spread."""
+    """Return the power of two that scales a sum of `terms` products to a row's spread."""
     return float(2.0 ** np.rint(np.log2(SPREAD / (terms * square) ** 0.5)))
 
 
 class Requests(NamedTuple):
-    """First tokens and final lengths of the sequences that a rank decodes; shape (places, REQUESTS)."""
+    """First tokens and final lengths of a rank's sequences; shape (places, REQUESTS)."""
 
     first: Array
     length: Array
@@ -128,7 +128,7 @@ def make_requests(sizes: Preset, places: int, seed: int, rank: int) -> Requests:
 
 
 class Decoder:
-    """A rank's batch of sequences. Where one ends, the next begins in its place, so the batch stays full.
+    """A rank's batch of sequences; when one ends, the next one takes its place.
 
     Parameters
     ----------
@@ -148,16 +148,16 @@ class Decoder:
         # Keys have the positions last, and values the numbers, so that no product needs a transposed copy.
         self.keys = [xp.zeros(shape, dtype) for _ in model.layers]
         self.values = [xp.zeros((*shape[:2], *shape[:1:-1]), dtype) for _ in model.layers]
-        self.largest: Array | None = None  # an array put here receives the largest sum
+        self.largest: Array | None = None  # set it to an array to record the largest sum
         self.reset()
 
     def reset(self) -> None:
-        """Begin with the first sequences again, in the same memory."""
+        """Start again with the first sequences, in the same memory."""
         self.serials[...] = self.lengths[...] = 0
         self.tokens[...] = self.requests.first[:, 0]
 
     def step(self) -> None:
-        """Make the next token of each sequence. All of it is on the device."""
+        """Make the next token of each sequence, on the device."""
         x = self.model.embedding[self.tokens]
         for number, layer in enumerate(self.model.layers):
             x = self.attend(number, layer, x)
@@ -166,7 +166,7 @@ class Decoder:
         self.advance(self.product(x, self.model.head).argmax(axis=1))
 
     def attend(self, number: int, layer: Layer, x: Array) -> Array:
-        """Add to each row what its sequence reads from its earlier tokens."""
+        """Add to each row the result of attention to its sequence's earlier tokens."""
         xp, sizes, places = self.xp, self.model.sizes, len(x)
         heads, groups, size = sizes.heads, sizes.groups, sizes.size
         made = snap(xp, self.product(x, layer.qkv), scale(sizes.hidden))
@@ -182,7 +182,7 @@ class Decoder:
         return snap(xp, x + snap(xp, self.product(read, layer.out), scale(heads * size)), 0.75)
 
     def consult(self, layer: Layer, x: Array) -> Array:
-        """Add to each row the results of its experts, wherever they are."""
+        """Add to each row the results of its experts, which may be on any rank."""
         xp, sizes = self.xp, self.model.sizes
         self.sent = x, *choose(xp, self.product(x, layer.router), sizes.k, scale(sizes.hidden))
         self.received = self.exchange.dispatch(*self.sent)
@@ -196,14 +196,14 @@ class Decoder:
         return snap(self.xp, self.product(inner, layer.down), scale(sizes.inner, SPREAD**2 / 3))
 
     def product(self, x: Array, matrix: Array) -> Array:
-        """Return a product with weights, and note its largest sum if that is asked for."""
+        """Return a product with weights; record its largest sum if `largest` is set."""
         sums = multiply(self.xp, x, matrix)
         if self.largest is not None:
             self.largest[...] = self.xp.maximum(self.largest, abs(sums).max())
         return sums
 
     def advance(self, chosen: Array) -> None:
-        """Append the tokens; where a sequence is complete, begin the next one."""
+        """Append the tokens; replace complete sequences by the next ones."""
         xp, requests = self.xp, self.requests
         self.lengths += 1
         ended = self.lengths >= requests.length[self.places, self.serials]

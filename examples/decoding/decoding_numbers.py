@@ -1,4 +1,4 @@
-"""Operations on rows of small whole numbers: NumPy's functions on the host device, fused kernels of CuPy on GPUs."""
+"""Operations on rows of small integers: NumPy's functions, or fused CuPy kernels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _fused(xp: Any, inputs: str, outputs: str, text: str, name: str) -> Any:
 
 
 def snap(xp: Any, x: Array, scale: float, low: float = -LARGEST, by: Array = 1) -> Array:
-    """Round x / by * scale to whole numbers from `low` to 7."""
+    """Round x / by * scale to integers from `low` to 7."""
     if xp is np:
         return np.clip(np.rint(x.astype("f4") / by * np.float32(scale)), low, LARGEST).astype(x.dtype)
     make = _fused(xp, "T x, float32 by, float32 scale, float32 low", "T y", SNAP, "snap")
@@ -59,7 +59,7 @@ def add_up(xp: Any, results: Array, slots: Array, weights: Array) -> Array:
 
 @cache
 def _cublas(cupy: Any) -> ctypes.CDLL:
-    """Return the cuBLAS that CuPy has loaded. CuPy's own functions for it refuse to be captured."""
+    """Return CuPy's cuBLAS library, because CuPy's own functions cannot be captured."""
     cublas = ctypes.CDLL(f"libcublas.so.{cupy.cuda.runtime.runtimeGetVersion() // 1000}")
     whole, long, pointer = ctypes.c_int, ctypes.c_longlong, ctypes.c_void_p
     matrix = [pointer, whole, whole, long]  # address, type, leading dimension, distance

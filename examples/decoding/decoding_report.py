@@ -1,4 +1,4 @@
-"""What decoding.py measures, prints, draws and writes."""
+"""Measure, print, draw and write the times of decoding.py."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Point(NamedTuple):
 
     @property
     def parts(self) -> tuple[float, float, float]:
-        """Microseconds a token for attention and the rest, for the experts, and for the exchange."""
+        """Return the µs a token for attention and the rest, for experts, and for exchange."""
         rest = max(0.0, self.step - self.experts - self.exchange)
         return rest / self.batch, self.experts / self.batch, self.exchange / self.batch
 
     def faster(self, ours: Point) -> float:
-        """Return by how many per cent a step of `ours` is faster than this one."""
+        """Return by how many per cent a step of `ours` is faster than a step of this one."""
         return 100 * (self.step / ours.step - 1)
 
     def row(self, ours: Point) -> dict[str, Any]:
@@ -52,10 +52,10 @@ class Point(NamedTuple):
 
 
 def measure(decoder: Any, step: Any, repeat: int) -> Point:
-    """Time a step, then its experts and its exchanges by themselves. Collective."""
+    """Time a step, then its experts and its exchanges alone. Collective."""
     exchange, layers = decoder.exchange, decoder.model.layers
     whole = step.seconds(repeat)
-    decoder.step()  # a graph may have the last rows in its own memory
+    decoder.step()  # a graph may keep the last rows in its own memory
     decoder.exchange.comm.synchronize()
     rows, sent, results = decoder.received, decoder.sent, decoder.results
 
@@ -73,7 +73,7 @@ def measure(decoder: Any, step: Any, repeat: int) -> Point:
 
 
 def print_table(points: Sequence[Point]) -> None:
-    """Print the points of one batch, the first of which is pyncclx's."""
+    """Print the points of one batch; the first one is pyncclx's."""
     ours = points[0]
     print(f"\n{sequences(ours.batch)}; µs a token")
     print(f"  {'':36} {'step':>9}" + "".join(f"{name:>11}" for name in PARTS) + "    pyncclx is faster by")
@@ -89,7 +89,7 @@ def sequences(batch: int) -> str:
 
 
 def draw(path: Path, comm: Any, title: str, tables: Sequence[Sequence[Point]]) -> None:
-    """Draw µs a token, divided into parts, for each batch; and by how many per cent a step of pyncclx is faster."""
+    """Draw the parts of µs a token, and how much faster pyncclx is, for each batch."""
     columns = min(3, len(tables) + 1)
     drawing, panels = figure(columns, -(-(len(tables) + 1) // columns))
     emulated = "\nEMULATED on the CPU: these times mean nothing" if comm.device == "host" else ""
@@ -120,13 +120,13 @@ def draw_batch(panel: Any, points: Sequence[Point]) -> None:
 
 
 def draw_percents(panel: Any, tables: Sequence[Sequence[Point]]) -> None:
-    """Draw a line over the batches for each exchange but pyncclx's."""
+    """Draw a line over the batches for each exchange except pyncclx's."""
     batches = [str(points[0].batch) for points in tables]
     for points in zip(*(table[1:] for table in tables), strict=True):
         percents = [point.faster(table[0]) for point, table in zip(points, tables, strict=True)]
         panel.plot(batches, percents, "o-", label=points[0].way)
     panel.axhline(0, color="0.5", linewidth=0.8)
-    panel.set_yscale("symlog", linthresh=10)  # mpi4py's are hundreds of times NCCL's
+    panel.set_yscale("symlog", linthresh=10)  # mpi4py's values are hundreds of times NCCL's
     panel.yaxis.set_major_formatter("{x:g}")
     panel.set_title("a step with pyncclx is faster than with", fontsize=10)
     panel.set_ylabel("per cent", fontsize=8)

@@ -1,4 +1,4 @@
-"""Repeated work and its time: as one CUDA graph if that is possible, otherwise call by call."""
+"""Repeated work and its time: one CUDA graph if possible, otherwise eager calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Eager:
 
 
 class Graph:
-    """Work that is captured once, and replayed with what its arrays hold then.
+    """Work that is captured once; a replay uses the present contents of its arrays.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Graph:
 
     def __init__(self, comm: Any, work: Work, kept: list[Any], cupy: Any) -> None:
         self._comm, self._cuda, self._stream = comm, cupy.cuda, cupy.cuda.Stream(non_blocking=True)
-        # Memory of the graph's own: other arrays must not get what a replay overwrites.
+        # The graph has its own pool: no other array may get memory that a replay overwrites.
         self._pool = cupy.cuda.MemoryPool()
         cupy.cuda.Device().synchronize()
         with cupy.cuda.using_allocator(self._pool.malloc), self._stream:
@@ -80,7 +80,8 @@ class Graph:
         try:
             work()
         except BaseException:
-            with contextlib.suppress(Exception):  # the capture has failed already
+            # An exception during the capture is raised; that of ending the capture is not.
+            with contextlib.suppress(Exception):
                 self._stream.end_capture()
             raise
         return self._stream.end_capture()
@@ -105,7 +106,7 @@ class Graph:
 
 
 def prepare(xp: Any, exchange: Any, work: Work) -> Eager | Graph:
-    """Return work to run repeatedly: as a graph if the device and the exchange allow one. Collective."""
+    """Return repeatable work: a graph if device and exchange allow it. Collective."""
     if xp is not np and exchange.is_capturable:
         with contextlib.suppress(pyncclx.NotSupported):  # over nodes a token shuffle may need the host
             return Graph(exchange.comm, work, exchange.kept, xp)

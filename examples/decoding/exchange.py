@@ -1,4 +1,4 @@
-"""How rows get to their experts and results come back: the interface, and one rank that has all experts."""
+"""The interface of exchanges between rows and experts, and one for a single rank."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from decoding_kernels import copy, launch
 from decoding_numbers import add_up
 
 Array = Any  # NumPy's or CuPy's
-LEAST = 64  # rows that an expert has room for, where so many may come: time goes to its weights, not to rows
+# least rows for which an expert has room, if so many may arrive: with few rows, reading its weights takes most time
+LEAST = 64
 
 
 class Shape(NamedTuple):
-    """Numbers of rows of a rank, choices of a row, elements of a row, and experts of all ranks."""
+    """Rows of a rank, choices of a row, elements of a row, and experts of all ranks."""
 
     tokens: int
     k: int
     hidden: int
     experts: int
     dtype: str
-    room: float = 1.0  # rows of an expert, as a multiple of what random choices need
+    room: float = 1.0  # room for rows of an expert, as a multiple of what random choices need
 
 
 def room(rows: float, groups: int, most: int, least: int = 0) -> int:
-    """Return how many of `rows` rows a group needs room for, if they choose among groups nearly at random."""
+    """Return how many rows a group needs room for, if choices are nearly random."""
     mean = rows / groups
     return min(most, max(least, -(-int(1.25 * mean + 6 * mean**0.5 + 3) // 4) * 4))
 
 
 class Exchange:
-    """Takes a rank's rows to their experts, and brings the weighted sums of the results back. Collective.
+    """Moves rows to their experts, and weighted sums of results back. Collective.
 
     Parameters
     ----------
@@ -42,13 +43,13 @@ class Exchange:
     Attributes
     ----------
     capacity : int
-        Rows that there is room for, for each expert of this rank.
+        Number of rows that fit for each expert of this rank.
     experts : range
         The experts of this rank.
     lost : array, shape (1,)
-        Number of choices so far for which there was no room.
+        Number of choices so far that did not fit.
     kept : list
-        Objects of the last dispatches that a graph must keep. The caller clears it.
+        Objects of the last dispatches that a graph must keep alive. The caller clears it.
     """
 
     name = "?"
@@ -63,7 +64,9 @@ class Exchange:
         self.kept: list[Any] = []
 
     def dispatch(self, x: Array, chosen: Array, weights: Array) -> Array:
-        """Return rows for this rank's experts, of shape (experts, capacity, hidden); an expert's last may be unused.
+        """Return rows for this rank's experts, of shape (experts, capacity, hidden).
+
+        The last rows of an expert may be unused.
 
         Parameters
         ----------
@@ -75,26 +78,26 @@ class Exchange:
         raise NotImplementedError
 
     def combine(self, results: Array) -> Array:
-        """Return for each row of the last dispatch the weighted sum of its results, of shape (tokens, hidden)."""
+        """Return the weighted sum of results for each row of the last dispatch."""
         raise NotImplementedError
 
     def free(self) -> None:
-        """Give memory and connections back. Collective."""
+        """Release memory and connections. Collective."""
 
 
 class Alone(Exchange):
-    """No communication: rows are copied to slots of the experts here, and results are added up from there.
+    """No communication: copy rows to slots of local experts, and add up results.
 
     Parameters
     ----------
     comm, xp, shape
         See `Exchange`.
     tokens : int, optional
-        Rows of each dispatch, if they are not the shape's.
+        Rows of each dispatch, if their number differs from the shape's.
     experts : range, optional
         Experts that get slots, if they are not this rank's.
     capacity : int, optional
-        Slots of each.
+        Slots of each expert.
     """
 
     name = "one rank alone"
@@ -128,6 +131,6 @@ class Alone(Exchange):
 
 
 def experts_of(experts: int, ranks: int, rank: int) -> range:
-    """Return the experts of a rank; each rank has equally many."""
+    """Return the experts of a rank; each rank has the same number."""
     each = experts // ranks
     return range(rank * each, (rank + 1) * each)

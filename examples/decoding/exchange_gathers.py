@@ -1,4 +1,4 @@
-"""Rows by an all-gather, results by a reduce-scatter: all rows go to all ranks, which take those of their experts."""
+"""Exchange by an all-gather of all rows and a reduce-scatter of the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from exchange import Alone, Array, Shape
 
 
 class Gathered(Alone):
-    """The way of engines without counts on the device for few tokens.
+    """The usual exchange for few tokens if counts cannot stay on the device.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Rows by mpi4py through host memory: the host reads the choices, sorts the rows and sends each where it belongs."""
+"""Exchange by mpi4py through host memory: the host sorts the rows by rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from exchange import Array, Exchange, Shape, experts_of
 
 
 class Staged(Exchange):
-    """`Alltoall` of counts, and `Alltoallv` of rows there and of results back."""
+    """`Alltoall` of counts, then `Alltoallv` of rows and of results."""
 
     name = "mpi4py"
-    is_capturable = False  # the host works in each call
+    # The host works in each call.
+    is_capturable = False
 
     def __init__(self, comm: Any, xp: Any, shape: Shape) -> None:
         super().__init__(comm, xp, shape)
@@ -43,14 +44,17 @@ class Staged(Exchange):
         return self.xp.asarray(weighted.sum(axis=1, dtype="f4").astype(rows.dtype))
 
     def _exchange_counts(self, counts: Array) -> Array:
-        """Return how many rows come from each rank for each expert here; shape (ranks, experts)."""
+        """Return the number of rows from each rank for each local expert."""
         lengths = [len(part) for part in self.parts]
         arriving = np.empty((self.comm.size, len(self.experts)), counts.dtype)
         self.mpi.Alltoallv([counts, lengths], [arriving, [len(self.experts)] * self.comm.size])
         return arriving
 
     def _slots_of(self, arriving: Array) -> Array:
-        """Return slots of the received rows, which lie by rank and expert; those without room share the last."""
+        """Return the slots of the received rows, which are ordered by rank and expert.
+
+        Rows that do not fit share the last slot.
+        """
         before = np.cumsum(arriving, axis=0) - arriving  # rows of earlier ranks for the same expert
         pairs = zip(before.flat, arriving.flat, strict=True)
         at = np.concatenate([np.arange(first, first + count) for first, count in pairs])
@@ -59,7 +63,7 @@ class Staged(Exchange):
         return expert * self.capacity + np.minimum(at, self.capacity - 1)
 
     def _move(self, rows: Array, sent: list[int], arriving: list[int]) -> Array:
-        """Send rows to each rank, `sent` of them in order; return those that come."""
+        """Send rows to each rank, `sent` of them in order; return the received rows."""
         received = np.empty((sum(arriving), self.shape.hidden), rows.dtype)
         width = rows.dtype.itemsize * self.shape.hidden
         counts = [[width * count for count in each] for each in (sent, arriving)]

@@ -1,4 +1,4 @@
-"""Rows by an all-to-all of equal blocks: for each expert as many rows as a rank may have for it, used or not."""
+"""Exchange by an all-to-all of equal blocks, padded to the most rows of an expert."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from exchange import Alone, Array, Shape, room
 
 
 class Padded(Alone):
-    """The way of engines without counts on the device for many tokens: ranks share each expert's room equally.
+    """The usual exchange for many tokens: ranks divide each expert's room equally.
 
     Parameters
     ----------

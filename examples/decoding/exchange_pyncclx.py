@@ -1,4 +1,4 @@
-"""Rows by a token shuffle of pyncclx: counts and routings stay on the device."""
+"""Exchange by pyncclx's token shuffle: counts and routings stay on the device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from exchange import Array, Exchange, Shape
 
 
 class Shuffled(Exchange):
-    """`dispatch` and `combine` of a token shuffle; a row goes once to each rank, and one sum comes back from it.
+    """`dispatch` and `combine` of a token shuffle; one sum comes back from each rank.
 
-    The shuffle's rows lie one behind the other. Batched products want equally many for each expert, so each row is
-    copied to a slot of its expert, and its result back.
+    The shuffle's rows are contiguous. Batched products need the same number for each expert, so each row is copied to a
+    slot of its expert, and its result back.
     """
 
     name = "pyncclx"

@@ -1,11 +1,11 @@
-"""Jacobi's method that goes on when ranks die: each rank's rows are kept by a neighbour, too.
+"""Jacobi's method that continues when ranks die: neighbours keep copies of rows.
 
     mpirun --with-ft ulfm --mca pml ob1 -n 4 python examples/elastic/elastic_jacobi.py
 
-A plate is divided by rows. Every few steps each rank copies its rows to the memory of the next one (a checkpoint). When
-ranks die, the others shrink the communicator, go back to the newest checkpoint that all of them have, divide the rows
-anew, and go on; the result has the same bits as without failures. Only if a rank and the next one die between two
-checkpoints, rows are lost. To see it, let a rank die, with PYNCCLX_FAULT="rank=1,call=Sendrecv,nth=150,do=kill".
+A plate is divided by rows. Every few steps each rank copies its rows to the memory of the next rank (a checkpoint).
+When ranks die, the others shrink the communicator, return to the newest checkpoint that all of them have, divide the
+rows again, and continue. The result has the same bits as without failures. Rows are lost only if a rank and the next
+one die between two checkpoints. To try it, let a rank die: PYNCCLX_FAULT="rank=1,call=Sendrecv,nth=150,do=kill".
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import array_module, read_options, share, to_host
 from go_on import FAILURES, begin, without_failed
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 _UP, _DOWN, _COPY = range(3)  # tags
 
 
 @dataclass
 class Checkpoint:
-    """A state that can be gone back to.
+    """A state to which the ranks can return.
 
     Attributes
     ----------
     time : tuple of int
-        How many failures there were before, and the step; the same on all ranks.
+        Number of failures so far, and the step; the same on all ranks.
     ranks, rank : int
-        Of the communicator at that time.
+        Size and rank in the communicator at that time.
     own, other : array
-        The rows of this rank, and of the one before it.
+        The rows of this rank, and those of the previous rank.
     """
 
     time: tuple[int, int]
@@ -48,7 +48,7 @@ class Checkpoint:
     other: Array
 
     def rows_of(self, rank: int) -> Array:
-        """The rows of a rank that are kept here."""
+        """Return the rows of a rank that are kept here."""
         return self.own if rank == self.rank else self.other
 
 
@@ -58,7 +58,7 @@ class Plate:
     def __init__(self, comm: Any, xp: Any, options: argparse.Namespace) -> None:
         self.xp, self.options = xp, options
         self.step = self.failures = 0
-        self.checkpoints: list[Checkpoint] = []  # the last two: some ranks may not have completed the last one
+        self.checkpoints: list[Checkpoint] = []  # the last two, because some ranks may not have completed the last one
         self.has_lost = False
         self._divide(comm)
         self.now[1:-1, 1:-1] = 0
@@ -73,7 +73,7 @@ class Plate:
         self.next = self.now.copy()
 
     def advance(self) -> float:
-        """Go on to the next checkpoint, and return the greatest change of the last step."""
+        """Run the steps to the next checkpoint; return the last step's largest change."""
         if self.has_lost:
             self._go_back()
         for _ in range(min(self.options.every, self.options.steps - self.step)):
@@ -83,13 +83,14 @@ class Plate:
             self.now, self.next = self.next, self.now
             self.step += 1
         own, change = self.xp.abs(self.now - self.next).max().reshape(1), self.xp.zeros(1)
-        self.comm.Allreduce(own, change, MPI.MAX)  # so no rank is more than one checkpoint ahead
+        # This also keeps any rank from being more than one checkpoint ahead.
+        self.comm.Allreduce(own, change, MPI.MAX)
         self.comm.synchronize()
         self._keep()
         return float(change[0])
 
     def _exchange(self) -> None:
-        """The neighbours' edges become the halo."""
+        """Receive the neighbours' edges into the halo."""
         last, comm = self.comm.size - 1, self.comm
         above = comm.rank - 1 if comm.rank > 0 else MPI.PROC_NULL
         below = comm.rank + 1 if comm.rank < last else MPI.PROC_NULL
@@ -108,13 +109,13 @@ class Plate:
         self.checkpoints = [*self.checkpoints[-1:], made]
 
     def recover(self) -> None:
-        """Make a communicator of the ranks that live; what follows then goes back."""
+        """Make a communicator of the living ranks; `advance` then returns to a checkpoint."""
         self.comm = without_failed(self.comm)
         self.failures += 1
         self.has_lost = True
 
     def _go_back(self) -> None:
-        """Divide the rows of the newest checkpoint that all have among the ranks that live."""
+        """Divide the rows of the newest common checkpoint among the living ranks."""
         times = [each.time for each in self.checkpoints]
         time = min(self.comm.allgather(times[-1]))
         kept = self.checkpoints[times.index(time)]
@@ -126,12 +127,12 @@ class Plate:
         self._keep()
 
     def _move(self, kept: Checkpoint, places: dict[int, int]) -> None:
-        """Bring the rows of a checkpoint to their new ranks; `places`: which rank keeps those of each old one."""
+        """Move a checkpoint's rows to their new ranks; `places` maps old ranks to keepers."""
         size, columns = self.comm.size, self.options.size
         olds, news = _parts(columns, kept.ranks), _parts(columns, size)
 
         def moved(source: int, target: int) -> list[int]:
-            """The rows that go from one rank to another, in order."""
+            """Return the rows to move from one rank to another, in order."""
             parts = (olds[old] for old, place in places.items() if place == source)
             return [row for part in parts for row in part if row in news[target]]
 
@@ -147,13 +148,13 @@ class Plate:
 
 
 def _parts(length: int, ranks: int) -> list[range]:
-    """The rows of each rank."""
+    """Return the rows of each rank."""
     shares = (share(length, ranks, rank) for rank in range(ranks))
     return [range(begin, begin + rows) for begin, rows in shares]
 
 
 def _places(held: list[tuple[int, int]], ranks: int) -> dict[int, int]:
-    """Which rank has the rows of each old rank; itself, if it lives."""
+    """Return the rank that keeps each old rank's rows: itself if it lives."""
     copies = {other: rank for rank, (_, other) in enumerate(held)}
     places = copies | {own: rank for rank, (own, _) in enumerate(held)}
     lost = sorted(set(range(ranks)) - places.keys())
@@ -163,7 +164,7 @@ def _places(held: list[tuple[int, int]], ranks: int) -> dict[int, int]:
 
 
 def main() -> int:
-    """Make the steps, compare with NumPy; 1 if the result is wrong."""
+    """Run the steps and compare with NumPy; return 1 if the result is wrong."""
     comm, _ = begin()
     options = read_options(comm, parse_options)
     plate = Plate(comm, array_module(comm, "float64"), options)
@@ -185,7 +186,7 @@ def main() -> int:
 
 
 def reference(size: int, steps: int) -> Array:
-    """The plate after some steps, by NumPy; the same additions in the same order."""
+    """Compute the plate by NumPy, with the same additions in the same order."""
     old = np.zeros((size + 2, size + 2))
     old[0] = 1
     new = old.copy()

@@ -1,12 +1,12 @@
-"""Data-parallel training that goes on when replicas die: a death costs at most the step that was under way.
+"""Data-parallel training that continues when replicas die, and repeats one step.
 
     mpirun --with-ft ulfm --mca pml ob1 -n 4 python examples/elastic/elastic_training.py [--grow]
 
 All ranks have the same weights. In each step they divide the batch, and `Allreduce` sums the gradients. When ranks die,
-the others shrink the communicator, take the state of one that has come furthest, and repeat the step with the whole
-batch, of which each has a larger share. So the losses are those of a run without failures, but for rounding: the parts
-of the sums are others. With `--grow` a new process takes the place of each, and gets the state from the others. Let a
-rank die with PYNCCLX_FAULT="rank=1,call=Allreduce,nth=20,do=kill".
+the others shrink the communicator, take the state of the rank that is furthest ahead, and repeat the step with the
+whole batch, of which each now has a larger share. So the losses equal those of a run without failures, except for
+rounding, because the sums have other parts. With `--grow`, new processes replace the dead ones, and get the state from
+the others. To try it, let a rank die: PYNCCLX_FAULT="rank=1,call=Allreduce,nth=20,do=kill".
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import array_module, figure, read_options, share, sign
 from go_on import FAILURES, begin, end, with_new, without_failed
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 INPUTS, HIDDEN, BATCH = 2, 32, 120
-SIZES = (INPUTS * HIDDEN, HIDDEN, HIDDEN)  # of the weights
+SIZES = (INPUTS * HIDDEN, HIDDEN, HIDDEN)  # numbers of weights
 RATE, MOMENTUM = 0.05, 0.9
 
 
 def batch_of(step: int) -> tuple[Array, Array]:
-    """The inputs and the targets of a step."""
+    """Return the inputs and the targets of a step."""
     x = np.random.default_rng(step).uniform(-2, 2, (BATCH, INPUTS))
     return x, np.sin(2 * x[:, 0]) * np.cos(x[:, 1])
 
 
 def gradient(xp: Any, weights: Array, x: Array, target: Array) -> Array:
-    """The sum of the gradients of the squared errors, and behind it the sum of these."""
+    """Return the summed gradient of the squared errors, and their sum at its end."""
     inner, bias, outer = xp.split(weights, np.cumsum(SIZES)[:-1].tolist())
     inner = inner.reshape(INPUTS, HIDDEN)
     hidden = xp.tanh(x @ inner + bias)
@@ -49,12 +49,12 @@ def gradient(xp: Any, weights: Array, x: Array, target: Array) -> Array:
 
 
 class Replica:
-    """The state of the training: weights and their velocities in one array, which all ranks have alike.
+    """The state of the training: weights and velocities, equal on all ranks.
 
     Attributes
     ----------
     losses : list of float
-        Of each step; as many as there were steps.
+        Loss of each step so far.
     attempts : int
         Steps that this process has begun.
     """
@@ -67,7 +67,7 @@ class Replica:
         self.attempts = self.failures = 0
 
     def step(self) -> None:
-        """Make a step; only when all of it is there the state changes."""
+        """Make a step; the state changes only when the step is complete."""
         if self.has_changed:
             self._catch_up()
         self.attempts += 1
@@ -81,7 +81,7 @@ class Replica:
         self.losses.append(float(sums[-1]) / BATCH)
 
     def _catch_up(self) -> None:
-        """Take the state of the rank that has come furthest: some may have missed the last step."""
+        """Take the state of the rank that is furthest ahead."""
         steps = self.comm.allgather(len(self.losses))
         furthest = steps.index(max(steps))
         self.comm.Bcast(self.state, furthest)
@@ -90,7 +90,7 @@ class Replica:
         self.has_changed = False
 
     def recover(self, *, grow: bool) -> None:
-        """Go on with the ranks that live, and with new ones in the places of the others."""
+        """Continue with the living ranks, and with new ones if `grow`."""
         before = self.comm.size
         self.comm = without_failed(self.comm)
         self.failures += 1
@@ -100,7 +100,7 @@ class Replica:
 
 
 def train(replica: Replica, steps: int, *, grow: bool) -> None:
-    """Make steps until there are so many, whoever dies."""
+    """Make `steps` steps, even if ranks die."""
     while replica.has_changed or len(replica.losses) < steps:
         try:
             replica.step()
@@ -109,10 +109,11 @@ def train(replica: Replica, steps: int, *, grow: bool) -> None:
 
 
 def main() -> int:
-    """Train, compare with a run of one rank; 1 if the losses are others."""
+    """Train and compare with a run of one rank; return 1 if the losses differ."""
     comm, is_new = begin()
     options = read_options(MPI.COMM_WORLD, parse_options)
-    xp = array_module(pyncclx.Communicator(), "float64")  # collective: over those that have started together
+    # Collective over the ranks that have started together.
+    xp = array_module(pyncclx.Communicator(), "float64")
     replica = Replica(comm, xp, is_new=is_new)
     train(replica, options.steps, grow=options.grow)
     code = 0
@@ -130,7 +131,7 @@ def main() -> int:
 
 
 def losses_alone(steps: int) -> Array:
-    """The losses of one rank, without communication."""
+    """Return the losses of one rank without communication."""
     replica = Replica(None, np)
     weights, velocity = replica.state
     for step in range(steps):
@@ -142,7 +143,7 @@ def losses_alone(steps: int) -> Array:
 
 
 def draw(options: argparse.Namespace, replica: Replica, expected: Array) -> None:
-    """The losses, and those of one rank."""
+    """Draw the losses, and those of one rank."""
     if options.output is None:
         return
     drawing, axes = figure(1)

@@ -1,4 +1,4 @@
-"""What elastic programs share: the ranks that live make a communicator of their own, and start others if they like."""
+"""Functions of elastic programs: shrink to the living ranks, grow, and end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILURES = (pyncclx.RankFailed, pyncclx.Revoked)
 
 
 def begin() -> tuple[Any, bool]:
-    """The communicator of all ranks, and whether this process has joined a job that was under way."""
+    """Return the communicator of all ranks, and whether this process has joined later."""
     parent = pyncclx.Communicator.Get_parent()
     if parent == MPI.COMM_NULL:
         return pyncclx.Communicator().Dup(), False
@@ -23,23 +23,29 @@ def begin() -> tuple[Any, bool]:
 
 
 def without_failed(comm: Any) -> Any:
-    """A communicator of the ranks that live, in the place of one that has lost some. Collective over them."""
-    comm.Revoke()  # a rank may wait for one that lives, and is here
+    """Replace a communicator by one of its living ranks. Collective over these."""
+    # A living rank that is not here yet may wait for another one.
+    comm.Revoke()
     living = comm.Shrink()
     comm.Free()
     return living
 
 
 def with_new(comm: Any, ranks: int) -> Any:
-    """A communicator with so many ranks more, which run this program, in the place of one. Collective."""
+    """Replace a communicator by one with `ranks` new ranks. Collective."""
     grown = comm.Grow(ranks, sys.executable, sys.argv)
     comm.Free()
     return grown
 
 
 def end(comm: Any, code: int) -> NoReturn:
-    """End without MPI_Finalize, which in Open MPI waits for dead ranks where others were started. Collective."""
-    with contextlib.suppress(*FAILURES):  # of ranks that are through before this one
-        comm.Agree(1)  # all have come to their end, so nobody needs those that leave
+    """End without MPI_Finalize. Collective.
+
+    In Open MPI, MPI_Finalize waits for dead ranks if processes were started later.
+    """
+    # Ranks that are done may have ended before this one.
+    with contextlib.suppress(*FAILURES):
+        # After this all ranks are done, so none needs the ranks that end.
+        comm.Agree(1)
     sys.stdout.flush()
     os._exit(code)

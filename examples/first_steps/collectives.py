@@ -20,7 +20,7 @@ blocks = xp.empty((comm.size, 6), "f4")
 comm.Allgather(xp.full(6, comm.rank, "f4"), blocks)
 assert (blocks == xp.arange(comm.size)[:, None]).all()
 
-# Root's array for everybody. Rank 0 is root unless you give another.
+# Every rank receives root's array. Rank 0 is root unless you pass another.
 message = xp.full(3, comm.rank, "i4")
 comm.Bcast(message, root=comm.size - 1)
 assert (message == comm.size - 1).all()

@@ -21,7 +21,7 @@ weights = xp.full((tokens_here, k), 0.5, "f4")
 
 with comm.Create_token_shuffle(experts, 256, hidden, "float32", k=k, max_tokens=tokens_here) as shuffle:
     rows, handle = shuffle.dispatch(tokens, ids, weights)
-    results = 10 * rows.data  # your experts; rows.offsets is where the rows of each begin
+    results = 10 * rows.data  # in place of your experts; rows.offsets has the first row of each
     combined = shuffle.combine(results, handle)
     assert (combined == 10 * tokens).all()
     report(shuffle.explain())

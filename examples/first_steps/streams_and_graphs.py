@@ -4,12 +4,12 @@ from start import comm, report, xp
 
 x, y = xp.ones(1000, "f4"), xp.empty(1000, "f4")
 
-# A call returns at once. What the stream does next sees its result: nothing here waits on the host.
+# A call returns at once. Later work on the stream sees its result; the host does not wait here.
 comm.Allreduce(x, y)
 z = y * 2
 assert (z == 2 * comm.size).all()  # reading the array waits
 
-# Nonblocking: it runs beside the stream, whose other work goes between the two lines.
+# Nonblocking: the call runs beside the stream's other work, which goes between these two lines.
 request = comm.Iallreduce(x, y)
 request.Wait()  # the stream waits, not the host
 
@@ -22,7 +22,7 @@ for step in range(3):
     assert (y == step * comm.size).all()
 request.Free()
 
-# A graph: the host launches all of it at once. Each call runs once before it is captured.
+# A graph: the host launches all calls at once. Each call runs once before it is captured.
 if comm.device == "gpu":
     stream = xp.cuda.Stream(non_blocking=True)
     comm.Allreduce(x, y)

@@ -7,7 +7,7 @@ from start import comm, report, xp
 
 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
-# Arrays from Alloc lie in windows: long messages go straight to their place. Collective.
+# Arrays from Alloc are in windows: long messages are stored there directly. Collective.
 x, y = comm.Alloc(1 << 16), comm.Alloc(1 << 16)
 x[:] = comm.rank
 comm.Allreduce(x, y)

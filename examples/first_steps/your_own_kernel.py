@@ -16,13 +16,13 @@ extern "C" __global__ void ring(pyncclx_team team, float* inbox, const float* me
 """
 
 ring = d.kernel(SOURCE, "ring")  # compiled for this device
-team = comm.device_team()  # what device functions take; collective
+team = comm.device_team()  # argument of device functions; collective
 inbox = comm.Alloc(1000)  # peers can write to it
 message, total = xp.full(1000, comm.rank, "f4"), xp.empty(1000, "f4")
 
 ring(1, 256, [team, inbox, message, total, 1000])  # 1 block of 256 threads, on the current stream
 comm.synchronize()
-team.check()  # raises what device functions have recorded
+team.check()  # raises errors that device functions have recorded
 
 left = (comm.rank - 1) % comm.size
 assert (total == comm.rank + left).all()

@@ -1,12 +1,13 @@
-"""Ping-pong between kernels of two ranks, written in Python and in CUDA C++: latency and bandwidth of one way.
+"""Ping-pong between kernels of two ranks, in Python and in CUDA C++.
 
     mpiexec -n 2 python -m mpi4py examples/kernels/ping_pong.py [--cxx] [--blocks N] [--nbytes N] [--rounds N]
 
-A kernel on each rank stores a message in the other's memory, and waits for it to come back. No host takes part. A short
-message goes as packets, which carry their own flags: one thread sends it. Of a long one each block
-moves a part and signals, and none goes on before the parts of all have come, so the links carry one way at a time. On a
-GPU, and with Numba installed, the kernels are the Python functions below; otherwise, or with --cxx, the text in C++,
-which does the same line by line. PYNCCLX_DEVICE=host runs that on the CPU: the times then mean nothing.
+A kernel on each rank stores a message in the other rank's memory, and waits for it to come back. The hosts take no
+part. One thread sends a short message as packets, which have their own flags. Of a long message each block moves a part
+and signals; no block continues before all parts have arrived, so the links carry one direction at a time. The program
+prints latency and bandwidth in one direction. On a GPU with Numba installed, the kernels are the Python functions
+below. Otherwise, or with --cxx, they are in C++, line by line the same. PYNCCLX_DEVICE=host runs the C++ on the CPU,
+where the times mean nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ Launch = Callable[..., None]
 
 
 def kernels_in_cxx() -> tuple[Launch, Launch]:
-    """The kernels in C++: ``launch(blocks, threads, team, inbox, ...)``."""
+    """Return the C++ kernels: ``launch(blocks, threads, team, inbox, ...)``."""
     made = d.kernels(CXX, "with_signals", "with_packets")
     signals, packets = made["with_signals"], made["with_packets"]
     return (
@@ -73,7 +74,7 @@ def kernels_in_cxx() -> tuple[Launch, Launch]:
 
 
 def python_functions() -> tuple[Callable[..., None], Callable[..., None]]:
-    """The same in Python."""
+    """Return the same kernels as Python functions."""
     cuda = importlib.import_module("numba.cuda")
 
     def with_signals(team, inbox, data, part, nbytes, rounds, seen):  # type: ignore[no-untyped-def]
@@ -109,7 +110,7 @@ def python_functions() -> tuple[Callable[..., None], Callable[..., None]]:
 
 
 def kernels_in_python() -> tuple[Launch, Launch]:
-    """Those functions, compiled by Numba: addresses are numbers."""
+    """Return the Python kernels, compiled by Numba: addresses are numbers."""
     signals, packets = map(importlib.import_module("numba.cuda").jit, python_functions())
 
     def launcher(kernel: Any) -> Launch:
@@ -122,12 +123,12 @@ def kernels_in_python() -> tuple[Launch, Launch]:
 
 
 def address_of(value: Any) -> int:
-    """Of an array's memory, or a team's."""
+    """Return the address of an array or a team."""
     return int(value.pointer if isinstance(value, pyncclx.DeviceTeam) else value.data.ptr)
 
 
 class PingPong:
-    """Two ranks, and the memory of messages of up to `most` bytes."""
+    """Two ranks, and memory for messages of up to `most` bytes."""
 
     def __init__(self, comm: pyncclx.Intracomm, kernels: tuple[Launch, Launch], most: int) -> None:
         self.comm, self.with_signals, self.with_packets = comm, *kernels
@@ -139,7 +140,7 @@ class PingPong:
         self.data = importlib.import_module("cupy").asarray(values) if self.on_gpu else values
 
     def seconds(self, nbytes: int, blocks: int, threads: int, rounds: int) -> float:
-        """The time of one way, after a round that is not measured. Checks what has arrived."""
+        """Return the time in one direction, after an untimed round; check the data."""
         self.inbox[...] = 0xA5
         self.run(nbytes, blocks, threads, 1)
         took = self.run(nbytes, blocks, threads, rounds)
@@ -149,7 +150,7 @@ class PingPong:
         return took / rounds / 2
 
     def run(self, nbytes: int, blocks: int, threads: int, rounds: int) -> float:
-        """Seconds that a number of rounds take on this rank."""
+        """Return the seconds that a number of rounds take on this rank."""
         self.wait()
         self.comm.Barrier()
         began = time.perf_counter()
@@ -165,7 +166,7 @@ class PingPong:
         return time.perf_counter() - began
 
     def wait(self) -> None:
-        """Until the GPU has nothing left to do."""
+        """Wait for the GPU."""
         if self.on_gpu:
             importlib.import_module("cupy").cuda.Device().synchronize()
 

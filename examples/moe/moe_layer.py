@@ -1,17 +1,17 @@
-"""A mixture-of-experts layer that learns, its experts spread over all ranks: forward and backward by token shuffles.
+"""A mixture-of-experts layer that learns: forward and backward by token shuffles.
 
     mpiexec -n 4 python examples/moe/moe_layer.py
 
-Every rank has a part of the tokens and a part of the experts, which are small two-layer networks. In a step
+Every rank has some of the tokens and some of the experts, which are small two-layer networks. In a step
 
-    forward    the router chooses k experts for each token; `dispatch` brings the tokens to them; they compute;
-               `combine` brings the results back and adds them up, weighted
-    backward   the same ways again, with the handle of the forward step: `dispatch` brings the gradients of the sums to
-               the experts, `combine` those of the tokens back, and `collect` those of the weights
+    forward    the router chooses k experts for each token; `dispatch` sends the tokens to them; they compute;
+               `combine` sends the results back and adds them up, weighted
+    backward   the handle of the forward step gives the same routing: `dispatch` sends the gradients of the sums to the
+               experts, `combine` sends those of the tokens back, and `collect` those of the weights
 
-and every rank takes a step down the gradient. The outputs and all gradients of the first step are compared with the
-same layer in one process, by NumPy in double precision. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the
-same program runs without a GPU, on NumPy arrays.
+and every rank takes a step along the negative gradient. The outputs and all gradients of the first step are compared
+with the same layer in one process, by NumPy in double precision. On GPUs the arrays are CuPy's; with
+PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ import pyncclx
 from common.program import array_module, read_options, to_host
 from moe_layer_model import Gradients, Parameters, as_shown, draw, make_parameters, make_tokens, reference
 
-TOLERANCE = 2e-5  # of the largest number: single precision, after sums of a few hundred
-Array = Any  # of NumPy or CuPy, whichever `xp` is
+# relative to the largest number: single precision, after sums of a few hundred terms
+TOLERANCE = 2e-5
+Array = Any  # NumPy's or CuPy's, like `xp`
 
 
 def main() -> int:
-    """Compare the first step with one process, learn, report; 1 if something is wrong."""
+    """Compare the first step with one process, train, report; return 1 if wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, "float32")
@@ -68,13 +69,13 @@ class Layer:
     xp : module
         numpy or cupy.
     parameters : Parameters
-        Of all experts; this rank keeps its own, and the router.
+        Those of all experts; this rank keeps its own, and the router.
     options : argparse.Namespace
     """
 
     def __init__(self, comm: Any, xp: Any, parameters: Parameters, options: argparse.Namespace) -> None:
         self.comm, self.xp, self.k = comm, xp, options.k
-        capacity = comm.size * options.tokens * options.k  # for the worst case: all choose the experts of one rank
+        capacity = comm.size * options.tokens * options.k  # the worst case: all tokens choose experts of one rank
         self.shuffle = comm.Create_token_shuffle(
             options.experts, capacity, options.hidden, "float32", k=options.k, max_tokens=options.tokens
         )
@@ -84,14 +85,14 @@ class Layer:
         self.loss = 0.0
 
     def step(self, x: Array, target: Array) -> Gradients:
-        """Forward and backward for this rank's tokens: the gradients of the mean squared error."""
+        """Run forward and backward; return the gradients of the mean squared error."""
         self.out = self.forward(x)
         error = (self.out - target) / (self.comm.size * len(x))
         self.loss = float(((self.out - target) * error).sum()) / 2
         return self.backward(error)
 
     def forward(self, x: Array) -> Array:
-        """Results for the tokens; keeps what the way back needs."""
+        """Return the results for the tokens; keep what the backward pass needs."""
         xp = self.xp
         self.x, scores = x, x @ self.router
         self.ids = xp.ascontiguousarray(xp.argsort(-scores, axis=1, kind="stable")[:, : self.k])
@@ -100,7 +101,8 @@ class Layer:
         self.weights = weights / weights.sum(axis=1, keepdims=True)
 
         self.rows, self.handle = self.shuffle.dispatch(x, self.ids, self.weights)
-        self.inputs = self.rows.data.copy()  # the way back dispatches, too, and overwrites them
+        # The backward pass also dispatches, which overwrites the rows.
+        self.inputs = self.rows.data.copy()
         self.hidden, self.results = [], xp.zeros_like(self.inputs)
         for expert, part in self.parts():
             self.hidden.append(xp.maximum(self.inputs[part] @ self.up[expert], 0))
@@ -108,7 +110,7 @@ class Layer:
         return self.shuffle.combine(self.results, self.handle)
 
     def backward(self, d_out: Array) -> Gradients:
-        """Gradients of the tokens, the router and this rank's experts, from that of the results."""
+        """Return gradients of tokens, router and this rank's experts, from the results'."""
         xp = self.xp
         rows, _ = self.shuffle.dispatch(d_out, handle=self.handle)
         d_results = rows.data * rows.weights[:, None]
@@ -125,23 +127,26 @@ class Layer:
         d_scores = xp.zeros((len(self.x), self.router.shape[1]), "f4")
         xp.put_along_axis(d_scores, self.ids, d_best, axis=1)
         d_router = self.x.T @ d_scores
-        self.comm.Allreduce(MPI.IN_PLACE, d_router)  # every rank has the router
+        self.comm.Allreduce(MPI.IN_PLACE, d_router)  # every rank has the same router
         return Gradients(d_x + d_scores @ self.router.T, d_router, d_up, d_down)
 
     def parts(self) -> list[tuple[int, slice]]:
-        """Each local expert's rows. CuPy has no grouped product, so the host reads them: the one wait in a step."""
+        """Return each local expert's rows.
+
+        CuPy has no grouped product, so the host reads the offsets. This is the only time that it waits in a step.
+        """
         offsets = to_host(self.rows.offsets)
         return [(expert, slice(*offsets[expert : expert + 2])) for expert in range(len(self.experts))]
 
     def learn(self, gradients: Gradients, rate: float) -> None:
-        """Take a step down the gradient."""
+        """Take a step along the negative gradient."""
         self.router -= rate * gradients.router
         self.up -= rate * gradients.up
         self.down -= rate * gradients.down
 
 
 def compare(comm: Any, layer: Layer, gradients: Gradients, own: slice, expected: tuple[Array, Gradients]) -> float:
-    """The largest error of results and gradients on any rank, relative to the largest number. Collective."""
+    """Return the largest relative error of results and gradients. Collective."""
     out, whole = expected
     pairs = [
         (layer.out, out[own]),
@@ -155,7 +160,7 @@ def compare(comm: Any, layer: Layer, gradients: Gradients, own: slice, expected:
 
 
 def print_results(comm: Any, options: argparse.Namespace, error: float, losses: list[float], passed: bool) -> None:
-    """Print what ran and how it ended."""
+    """Print a summary of the run and its outcome."""
     print(f"Mixture-of-experts layer: {as_shown(options, comm.size)} on {comm.device}")
     print(f"  first step  results and gradients within {error:.1e} of one process ({TOLERANCE:.0e} allowed)")
     print(f"  {options.steps} steps    loss from {losses[0]:.4f} to {losses[-1]:.4f}")

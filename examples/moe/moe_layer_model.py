@@ -1,4 +1,4 @@
-"""What moe_layer.py learns from, the same layer in one process for comparison, and the picture."""
+"""The data and the picture of moe_layer.py, and its layer in one process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from common.program import sign
 from token_shuffle_model import quarters
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 
 
 class Parameters(NamedTuple):
-    """What is learnt: expert e makes max(x @ up[e], 0) @ down[e] of a token x."""
+    """Learned parameters: expert e computes max(x @ up[e], 0) @ down[e] of a token x."""
 
     router: Array  # (hidden, experts)
     up: Array  # (experts, hidden, inner)
@@ -22,7 +22,7 @@ class Parameters(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of the tokens, and of the parameters."""
+    """Gradients of the tokens and of the parameters."""
 
     x: Array
     router: Array
@@ -45,7 +45,7 @@ def make_parameters(options: argparse.Namespace) -> Parameters:
 
 
 def make_tokens(options: argparse.Namespace, ranks: int) -> tuple[Array, Array]:
-    """Tokens of all ranks, and what the layer is to make of them: a wave of a random direction each."""
+    """Return all ranks' tokens and the targets: for each a wave of a random direction."""
     random = np.random.default_rng(options.seed + 1)
     tokens = quarters(random, (ranks * options.tokens, options.hidden))
     directions = random.standard_normal((options.hidden, options.hidden)) / options.hidden**0.5
@@ -53,7 +53,7 @@ def make_tokens(options: argparse.Namespace, ranks: int) -> tuple[Array, Array]:
 
 
 def reference(tokens: Array, targets: Array, parameters: Parameters, k: int) -> tuple[Array, Gradients]:
-    """Results and gradients by NumPy in double precision: expert by expert, without communication."""
+    """Return results and gradients by NumPy, in double precision, on one rank."""
     x, y = tokens.astype("f8"), targets.astype("f8")
     router, up, down = (array.astype("f8") for array in parameters)
     scores = x @ router
@@ -83,12 +83,12 @@ def reference(tokens: Array, targets: Array, parameters: Parameters, k: int) -> 
 
 
 def as_shown(options: argparse.Namespace, ranks: int) -> str:
-    """The setting in words."""
+    """Return the setting as text."""
     return f"{options.experts} experts and {ranks * options.tokens} tokens on {ranks} ranks, {options.k} for each token"
 
 
 def draw(options: argparse.Namespace, comm: Any, losses: list[float], loads: Array) -> None:
-    """Write the picture: how the error falls, and how many rows each expert computes."""
+    """Draw how the error falls, and how many rows each expert computes."""
     import matplotlib  # noqa: PLC0415  only rank 0 draws
 
     matplotlib.use("Agg")

@@ -1,22 +1,22 @@
-"""Layers of experts on all ranks whose communication hides behind their matrix products.
+"""Layers of experts on all ranks: communication overlaps with matrix products.
 
     mpiexec -n 4 python examples/moe/moe_overlap.py [--hidden 4096 8192] [--tokens 4096 16384] [--inner 1024]
 
-Every rank has a part of the tokens and of the experts. In a layer `dispatch` brings all tokens to their k experts,
-these compute max(x @ up, 0) @ down, and `combine` brings the sums back, which are the tokens of the next layer. Each
-step needs all of the one before, so nothing is left to do beside it. But two batches of tokens, on their way through
-the same layers, need not wait for each other:
+Every rank has some of the tokens and of the experts. In a layer `dispatch` sends all tokens to their k experts, these
+compute max(x @ up, 0) @ down, and `combine` sends the sums back, which are the tokens of the next layer. Each of these
+needs the complete result of the one before, so within a batch nothing overlaps. But two batches of tokens can pass
+through the same layers at the same time:
 
     communication  dispatch A | dispatch B | combine A, dispatch A | combine B, dispatch B | combine A, dispatch A |
     products                  | experts A  | experts B             | experts A             | experts B             |
 
-Communication has a stream with a few multiprocessors of its own, products one with all others. How few are best depends
-on the sizes, so some numbers are tried. Where all are slower than one after the other, `overlapped` is `serial`.
+Communication has a stream with a few multiprocessors of its own, products have a stream with all others. The best
+division depends on the sizes, so several are tried. If all are slower than no overlap, `overlapped` equals `serial`.
 
-Both ways are compared, bit by bit, and some tokens with NumPy. On GPUs, where PyTorch multiplies, they are replayed
-from CUDA graphs, timed, and drawn beside experts and communication alone, and beside the same on the multiprocessors
-that they have. With PYNCCLX_DEVICE=host it runs without a GPU, for small sizes. Tokens are those of a batch on all
-ranks, times those of a layer and a batch.
+Both ways are compared bit by bit, and some tokens with NumPy. On GPUs, where PyTorch multiplies, they are replayed from
+CUDA graphs and timed. The picture also shows experts and communication alone, and each alone on its multiprocessors.
+With PYNCCLX_DEVICE=host it runs without a GPU, for small sizes. Tokens are those of a batch on all ranks; times are
+those of one layer and one batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCHES = 2
 
 
 def main() -> int:
-    """Check and time the layers for all sizes; 1 if a result is wrong."""
+    """Check and time the layers for all sizes; return 1 if a result is wrong."""
     world = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(world, parse)
     world.select_device()
@@ -70,14 +70,14 @@ def main() -> int:
 
 
 class Layers:
-    """One rank's tokens and experts, and both ways to bring them together. Layers have the same parameters.
+    """One rank's tokens and experts, with and without overlap. Layers share weights.
 
     Parameters
     ----------
     comm : pyncclx.Intracomm
     device : moe_overlap_device.Gpu or moe_overlap_device.Cpu
     shape : tuple of int
-        Tokens of all ranks in a batch, numbers of a token, width of an expert.
+        Tokens of all ranks in a batch, elements of a token, width of an expert.
     options : argparse.Namespace
     """
 
@@ -89,46 +89,49 @@ class Layers:
         local = [expert for expert in range(options.experts) if each[0].rank_of(expert) == comm.rank]
         self.up = device.stack([each[0].up_of(expert, up) for expert in local])
         self.down = device.stack([each[0].down_of(expert, down) for expert in local])
-        self.kept: list[Any] = []  # handles, as long as graphs
+        self.kept: list[Any] = []  # handles, which graphs need
         self.batches = [Batch(self, inputs) for inputs in each]
         self.steps = [(layer, batch) for layer in range(self.count) for batch in self.batches]
         self.blocks: int | None = None
         self.divide(None)
 
     def divide(self, blocks: int | None) -> None:
-        """Let communication have so many multiprocessors; None: all, one after the other. Collective."""
+        """Give communication `blocks` multiprocessors. Collective.
+
+        With None, products and communication use all multiprocessors, in turn.
+        """
         self.free()
         self.blocks = blocks
         for batch in self.batches:
             batch.prepare(blocks)
 
     def free(self) -> None:
-        """Give the shuffles' memory back. Collective."""
+        """Release the shuffles' memory. Collective."""
         self.kept.clear()
         for batch in self.batches:
             batch.free()
 
     def products(self) -> None:
-        """The experts alone, with what the last dispatches have brought."""
+        """Run the experts alone, on the rows of the last dispatches."""
         with self.device.leaving(self.blocks):
             for _, batch in self.steps:
                 batch.compute()
 
     def communication(self) -> None:
-        """Communication alone, with the last results."""
+        """Run the communication alone, with the last results."""
         for layer, batch in self.steps:
             batch.dispatch(layer)
             batch.combine(layer)
 
     def serial(self) -> None:
-        """One after the other."""
+        """Run products and communication in turn."""
         for layer, batch in self.steps:
             batch.dispatch(layer)
             batch.compute()
             batch.combine(layer)
 
     def overlapped(self) -> None:
-        """Experts compute on one batch while the tokens of the other one are on their way."""
+        """Compute one batch's experts while the other batch's tokens are sent."""
         device = self.device
         main, beside = device.divide(self.blocks)
         for stream in (main, beside):
@@ -147,13 +150,13 @@ class Layers:
             device.order(stream, device.main)
 
     def bring(self, batch: Batch, layer: int, stream: Any) -> Any:
-        """Dispatch a batch on a stream; returns a mark behind it."""
+        """Dispatch a batch on a stream; return a mark after it."""
         with self.device.on(stream):
             batch.dispatch(layer)
             return self.device.mark(stream)
 
     def is_right(self, blocks: int) -> bool:
-        """Whether both ways give the same, and what NumPy gives for some tokens of each rank. Collective."""
+        """Return whether both ways and, for some tokens, NumPy agree. Collective."""
         found = [self.results("serial")]
         self.divide(blocks)
         found += [self.results("overlapped") for _ in range(2)]
@@ -161,7 +164,7 @@ class Layers:
         return all(self.comm.allgather(equal and all(batch.is_right() for batch in self.batches)))
 
     def results(self, way: str) -> list[Any]:
-        """What one of the ways makes of the batches, on the host."""
+        """Return the batches' results of one of the ways, on the host."""
         with self.device.on(self.device.main):
             for batch in self.batches:
                 batch.x[-1][...] = -1

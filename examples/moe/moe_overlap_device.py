@@ -1,4 +1,4 @@
-"""What moe_overlap.py needs of a device beside what overlap.py has: grouped products, and multiprocessors divided."""
+"""Devices of moe_overlap.py: grouped products, and division of multiprocessors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from common import overlap
 
-Matrix = Any  # of NumPy or PyTorch
+Matrix = Any  # NumPy's or PyTorch's
 Stream = Any
 
 
 class Gpu(overlap.Gpu):
-    """A GPU whose multiprocessors can be divided among two streams."""
+    """A GPU whose multiprocessors can be divided between two streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,34 +25,43 @@ class Gpu(overlap.Gpu):
         self._divided: dict[int, tuple[Stream, Stream]] = {}
 
     def upload(self, values: Any) -> Any:
-        """Integers or single precision as they are."""
+        """Return values on the GPU, as integers or in single precision."""
         array = self._torch.from_numpy(values).to("cuda")
         self._cupy.cuda.Device().synchronize()
         return array
 
     def empty(self, *shape: int) -> Matrix:
-        """A matrix of any numbers."""
+        """Return a matrix with undefined values."""
         return self._torch.empty(shape, dtype=self._torch.bfloat16, device="cuda")
 
     def stack(self, matrices: list[Matrix]) -> Any:
-        """Matrices one behind the other."""
+        """Return matrices one after the other."""
         return self._torch.stack(matrices)
 
     def experts(self, rows: Any, offsets: Any, up: Any, down: Any) -> Matrix:
-        """Enqueue max(x @ up[e], 0) @ down[e] for the rows x of each expert e, which begin at offsets[e]."""
+        """Enqueue max(x @ up[e], 0) @ down[e] for the rows x of each expert e.
+
+        The rows of expert e begin at offsets[e].
+        """
         grouped = self._torch.nn.functional.grouped_mm
         ends = self._torch.from_dlpack(offsets)[1:].int()
         return grouped(grouped(self.matrix(rows), up, offs=ends).relu_(), down, offs=ends)
 
     @contextlib.contextmanager
     def leaving(self, multiprocessors: int | None) -> Iterator[None]:
-        """Let products have so many blocks less: they begin at once and share their work evenly."""
+        """Let products use this many blocks fewer.
+
+        Their blocks begin at the same time and divide the work evenly.
+        """
         self._torch._C._set_sm_carveout_experimental(multiprocessors)
         yield
         self._torch._C._set_sm_carveout_experimental(None)
 
     def divide(self, multiprocessors: int) -> tuple[Stream, Stream]:
-        """A stream of all multiprocessors but some, and one of these: kernels of one keep off the others."""
+        """Return a stream on some multiprocessors, and one on all others.
+
+        Kernels on one stream do not use the other's multiprocessors.
+        """
         if multiprocessors not in self._divided:
             ordinal, driver = self._cupy.cuda.Device().id, self._driver
             whole = _checked(driver.cuDeviceGetDevResource(ordinal, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
@@ -61,7 +70,7 @@ class Gpu(overlap.Gpu):
         return self._divided[multiprocessors]
 
     def _stream_of(self, resource: Any) -> Stream:
-        """A stream of a green context, which has some of the multiprocessors; both stay until the process ends."""
+        """Return a stream of a new green context; both last until the process ends."""
         driver, ordinal = self._driver, self._cupy.cuda.Device().id
         description = _checked(driver.cuDevResourceGenerateDesc([resource], 1))
         flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
@@ -70,16 +79,16 @@ class Gpu(overlap.Gpu):
         return self._cupy.cuda.ExternalStream(int(stream), ordinal)
 
     def mark(self, stream: Stream) -> Any:
-        """What there is on a stream, for `wait`."""
+        """Return a mark of the work so far on a stream, for `wait`."""
         return stream.record(self._cupy.cuda.Event(disable_timing=True))
 
     def wait(self, stream: Stream, mark: Any) -> None:
-        """What comes on a stream from now on waits for a mark."""
+        """Make later work on a stream wait for a mark."""
         stream.wait_event(mark)
 
 
 class Cpu(overlap.Cpu):
-    """The same without a GPU: nothing is beside anything."""
+    """The methods of `Gpu` without a GPU: nothing runs at the same time."""
 
     def upload(self, values: Any) -> Any:
         return values
@@ -113,12 +122,12 @@ class Cpu(overlap.Cpu):
 
 
 def device_of(comm: Any) -> Gpu | Cpu:
-    """What `comm` runs on: this rank's GPU, which has been selected, or the host device."""
+    """Return the device of `comm`: this rank's selected GPU, or the host device."""
     return Cpu() if comm.device == "host" else Gpu()
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
-    """The value of a driver call, or its error as an exception."""
+    """Return the value of a driver call; raise an exception for an error."""
     status, *values = result
     if status:
         raise RuntimeError(f"CUDA driver: {status.name}")

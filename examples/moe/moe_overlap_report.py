@@ -1,4 +1,4 @@
-"""How moe_overlap.py is measured, and how that is shown: a line for each size, a picture and a table for all."""
+"""Time moe_overlap.py, and show the times: lines, a picture and a table."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from common.program import sign
 
 
 class Divided(NamedTuple):
-    """Microseconds of a layer and a batch, and what bounds them when the multiprocessors are divided.
+    """Microseconds of a layer and a batch, with bounds for divided multiprocessors.
 
     Attributes
     ----------
     times : overlap_report.Times
     blocks : int or None
-        Multiprocessors for communication; None: one after the other was faster.
+        Multiprocessors for communication; None if no overlap was faster.
     products, communication : float
-        Each alone, products without these multiprocessors, communication on them.
+        Products alone, without these multiprocessors; communication alone, on these.
     """
 
     times: Times
@@ -29,23 +29,24 @@ class Divided(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """What overlap would take if neither side cost the other anything."""
+        """Return the time with overlap if neither side slowed down the other."""
         return max(self.products, self.communication)
 
     def line(self) -> str:
-        """What is printed."""
+        """Return the line to print."""
         alone = f"{self.products:.1f} µs without {self.blocks} multiprocessors, {self.communication:.1f} on them"
         return f"{self.times.line()}; " + ("nothing was divided" if self.blocks is None else f"alone {alone}")
 
     def row(self) -> dict[str, float | None]:
-        """What is written."""
+        """Return the row to write."""
         beside = {"products_divided_us": self.products, "communication_divided_us": self.communication}
         return {**self.times.row(), "multiprocessors": self.blocks, **beside}
 
 
 def measure(layers: Any, blocks: Sequence[int]) -> Divided:
-    """Times of one after the other, and with the multiprocessors divided in the fastest of some ways. Collective."""
-    tried = {number: _us(layers, number, "overlapped") for number in (blocks[0], *blocks)}  # at first to warm up
+    """Return times without overlap, and with the fastest division. Collective."""
+    # The first number is tried twice, to warm up.
+    tried = {number: _us(layers, number, "overlapped") for number in (blocks[0], *blocks)}
     products, communication, serial = (_us(layers, None, way) for way in ("products", "communication", "serial"))
     best = min(tried, key=lambda number: tried[number])
     if tried[best] >= serial:
@@ -56,24 +57,26 @@ def measure(layers: Any, blocks: Sequence[int]) -> Divided:
 
 
 def _us(layers: Any, blocks: int | None, way: str) -> float:
-    """Microseconds of a layer and a batch, with so many multiprocessors for communication. Collective."""
+    """Return the microseconds of a layer and a batch, for a division. Collective."""
     if blocks != layers.blocks:
         layers.divide(blocks)
         with layers.device.on(layers.device.main):
-            layers.serial()  # parts of it go on with what it brings
+            # Some of the parts need its results.
+            layers.serial()
     return float(1e6 * layers.device.seconds(layers.comm, getattr(layers, way), 1) / len(layers.steps))
 
 
 def _link_us(layers: Any) -> float:
-    """Microseconds of what a rank sends, to other ranks' experts and back, at the nominal speed of the links."""
+    """Return the microseconds that the links need for a rank's tokens and results."""
     comm, inputs = layers.comm, layers.batches[0].inputs
     ranks = inputs.rank_of(inputs.ids)
     tokens = sum(int((ranks == peer).any(axis=1).sum()) for peer in range(comm.size) if peer != comm.rank)
-    return link_us(comm, 2 * 2 * layers.hidden * max(comm.allgather(tokens)))  # a number of type bfloat16 has 2 bytes
+    # An element of type bfloat16 has 2 bytes.
+    return link_us(comm, 2 * 2 * layers.hidden * max(comm.allgather(tokens)))
 
 
 def draw(path: Path, comm: Any, points: dict[str, dict[int, Divided]]) -> None:
-    """For each kind of layer the times over the tokens."""
+    """Draw the times over the tokens for each kind of layer."""
     drawing, panels = panels_of(len(points))
     for panel, (title, found) in zip(panels, points.items(), strict=True):
         draw_panel(panel, title, [*found], [each.times for each in found.values()], ("experts", "dispatch and combine"))

@@ -1,17 +1,17 @@
-"""Token shuffle: the words of a text travel to experts on other ranks, and their results come back.
+"""Token shuffle: words of a text go to experts on other ranks; results return.
 
     mpiexec -n 4 python examples/moe/token_shuffle.py
 
-This is the communication of a mixture-of-experts model, small enough to read. Every rank holds a part of the
-text, one row of numbers a word, and a part of the experts. At each step
+This is the communication of a mixture-of-experts model, small enough to read. Every rank has a part of the text, one
+row of numbers for each word, and some of the experts. In each step
 
 1. a router chooses the k best experts for every row;
-2. the rows go to the ranks of their experts: how many go where is computed, sent and used on the GPU, and never
-   read by the host;
+2. the rows go to the ranks of their experts; the GPUs compute, exchange and use the counts, and the host never reads
+   them;
 3. the experts transform the rows that have arrived;
-4. the results go back the same ways, and each row adds up its k results, weighted.
+4. the results return by the same routing, and each row adds up its k results, weighted.
 
-In the end every rank computes its rows again with NumPy, with all experts and no communication, and compares.
+At the end every rank computes its rows again with NumPy, with all experts and no communication, and compares.
 On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
 """
 
@@ -34,11 +34,11 @@ from common.program import array_module, read_options, stop, to_host
 from token_shuffle_model import EPSILON, LAYERS, Model, embed, make_model, reference, shares, tokenize, tolerance
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-Array = Any  # of NumPy or CuPy, whichever `xp` is
+Array = Any  # NumPy's or CuPy's, like `xp`
 
 
 def main() -> int:
-    """Run the steps, report, compare; 1 if the result is wrong."""
+    """Run the steps, report, compare; return 1 if the result is wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, options.dtype)
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def run(comm: Any, shuffle: Shuffle, steps: int) -> tuple[Array, Array, list[float]]:
-    """All steps: the sum of their results, how many rows came from each rank, and the seconds of each step."""
+    """Return the steps' summed results, rows from each rank, and seconds of each step."""
     result, received = shuffle.xp.zeros(shuffle.rows.shape, "f4"), shuffle.xp.zeros(comm.size, "i8")
     seconds = []
     for number in tqdm(range(steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
@@ -81,7 +81,7 @@ def run(comm: Any, shuffle: Shuffle, steps: int) -> tuple[Array, Array, list[flo
 
 
 class Shuffle:
-    """One rank's rows, experts, and what moves rows between ranks; `step` takes them to the experts and back.
+    """One rank's rows and experts, and what moves rows between ranks.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Shuffle:
     k : int
         Experts for each row.
     tokens : int
-        Of all ranks. There is room for the worst case: all of them come here, k times.
+        Tokens of all ranks. There is room for the worst case, in which all tokens come to this rank k times.
     """
 
     def __init__(self, comm: Any, xp: Any, rows: Array, model: Model, k: int, tokens: int) -> None:
@@ -107,14 +107,14 @@ class Shuffle:
         self.local_experts = xp.asarray(self.mover.local_experts or [0])
 
     def step(self, number: int) -> tuple[Array, Array]:
-        """Results of the rows, and how many rows came from each rank; all on the device, no count is read back."""
+        """Return results of the rows, and the rows from each rank; all stay on the device."""
         self.arrived, handle = self.mover.dispatch(self.rows, *self.route(number))
         results = self.xp.empty(self.rows.shape, "f4")
         self.mover.combine(self.apply_experts(), handle, out=results)
         return results, self.arrived.counts
 
     def route(self, number: int) -> tuple[Array, Array]:
-        """The k best experts of every row, and their weights, which add up to 1; both of shape (rows, k)."""
+        """Return every row's k best experts and their weights; both of shape (rows, k)."""
         xp, model = self.xp, self.model
         scores = self.rows.astype("f4") @ model.routers[number % LAYERS] + model.popularity
         experts = xp.ascontiguousarray(xp.argsort(-scores, axis=1, kind="stable")[:, : self.k])
@@ -123,14 +123,14 @@ class Shuffle:
         return experts, weights / weights.sum(axis=1, keepdims=True)
 
     def apply_experts(self) -> Array:
-        """Results of all the room, since the host has not read how much of it is in use."""
+        """Return results for all capacity: the host does not know how much is used."""
         experts = self.local_experts[self.arrived.experts]
         scale, shift = self.model.scale[experts], self.model.shift[experts]
         return self.xp.tanh(self.arrived.data.astype("f4") * scale + shift).astype(self.rows.dtype)
 
 
 def time_moving(comm: Any, shuffle: Shuffle, steps: int) -> tuple[float, int]:
-    """Repeat the last step's moves alone: seconds on the slowest rank, there and back, and rows that changed rank."""
+    """Time the last step's shuffle alone; return seconds and rows that changed rank."""
     choices, results = shuffle.route(steps - 1), shuffle.apply_experts()
     comm.Barrier()
     begin = time.perf_counter()
@@ -144,7 +144,7 @@ def time_moving(comm: Any, shuffle: Shuffle, steps: int) -> tuple[float, int]:
 
 
 def save_routing(comm: Any, shuffle: Shuffle, path: Path) -> None:
-    """Write which experts each word of the text chose, in the order of the words; shape (words, k)."""
+    """Write the experts of each word, in the order of the words; shape (words, k)."""
     choices = comm.gather(to_host(shuffle.route(0)[0]))
     if comm.rank == 0:
         np.save(path, np.concatenate(choices).astype("i4"))
@@ -185,7 +185,7 @@ def parse() -> argparse.Namespace:
 
 
 def read_text(comm: Any, path: Path) -> str:
-    """The file, read by rank 0."""
+    """Return the file's text, read by rank 0."""
     text: str = comm.bcast(path.read_text("utf-8", "replace") if comm.rank == 0 else None)
     if not text.strip():
         stop(comm, f"there are no words in {path}")
@@ -193,7 +193,7 @@ def read_text(comm: Any, path: Path) -> str:
 
 
 def largest(errors: Array) -> float:
-    """The largest error, infinite if a result is not a number."""
+    """Return the largest error; infinite if a result is NaN."""
     return float(np.nan_to_num(np.abs(errors), nan=np.inf).max(initial=0.0))
 
 

@@ -1,4 +1,4 @@
-"""What token_shuffle.py computes: words to rows, routers, experts, and the same by NumPy for comparison."""
+"""The model of token_shuffle.py: words to rows, routers, experts, and a reference."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-LAYERS = 8  # different routers, used in turn: the routing changes from step to step
+LAYERS = 8  # different routers, used in turn, so that the routing changes from step to step
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 
 
 @dataclass
 class Model:
-    """The part that all ranks have: routers, experts, and which rank has which expert."""
+    """The part that all ranks have: routers, experts, and the experts of each rank."""
 
     routers: Array  # (LAYERS, hidden, experts)
     popularity: Array  # (experts,): what --skew adds to the routers' scores
@@ -25,7 +25,7 @@ class Model:
     first_expert: Array  # (ranks + 1,): rank r has the experts from first_expert[r] to before first_expert[r + 1]
 
     def to(self, xp: Any) -> Model:
-        """The same in arrays of the module `xp`."""
+        """Return the model in arrays of the module `xp`."""
         return Model(*(xp.asarray(array) for array in vars(self).values()))
 
 
@@ -48,14 +48,14 @@ def make_model(options: argparse.Namespace, ranks: int) -> Model:
 
 
 def tokenize(text: str) -> Array:
-    """Words and punctuation, numbered in the order in which they first appear."""
+    """Number words and punctuation in the order of their first appearance."""
     numbers: dict[str, int] = {}
     words = re.findall(r"\w+|[^\w\s]", text.lower())
     return np.array([numbers.setdefault(word, len(numbers)) for word in words], "i8")
 
 
 def embed(tokens: Array, options: argparse.Namespace) -> Array:
-    """Make a row for each token: its word's, plus that of the word before, since context matters."""
+    """Make a row for each token: its word's row plus the previous word's."""
     random = np.random.default_rng(options.seed + 1)
     table = quarters(random, (int(tokens.max()) + 1, options.hidden))
     return table[tokens] + table[np.roll(tokens, 1)]
@@ -67,12 +67,12 @@ def quarters(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def shares(count: int, ranks: int) -> Array:
-    """Divide `count` things: rank r has those from result[r] to before result[r + 1]."""
+    """Divide `count` things: rank r has those from result[r] up to result[r + 1]."""
     return np.arange(ranks + 1) * count // ranks
 
 
 def reference(rows: Array, model: Model, options: argparse.Namespace) -> Array:
-    """Results of some rows by NumPy in double precision: expert by expert, without sorting or communication."""
+    """Return results of some rows by NumPy in double precision, without communication."""
     rows = rows.astype("f8")
     result = np.zeros(rows.shape)
     for step in range(options.steps):
@@ -89,5 +89,5 @@ def reference(rows: Array, model: Model, options: argparse.Namespace) -> Array:
 
 
 def tolerance(options: argparse.Namespace) -> float:
-    """The error to expect at most: each step adds a number below 1, right to a few roundings of the dtype."""
+    """Return the allowed error: each step adds a number below 1, and a few roundings."""
     return 8 * EPSILON[options.dtype] * options.steps

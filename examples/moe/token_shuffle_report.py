@@ -1,4 +1,4 @@
-"""What token_shuffle.py prints: where it runs, a table of ranks, times, the verdict; and the picture it draws."""
+"""The output of token_shuffle.py: setting, tables, times, verdict and picture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def print_header(comm: Any, options: argparse.Namespace, tokens: Array) -> None:
-    """Say what runs where. Collective."""
+    """Print where and with what the program runs. Collective."""
     devices = set(comm.allgather(backends.select().identity))
     if comm.rank != 0:
         return
@@ -45,15 +45,15 @@ def print_results(
     Parameters
     ----------
     first : shape (ranks + 1,)
-        Rank r has the tokens from first[r] to before first[r + 1].
+        Rank r has the tokens from first[r] up to first[r + 1].
     matrix : shape (ranks, ranks)
         Rows that rank i sent to rank j, mean of the steps.
     seconds : list
-        Of each step.
+        Seconds of each step.
     moving : seconds, rows
-        For the rows of one step to go there and back, and how many of them changed rank.
+        Seconds of the shuffle of one step, and number of rows that changed rank.
     path : str
-        How they went.
+        How the rows were moved.
     """
     row_nbytes = options.hidden * (4 if options.dtype == "float32" else 2)
     if comm.rank == 0:
@@ -63,7 +63,7 @@ def print_results(
 
 
 def print_table(options: argparse.Namespace, first: Array, matrix: Array, row_nbytes: int) -> None:
-    """One line a rank, means of the steps."""
+    """Print a line for each rank: means of the steps."""
     ranks = len(matrix)
     experts = np.diff(np.arange(ranks + 1) * options.experts // ranks)
     load = matrix.sum(axis=0)
@@ -78,7 +78,7 @@ def print_table(options: argparse.Namespace, first: Array, matrix: Array, row_nb
 
 
 def print_times(ranks: int, seconds: list[float], moving: float, rows: int, row_nbytes: int) -> None:
-    """Time of a step, of the moves in it, and their bandwidth."""
+    """Print the time of a step and of its shuffle, and their bandwidth."""
     median = as_time(statistics.median(seconds[1:] or seconds))
     print_fact("step", f"{median} (median); the first, which prepares the kernels, {as_time(seconds[0])}")
     nbytes = 2 * rows * row_nbytes
@@ -87,7 +87,7 @@ def print_times(ranks: int, seconds: list[float], moving: float, rows: int, row_
 
 
 def print_verdict(comm: Any, error: float, tolerance: float, arrived: int, dropped: int) -> bool:
-    """Say whether the result is right; rows that arrived or were dropped are the last step's. Collective."""
+    """Print whether the result is right, with counts of the last step. Collective."""
     arrived, dropped = comm.allreduce(arrived), comm.allreduce(dropped)
     passed = error <= tolerance and dropped == 0
     if comm.rank == 0:
@@ -97,12 +97,12 @@ def print_verdict(comm: Any, error: float, tolerance: float, arrived: int, dropp
 
 
 def print_fact(name: str, text: str) -> None:
-    """A line, or several when it is long."""
+    """Print a name and a text, on several lines if it is long."""
     print(textwrap.fill(text, 110, initial_indent=f"{name:8}", subsequent_indent=" " * 8), flush=True)
 
 
 def as_time(seconds: float) -> str:
-    """Seconds in a unit that suits them."""
+    """Return seconds as text, in a suitable unit."""
     for unit, name in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
@@ -110,7 +110,7 @@ def as_time(seconds: float) -> str:
 
 
 def as_bytes(nbytes: float) -> str:
-    """Bytes in a decimal unit that suits them."""
+    """Return bytes as text, in a suitable decimal unit."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if nbytes >= unit:
             return f"{nbytes / unit:.3g} {name}"
@@ -118,12 +118,12 @@ def as_bytes(nbytes: float) -> str:
 
 
 def plural(count: int, thing: str) -> str:
-    """A number of things."""
+    """Return a number with a noun, in the plural if needed."""
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
 def draw(options: argparse.Namespace, comm: Any, matrix: Array) -> None:
-    """Write the picture: who sends how much to whom, and what each rank has to compute."""
+    """Draw how many rows ranks send to each other, and how many each computes."""
     import matplotlib  # noqa: PLC0415  only rank 0 draws
 
     matplotlib.use("Agg")
@@ -143,7 +143,7 @@ def draw(options: argparse.Namespace, comm: Any, matrix: Array) -> None:
 
 
 def draw_matrix(panel: Any, matrix: Array) -> None:
-    """A field for each pair of ranks, dark where many rows go."""
+    """Draw a square for each pair of ranks, dark for many rows."""
     image = panel.imshow(matrix, cmap="Blues", vmin=0, vmax=1.1 * matrix.max())
     for (sender, receiver), rows in np.ndenumerate(matrix):
         red, green, blue, _ = image.cmap(image.norm(rows))
@@ -155,13 +155,14 @@ def draw_matrix(panel: Any, matrix: Array) -> None:
 
 
 def draw_load(panel: Any, matrix: Array) -> None:
-    """A bar for each rank: rows its experts compute, its own and those of others."""
+    """Draw a bar for each rank: the rows of its experts, its own and others'."""
     load, own = matrix.sum(axis=0), matrix.diagonal()
     ranks = np.arange(len(matrix))
     bottom = panel.bar(ranks, own, color="#9ecae1", label="of its own tokens")
     top = panel.bar(ranks, load - own, bottom=own, color="#2171b5", label="from other ranks")
     mean = panel.axhline(load.mean(), color="#d9480f", linestyle="--", label="mean of the ranks", zorder=0)
-    white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # so that the mean does not strike them out
+    # The white box keeps the line of the mean from crossing the numbers.
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     panel.bar_label(top, [f"{rows:.0f}" for rows in load], padding=3, fontsize=9, bbox=white)
     panel.set(title="Rows that each rank's experts compute", xlabel="rank", ylabel="rows in a step", xticks=ranks)
     panel.set(ylim=(0, 1.25 * load.max()))

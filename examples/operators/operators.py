@@ -1,11 +1,11 @@
-"""Operators written in Python: twelve reductions that MPI does not have, checked against NumPy and timed.
+"""Operators written in Python: twelve reductions that MPI lacks.
 
     mpiexec -n 4 python -m mpi4py examples/operators/operators.py [name ...] [--nbytes N] [--windows] [--json FILE]
 
-They are the functions of operators_gallery.py. Numba compiles each, and it is linked into the kernel that reduces, so
-that nothing is left of the call: on GPUs the last column is the bandwidth of its Allreduce, relative to that of MPI.SUM
-on as many bytes, timed in turns with it. Elements are numbers, or records of a NumPy dtype. Two are not commutative,
-and are right all the same: reductions go in the order of the ranks.
+The operators are the functions in operators_gallery.py. Numba compiles each, and inlines it into the kernel that
+reduces. Elements are numbers, or records of a NumPy dtype. Results are compared with NumPy's. On GPUs the last column
+is the bandwidth of the operator's Allreduce relative to that of MPI.SUM on as many bytes; the two are timed in turn.
+Two operators are not commutative; their results are right because reductions apply operators in rank order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Array = Any
 
 
 def seconds(comm: Any, op: Any, send: Array, recv: Array, together: int = 10) -> float:
-    """The time of an Allreduce, of some that follow each other, on the slowest rank."""
+    """Return the time of one of several consecutive Allreduces, on the slowest rank."""
     comm.synchronize()
     MPI.Comm.Barrier(comm)
     begin = time.perf_counter()
@@ -40,7 +40,7 @@ def seconds(comm: Any, op: Any, send: Array, recv: Array, together: int = 10) ->
 
 
 def compared(comm: Any, op: Any, send: Array, recv: Array, turns: int = 7) -> tuple[float, float]:
-    """Bytes per second of an Allreduce, and of one by MPI.SUM of as many bytes; the medians of some turns."""
+    """Return the median bandwidths of an operator and of MPI.SUM, in bytes per second."""
     words = send.nbytes // 4
     floats = send.view("f4")[:words], recv.view("f4")[:words]
     times = [(seconds(comm, op, send, recv), seconds(comm, MPI.SUM, *floats)) for _ in range(turns + 1)][1:]
@@ -49,7 +49,7 @@ def compared(comm: Any, op: Any, send: Array, recv: Array, turns: int = 7) -> tu
 
 
 class Memory:
-    """Where the arrays are: ordinary memory, or what all ranks have mapped."""
+    """Source of arrays: ordinary memory, or memory that all ranks have mapped."""
 
     def __init__(self, comm: Any, nbytes: int, windows: bool) -> None:
         xp = importlib.import_module("cupy") if comm.device == "gpu" else np
@@ -58,14 +58,14 @@ class Memory:
         self.asarray = xp.asarray
 
     def arrays(self, values: Array, plain: Any) -> tuple[Array, Array]:
-        """A send buffer with these values, and a receive buffer, both of elements that CuPy has."""
+        """Return a send buffer with values, and a receive buffer, in types that CuPy has."""
         send, recv = (each[: values.nbytes].view(plain) for each in (self.send, self.recv))
         send[...] = self.asarray(values.view(plain))
         return send, recv
 
 
 def reduce(comm: Any, name: str, memory: Memory, nbytes: int) -> dict[str, Any]:
-    """Reduce some elements again and again until they have `nbytes`: is the result right, and how fast was it?"""
+    """Reduce `nbytes` of repeated elements; return whether it was right, and how fast."""
     each = CASES[name]
     count = nbytes // each.dtype.itemsize
     some = min(count, 50_000)
@@ -83,13 +83,13 @@ def reduce(comm: Any, name: str, memory: Memory, nbytes: int) -> dict[str, Any]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row as it is printed."""
+    """Return a row as text."""
     speed = f"{row['bytes_per_second'] / 1e9:8.2f} GB/s, {row['of_sum']:5.3f} of SUM's" if "of_sum" in row else ""
     return f"{row['operator']:28} {row['itemsize']:3} bytes  {'right' if row['right'] else 'WRONG'}  {speed}"
 
 
 def main() -> int:
-    """Run the gallery; 1 if a result is wrong."""
+    """Run the gallery; return 1 if a result is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help="of operators; all if left out")
     parser.add_argument("--nbytes", type=int, metavar="N", help="of each rank's elements (GPUs: 64 MiB)")

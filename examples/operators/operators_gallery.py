@@ -1,6 +1,6 @@
-"""Twelve reduction operators written in Python, each with what NumPy makes of the same arrays.
+"""Twelve reduction operators written in Python, each with its NumPy counterpart.
 
-An operator is a scalar function: of two numbers, or of two records and the one that becomes their reduction.
+An operator is a scalar function of two numbers, or of two records and the record that receives their reduction.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Array = Any
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, what it should do to two NumPy arrays, and how to make an array."""
+    """An operator, its effect on two NumPy arrays, and a function that makes an array."""
 
     op: pyncclx.Op
     dtype: np.dtype
     pairwise: Callable[[Array, Array], Array]
     make: Callable[[np.random.Generator, int], Array]
-    exact: bool = True  # the same bits as NumPy
+    exact: bool = True  # whether the bits equal NumPy's
 
 
 CASES: dict[str, Case] = {}
 
 
 def case(name: str, dtype: Any, pairwise: Callable[..., Any], make: Callable[..., Any], **options: Any) -> Callable:
-    """Add the function below to the gallery."""
+    """Return a decorator that adds the operator below to the gallery."""
 
     def add(fn: Callable[..., Any]) -> Callable[..., Any]:
         commute = options.pop("commute", True)
@@ -44,7 +44,7 @@ def case(name: str, dtype: Any, pairwise: Callable[..., Any], make: Callable[...
 
 
 def records(dtype: Any, make: Callable[..., Any]) -> Callable[[np.random.Generator, int], Array]:
-    """Make records from what `make` gives: an array of all fields, (elements, numbers of a record)."""
+    """Return a function that makes records from an array of all their numbers."""
     return lambda random, count: np.ascontiguousarray(make(random, count)).reshape(-1).view(dtype)
 
 
@@ -98,7 +98,7 @@ def maxloc(a, b, out):
         out.value, out.place = b.value, b.place
 
 
-VECTOR = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")])  # 12 bytes: plain arrays of three columns will do
+VECTOR = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")])  # 12 bytes; plain arrays of three columns work too
 
 
 @case("sum of 3-vectors", VECTOR, lambda a, b: (a.view("f4") + b.view("f4")).view(VECTOR),
@@ -169,7 +169,7 @@ def quaternion_product(a, b, out):
 MATRIX = np.dtype([("m", "f8", (2, 2))])
 
 
-def matmul(a, b):  # not `@`, which adds a zero first: -0.0 would become 0.0
+def matmul(a, b):  # `@` would add a zero first, which turns -0.0 into 0.0
     left, right = a["m"], b["m"]
     return (left[:, :, :1] * right[:, :1] + left[:, :, 1:] * right[:, 1:]).reshape(-1).view(MATRIX)
 
@@ -202,18 +202,21 @@ def first_word(a, b, out):
 
 
 def contribution(name: str, rank: int, count: int) -> Array:
-    """What a rank contributes, as a NumPy array."""
+    """Return a rank's contribution as a NumPy array."""
     return CASES[name].make(np.random.default_rng([rank, count]), count)
 
 
 def expected(name: str, size: int, count: int) -> Array:
-    """The reduction of all ranks' contributions by NumPy, in rank order."""
+    """Reduce all ranks' contributions by NumPy, in rank order."""
     with np.errstate(all="ignore"):
         return functools.reduce(CASES[name].pairwise, (contribution(name, rank, count) for rank in range(size)))
 
 
 def agrees(name: str, result: Array, reference: Array) -> bool:
-    """Whether a result is right: bit by bit, or to a few roundings where the order of operations is free."""
+    """Return whether a result is right.
+
+    Bits are compared if the operator is exact; otherwise a few roundings are allowed.
+    """
     if CASES[name].exact:
         return result.tobytes() == reference.tobytes()
     fields = result.dtype.names or (...,)

@@ -1,10 +1,11 @@
-"""Row transforms: what a kernel before a collective would do is done on the way, by the collective's own kernel.
+"""Row transforms: a collective's own kernel does the work of a kernel before it.
 
     mpiexec -n 4 python examples/operators/row_transforms.py [--rows 8192] [--columns 4096]
 
-Four operations, each with a Python function of an element, its row and its column. What arrives is compared, bit by
-bit, with what NumPy makes of the rows, sent as it is. On GPUs both ways are timed in a CUDA graph: the operation with
-the transform, and a kernel in C++ with the operation behind it. With PYNCCLX_DEVICE=host it runs without a GPU.
+There are four operations, each with a Python function of an element, its row and its column. The result is compared,
+bit by bit, with that of the plain operation on rows that NumPy has transformed. On GPUs two ways are timed in a CUDA
+graph: the operation with the transform, and a kernel in C++ followed by the operation. With PYNCCLX_DEVICE=host it runs
+without a GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyncclx.device as d
 from common.program import array_module, read_options, to_host
 from pyncclx.tools.bench import timing
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 EXPERTS, CHOSEN = 32, 4
 
 
@@ -86,15 +87,15 @@ __global__ void made(const From* x, const float* a, const float* b, To* y, long 
 
 
 class Case(NamedTuple):
-    """An operation with a transform, and the same without it."""
+    """An operation with a transform, and its counterparts without one."""
 
     name: str
     operation: str
     transform: pyncclx.Transform
-    types: tuple[str, str]  # what is sent, what arrives
-    arrays: tuple[str, ...]  # what the function reads
-    reference: Callable[..., Array]  # NumPy's
-    kernel: str  # of SOURCE
+    types: tuple[str, str]  # types of elements: sent, received
+    arrays: tuple[str, ...]  # arrays that the function reads
+    reference: Callable[..., Array]  # the transform by NumPy
+    kernel: str  # name of a kernel in SOURCE
 
 
 CASES = (
@@ -122,7 +123,7 @@ CASES = (
 
 
 def main() -> int:
-    """Check and time all cases; 1 if a result is wrong."""
+    """Check and time all cases; return 1 if a result is wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, "float32")
@@ -150,7 +151,7 @@ class Example:
         numpy or cupy.
     case : Case
     rows, columns : int
-        Of what a rank sends; `rows` are a multiple of the ranks.
+        Shape of the array that a rank sends; `rows` is a multiple of the number of ranks.
     """
 
     def __init__(self, comm: Any, xp: Any, case: Case, rows: int, columns: int) -> None:
@@ -171,12 +172,12 @@ class Example:
         self.send, self.on_device = xp.asarray(self.x), [xp.asarray(each) for each in self.arrays]
         self.transform = case.transform(*self.on_device)
         total = int(to_host(self.handle.rows.total)[0]) if self.handle else rows
-        self.arriving = total if case.operation == "dispatch" else None  # what follows is undefined
-        self.needed = total if case.operation == "combine" else rows  # what follows is not read
+        self.arriving = total if case.operation == "dispatch" else None  # rows after these are undefined
+        self.needed = total if case.operation == "combine" else rows  # rows after these are not read
         self.received = xp.empty((comm.size if case.operation == "Allgather" else 1, rows, columns), self.types[1])
 
     def move(self, array: Array, **options: Any) -> Array:
-        """The operation; what has arrived."""
+        """Run the operation; return the received rows."""
         if self.case.operation == "dispatch":
             rows, _ = self.shuffle.dispatch(array, handle=self.handle, **options)
             return rows.data
@@ -186,7 +187,7 @@ class Example:
         return self.received
 
     def is_right(self) -> bool:
-        """Whether the transform gives what arrives if NumPy makes the rows."""
+        """Return whether the transform gives the result for rows transformed by NumPy."""
         results = []
         made = self.case.reference(self.x.astype("f4"), *self.arrays).astype(self.types[1])
         for array, options in ((self.send, {"transform": self.transform}), (self.xp.asarray(made), {})):
@@ -194,7 +195,7 @@ class Example:
         return results[0].tobytes() == results[1].tobytes()
 
     def times(self) -> str:
-        """Microseconds with the transform, and by a kernel and the operation behind it."""
+        """Return the µs with the transform, and with a kernel before the operation."""
         kernel, queue = d.kernel(SOURCE, self.case.kernel), timing.queue_of(self.comm)
         made, columns = self.xp.empty(self.x.shape, self.types[1]), self.x.shape[1]
 
@@ -208,7 +209,7 @@ class Example:
 
 
 def made_of(x: Array, name: str) -> Array:
-    """An array that a transform reads, of rows x."""
+    """Return an array that a transform reads, for rows x."""
     columns = x.shape[1]
     if name == "inverse_rms":
         return (1 / np.sqrt((x**2).mean(axis=1) + 1e-6)).astype("f4")

@@ -1,18 +1,18 @@
-"""Two galaxies pass each other: particles that cross the borders between ranks change rank, in every step.
+"""Two galaxies pass each other: particles change rank when they cross a border.
 
     mpiexec -n 4 python examples/particles/particles.py
 
-The box is periodic and cut into a grid of domains, one a rank; a rank has the particles in its domain. In a step
+The periodic box is divided into a grid of domains, one for each rank. A rank has the particles in its domain. In a step
 
-1. it moves them: each feels the two centres, which go their own way (after Toomre and Toomre, 1972);
-2. it sorts them by the domain that they are in now, and counts how many go to each rank, on the device;
-3. they change rank by `Alltoallv` with these counts. How many a rank then has is a number on the device, too, and
-   nothing in a step waits for the host.
+1. the rank moves them: each particle is attracted by two centres, which move on given orbits (after Toomre and Toomre,
+1972); 2. it sorts them by the domain that they are in now, and counts on the device how many go to each rank; 3.
+`Alltoallv` moves them to their new ranks by these counts. The number of particles on a rank also stays on the device,
+so the host waits for nothing in a step.
 
-Every few steps all ranks add up the number, the ids and the momentum of the particles before and after they changed
-rank: none may be lost. In the end one process moves all of them again, by NumPy, and every position must be the same
-to the last bit, for a particle's own arithmetic does not depend on who does it. The picture shows in colour which
-rank has what. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same runs without a GPU, on NumPy arrays.
+Every few steps all ranks add up the number, the ids and the momentum of the particles before and after the exchange, to
+detect lost particles. At the end one process moves all of them again by NumPy. Every position must have the same bits,
+because a particle's arithmetic does not depend on its rank. In the picture a colour stands for a rank. On GPUs the
+arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ import pyncclx
 from common.program import array_module, read_options, stop, to_host
 from particles_model import Frame, advance, draw, make_galaxies, orbit
 
-FRAMES = 6  # pictures of the box, the first at the start, the last at the end
-MOMENTUM_UNIT = 2.0**-32  # in whole numbers of it, sums are exact, whatever their order
-Array = Any  # of NumPy or CuPy, whichever `xp` is
+FRAMES = 6  # pictures of the box; the first is of the start, the last of the end
+MOMENTUM_UNIT = 2.0**-32  # sums of multiples of this are exact, in any order
+Array = Any  # NumPy's or CuPy's, like `xp`
 
 
 def main() -> int:
-    """Move the particles, compare with one process, draw; 1 if something is wrong."""
+    """Move the particles, compare with one process, draw; return 1 if wrong."""
     comm = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(comm, parse)
     xp = array_module(comm, "float64")
@@ -80,33 +80,36 @@ class Domain:
     xp : module
         numpy or cupy.
     particles : array, shape (n, 5)
-        All of them: x, y, their velocities, id. This rank takes those in its domain.
+        All particles: x, y, their velocities, id. This rank takes those in its domain.
     capacity : int
-        Particles that a rank has room for.
+        Number of particles that fit on a rank.
     """
 
     def __init__(self, comm: Any, xp: Any, particles: Array, capacity: int) -> None:
         self.comm, self.xp = comm, xp
         self.grid = MPI.Compute_dims(comm.size, 2)
         own = particles[self.rank_of(np, particles) == comm.rank]
-        self.particles = xp.zeros((max(capacity, len(own)), particles.shape[1]))  # the first `total` of them count
+        self.particles = xp.zeros((max(capacity, len(own)), particles.shape[1]))  # the first `total` rows are valid
         self.particles[: len(own)] = xp.asarray(own)
         self.total, self.counts = xp.full(1, len(own), "i8"), xp.zeros(comm.size, "i8")
-        self.dropped = xp.zeros(comm.size, "i8")  # in the last exchange, of each rank
-        # So far: found no room; arrived from others; the most at once.
+        self.dropped = xp.zeros(comm.size, "i8")  # rows of each rank in the last exchange that did not fit
+        # Totals so far: particles that did not fit, particles from other ranks, and the largest number at a time.
         self.lost, self.moved, self.most = xp.zeros(1, "i8"), xp.zeros(1, "i8"), self.total.copy()
 
     def rank_of(self, xp: Any, particles: Array) -> Array:
-        """Whose domain each particle is in; ranks follow each other from the bottom to the top, column by column."""
+        """Return the rank of the domain that each particle is in.
+
+        Ranks are numbered from bottom to top, column by column.
+        """
         columns, rows = self.grid
         column = xp.minimum(xp.floor(particles[:, 0] * columns), columns - 1)
         row = xp.minimum(xp.floor(particles[:, 1] * rows), rows - 1)
         return (column * rows + row).astype("i8")
 
     def exchange(self) -> None:
-        """Give every particle to the rank whose domain it is in. The host does not take part in it."""
+        """Move every particle to the rank of its domain. The host does not wait."""
         xp, size = self.xp, self.comm.size
-        rank = xp.where(self.alive(), self.rank_of(xp, self.particles), size)  # those that do not count come last
+        rank = xp.where(self.alive(), self.rank_of(xp, self.particles), size)  # unused rows are sorted to the end
         order = xp.argsort(rank, kind="stable")
         leaving = self.particles[order]
         counts = xp.diff(xp.searchsorted(rank[order], xp.arange(size + 1)))
@@ -118,11 +121,14 @@ class Domain:
         self.most[...] = xp.maximum(self.most, self.total)
 
     def alive(self) -> Array:
-        """Which rows are particles."""
+        """Return which rows are particles."""
         return self.xp.arange(len(self.particles)) < self.total
 
     def tally(self) -> Array:
-        """Number, sum of the ids, and momentum of all particles, exactly; ends the program if there was no room."""
+        """Return number, sum of ids, and momentum of all particles, exactly.
+
+        End the program if particles did not fit.
+        """
         xp, alive = self.xp, self.alive()
         wanted = xp.stack([xp.ones(len(alive)), self.particles[:, 4], *(self.particles[:, 2:4] / MOMENTUM_UNIT).T])
         sums = xp.where(alive, wanted, 0).astype("i8").sum(axis=1)
@@ -133,19 +139,19 @@ class Domain:
         return to_host(sums)
 
     def gather(self) -> list[Array] | None:
-        """The particles of each rank, on rank 0."""
+        """Return the particles of each rank, on rank 0."""
         parts: list[Array] | None = self.comm.gather(to_host(self.particles[: int(self.total[0])]).copy())
         return parts
 
 
 def is_same(expected: Array, frame: Frame) -> bool:
-    """Whether every particle is where one process has moved it, and as fast."""
+    """Return whether every position and velocity equals that of one process."""
     found = np.concatenate(frame.parts)
     return np.array_equal(found[np.argsort(found[:, 4])], expected)
 
 
 def print_results(comm: Any, options: argparse.Namespace, seconds: float, found: list[Any]) -> None:
-    """Print what ran and how it ended."""
+    """Print a summary of the run and its outcome."""
     moved, busiest, kept, same = found
     rate = options.particles * options.steps / seconds / 1e6
     print(f"Particles: {options.particles} in {options.steps} steps on {comm.size} ranks, {comm.device}")

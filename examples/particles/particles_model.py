@@ -1,4 +1,4 @@
-"""What particles.py moves, two galaxies of particles without mass around centres that pass each other; the picture."""
+"""Two galaxies of massless particles around centres that pass each other."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# The box is 1 wide; masses times the constant of gravity. A centre's field is softened within a short distance.
+# In a box of width 1: masses times the gravitational constant, and the distance within which a field is softened.
 MASSES, SOFTENING = (1.0, 0.75), 0.012
-DISTANCE, NEAREST, ANGLE = 0.42, 0.13, 0.6  # of the centres: at first, and (without softening) at last; first direction
+# Of the centres: first distance, least distance (without softening), and first direction.
+DISTANCE, NEAREST, ANGLE = 0.42, 0.13, 0.6
 INNER, OUTER = 0.012, (0.125, 0.1)  # radii of the discs
 TIME_STEP = 0.00068
 PIXELS = 900
 COLOURS = ("#3fa7ff", "#ff4d8d", "#ffc145", "#2de1a5", "#a86bff", "#ff7a3c", "#7bd943", "#f06bff")
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 Centres = tuple[tuple[float, float], tuple[float, float]]
 
 
 class Frame(NamedTuple):
-    """The particles of all ranks after some step."""
+    """The particles of all ranks after a step."""
 
     step: int
     parts: Any  # list of arrays on rank 0, None elsewhere
 
 
 def first_centres() -> tuple[Array, Array]:
-    """Places and velocities of the centres, each of shape (2, 2): on a parabola around each other."""
+    """Return places and velocities of the centres, which move on parabolas."""
     whole = sum(MASSES)
     sideways = (2 * whole * NEAREST) ** 0.5 / DISTANCE
     inwards = (2 * whole / DISTANCE - sideways**2) ** 0.5
     along = np.array([np.cos(ANGLE), np.sin(ANGLE)])
     across = np.array([-along[1], along[0]])
-    shares = np.array([[MASSES[1]], [-MASSES[0]]]) / whole  # around the common centre of mass, which rests
+    shares = np.array([[MASSES[1]], [-MASSES[0]]]) / whole  # relative to the common centre of mass, which is at rest
     return 0.5 + shares * DISTANCE * along, shares * (sideways * across - inwards * along)
 
 
 def orbit(steps: int) -> list[Centres]:
-    """Where the centres are at each step."""
+    """Return the places of the centres in each step."""
     places, velocities = first_centres()
     way = []
     for _ in range(steps):
@@ -50,10 +51,10 @@ def orbit(steps: int) -> list[Centres]:
 
 
 def make_galaxies(count: int, seed: int) -> Array:
-    """Particles on circles around the two centres, shape (count, 5): x, y, their velocities, id."""
+    """Return particles on circles around the centres: x, y, velocities, id."""
     random = np.random.default_rng(seed)
     places, velocities = first_centres()
-    of = (np.arange(count) * sum(MASSES) > MASSES[0] * count).astype(int)  # shared out by mass
+    of = (np.arange(count) * sum(MASSES) > MASSES[0] * count).astype(int)  # divided by mass
     radius = INNER + random.random(count) ** 0.8 * (np.array(OUTER)[of] - INNER)
     angle = 2 * np.pi * random.random(count)
     direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -68,9 +69,10 @@ def make_galaxies(count: int, seed: int) -> Array:
 
 
 def advance(xp: Any, particles: Array, centres: Centres) -> None:
-    """Move particles by one step: velocity first, then place (symplectic Euler), nearest image of each centre.
+    """Move particles by one step, by the nearest image of each centre.
 
-    Only operations that IEEE 754 rounds in one way are used, one at a time, so that every device has the same result.
+    The velocity changes first, then the place (symplectic Euler). Only operations that IEEE 754 rounds in one way are
+    used, one at a time, so every device has the same result.
     """
     x, y = particles[:, 0], particles[:, 1]
     for mass, (centre_x, centre_y) in zip(MASSES, centres, strict=True):
@@ -86,7 +88,10 @@ def advance(xp: Any, particles: Array, centres: Centres) -> None:
 
 
 def picture(frame: Frame, pixels: int) -> Array:
-    """The box as an image, shape (pixels, pixels, 3): each rank's particles in its colour, the denser the brighter."""
+    """Return the box as an image, shape (pixels, pixels, 3).
+
+    Each rank's particles have its colour, which is brighter where they are denser.
+    """
     image = np.zeros((pixels, pixels, 3))
     mean = sum(map(len, frame.parts)) / pixels**2  # particles in a pixel
     for rank, part in enumerate(frame.parts):
@@ -101,14 +106,14 @@ def picture(frame: Frame, pixels: int) -> Array:
 
 
 def blurred(image: Array, width: float) -> Array:
-    """The image, convolved with a Gaussian of that standard deviation, in pixels; it is periodic."""
+    """Return a periodic image, convolved with a Gaussian of `width` pixels."""
     frequencies = np.fft.fftfreq(len(image))
     kernel = np.exp(-2 * (np.pi * width * frequencies) ** 2)
     return np.maximum(np.fft.ifft2(np.fft.fft2(image) * kernel[:, None] * kernel).real, 0)
 
 
 def draw(options: argparse.Namespace, grid: list[int], frames: list[Frame], centres: list[Centres]) -> None:
-    """Write the picture: the end, large, and how it came to it."""
+    """Draw the last frame, large, and the frames before it."""
     import matplotlib  # noqa: PLC0415  only rank 0 draws
 
     matplotlib.use("Agg")

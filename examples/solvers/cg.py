@@ -1,13 +1,13 @@
-"""Conjugate gradients for Poisson's equation: two sums over all ranks in each step, of one number.
+"""Conjugate gradients for Poisson's equation: two sums over all ranks in a step.
 
     mpiexec -n 4 python examples/solvers/cg.py [--graph] [--mpi4py]
 
-The unknowns are the inner points of a square, its rows divided among the ranks. In each step a rank applies the
-five-point stencil to its rows, for which it needs a row of each neighbour (`Neighbor_alltoallv`), and all add up two
-scalar products (`Allreduce`). The sums stay on the device: what follows is divided and multiplied there, and the host
-does not wait in any step. In the end the solution is compared with a direct one by NumPy, in the stencil's
-eigenvectors, which are sines. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a
-GPU, on NumPy arrays. `--graph` captures a step in a CUDA graph.
+The unknowns are the inner points of a square, whose rows are divided among the ranks. In each step a rank applies the
+five-point stencil to its rows, for which it needs a row of each neighbour (`Neighbor_alltoallv`), and all ranks add up
+two scalar products of one number each (`Allreduce`). The sums stay on the device, which also divides by them, so the
+host waits in no step. At the end the solution is compared with a direct one by NumPy, in the stencil's eigenvectors,
+which are sines. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy
+arrays. `--graph` captures a step in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import figure, read_options, share, sign, to_host
 from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
-Array = Any  # of NumPy or CuPy
-TOLERANCE = 1e-8  # of the largest number
+Array = Any  # NumPy's or CuPy's
+TOLERANCE = 1e-8  # relative to the largest number
 
 
 def main() -> int:
-    """Make the steps, compare, draw; 1 if the result is wrong."""
+    """Run the steps, compare and draw; return 1 if the result is wrong."""
     options = read_options(COMM_WORLD, parse_options)
     MPI = import_mpi(options.mpi4py)
     xp = array_module(MPI.COMM_WORLD)
@@ -59,13 +59,13 @@ def main() -> int:
 
 
 class Solver:
-    """One rank's rows of the unknowns `x`, and of what the method keeps beside them.
+    """One rank's rows of the unknowns `x`, and the method's other vectors.
 
     Parameters
     ----------
     MPI, xp : module
     line : Cartcomm
-        Of one dimension.
+        A communicator of one dimension.
     right : array, shape (rows, size)
         This rank's rows of the right-hand side.
     """
@@ -75,7 +75,7 @@ class Solver:
         rows, size = right.shape
         self.x, self.r = xp.zeros_like(right), right.copy()
         self.q, self.product = xp.empty_like(right), xp.empty_like(right)
-        self.halo = xp.zeros((rows + 2, size + 2))  # the direction, and what the stencil finds around it
+        self.halo = xp.zeros((rows + 2, size + 2))  # the direction with a halo, for the stencil
         self.p = self.halo[1:-1, 1:-1]
         self.p[...] = right
         width = size + 2
@@ -85,11 +85,14 @@ class Solver:
         self.dot(self.r, self.r, self.rr)
 
     def step(self) -> None:
-        """One step of the method. No array is made, so that a graph can hold it."""
+        """Make one step of the method.
+
+        A step allocates no array, so a graph can contain it.
+        """
         xp = self.xp
         self.apply()
         self.dot(self.p, self.q, self.pq)
-        xp.maximum(self.pq, np.finfo("f8").tiny, out=self.pq)  # once the residual is 0, it stays so
+        xp.maximum(self.pq, np.finfo("f8").tiny, out=self.pq)  # once the residual is 0, it stays 0
         xp.divide(self.rr, self.pq, out=self.factor)
         xp.multiply(self.p, self.factor, out=self.product)
         xp.add(self.x, self.product, out=self.x)
@@ -102,7 +105,7 @@ class Solver:
         xp.add(self.p, self.r, out=self.p)
 
     def apply(self) -> None:
-        """The five-point stencil of the direction."""
+        """Apply the five-point stencil to the direction."""
         xp, h, q = self.xp, self.halo, self.q
         self.line.Neighbor_alltoallv(self.edges, self.outside)
         xp.multiply(self.p, 4.0, out=q)
@@ -110,14 +113,14 @@ class Solver:
             xp.subtract(q, shifted, out=q)
 
     def dot(self, a: Array, b: Array, out: Array) -> None:
-        """The scalar product over all ranks."""
+        """Compute a scalar product over all ranks."""
         self.xp.multiply(a, b, out=self.product)
         self.xp.sum(self.product.reshape(1, -1), axis=1, out=self.part)
         self.line.Allreduce(self.part, out, self.MPI.SUM)
 
 
 def sources(size: int) -> Array:
-    """The right-hand side: a few charges of both signs."""
+    """Return the right-hand side: several charges of both signs."""
     random, right = np.random.default_rng(1), np.zeros((size, size))
     for charge in (1, -1, 1, -1, 1):
         right[tuple(random.integers(0, size, 2))] += charge
@@ -125,7 +128,7 @@ def sources(size: int) -> Array:
 
 
 def direct(right: Array) -> Array:
-    """The solution in the stencil's eigenvectors."""
+    """Return the solution by the stencil's eigenvectors."""
     numbers = np.arange(1, len(right) + 1)
     sines = np.sin(np.pi * np.outer(numbers, numbers) / (len(right) + 1)) * (2 / (len(right) + 1)) ** 0.5
     values = 2 - 2 * np.cos(np.pi * numbers / (len(right) + 1))
@@ -133,7 +136,7 @@ def direct(right: Array) -> Array:
 
 
 def draw(options: argparse.Namespace, comm: Any, right: Array, found: Array) -> None:
-    """Charges and potential."""
+    """Draw the charges and the potential."""
     drawing, axes = figure(2)
     for each, values, title in zip(axes, (right, found), ("Charges", "Potential"), strict=True):
         most = np.abs(values).max()

@@ -1,13 +1,13 @@
-"""A Fourier transform in three dimensions: the data changes hands between the first two and the last.
+"""A Fourier transform in three dimensions, with a transposition by `Alltoallw`.
 
     mpiexec -n 4 python examples/solvers/fft3d.py [--mpi4py]
 
-The array is divided among the ranks along its first dimension. Each transforms the other two, then `Alltoallw` divides
-the array along the second, and each transforms the first. What goes to a rank is a box of the array, a subarray as its
-datatype, and so is the place where it belongs: no rank sorts anything, kernels pack and unpack the boxes. The program
-smooths a noisy field: forward, everything beyond a wave number becomes zero, and back. Spectrum and field are compared
-with numpy.fft on the whole array. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs without
-a GPU, on NumPy arrays.
+The array is divided among the ranks along its first dimension. Each rank transforms the other two dimensions. Then
+`Alltoallw` divides the array along the second dimension, and each rank transforms the first. A rank sends and receives
+boxes of the array, which subarray datatypes describe. So the program sorts nothing: kernels pack and unpack the boxes.
+The program smooths a noisy field: it transforms it, sets all numbers beyond a wave number to zero, and transforms back.
+Spectrum and field are compared with numpy.fft on the whole array. On GPUs the arrays are CuPy's; with
+PYNCCLX_DEVICE=host the same program runs without a GPU, on NumPy arrays.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import figure, read_options, share, sign, to_host
 from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
-Array = Any  # of NumPy or CuPy
-TOLERANCE = 1e-12  # of the largest number
+Array = Any  # NumPy's or CuPy's
+TOLERANCE = 1e-12  # relative to the largest number
 
 
 def main() -> int:
-    """Transform, compare, draw; 1 if the result is wrong."""
+    """Transform, compare and draw; return 1 if the result is wrong."""
     options = read_options(COMM_WORLD, parse_options)
     MPI = import_mpi(options.mpi4py)
     comm = MPI.COMM_WORLD
     xp = array_module(comm)
-    shape = (options.size, options.size + 1, options.size + 3)  # odd sizes and uneven parts are no trouble
+    shape = (options.size, options.size + 1, options.size + 3)  # odd sizes, which divide unevenly, for the test
     field = noise(shape)
     transform = Transform(MPI, comm, xp, shape, options.mpi4py)
     own = xp.asarray(field[transform.slab(0)])
@@ -69,9 +69,9 @@ class Transform:
     MPI, xp : module
     comm : Intracomm
     shape : tuple of int
-        Of the whole array.
+        Shape of the whole array.
     mpi4py : bool
-        Whether it is mpi4py that communicates.
+        Whether mpi4py communicates.
     """
 
     def __init__(self, MPI: Any, comm: Any, xp: Any, shape: tuple[int, int, int], mpi4py: bool) -> None:
@@ -80,17 +80,17 @@ class Transform:
         (_, rows), (_, columns) = (shares[comm.rank] for shares in self.shares)
         self.rank, depth = comm.rank, shape[2]
         self.straight = xp.zeros((rows, shape[1], depth), complex)  # divided along the first dimension
-        self.turned = xp.zeros((shape[0], columns, depth), complex)  # along the second
+        self.turned = xp.zeros((shape[0], columns, depth), complex)  # divided along the second dimension
 
         def box(whole: Array, lengths: tuple[int, ...], starts: tuple[int, ...]) -> Any:
             return MPI.C_DOUBLE_COMPLEX.Create_subarray(whole.shape, lengths, starts).Commit()
 
-        # What goes to each rank, or comes from it, in either form of the array.
+        # The boxes to send to each rank, or to receive from it, in both divisions of the array.
         self.of_straight = [box(self.straight, (rows, n, depth), (0, first, 0)) for first, n in self.shares[1]]
         self.of_turned = [box(self.turned, (n, columns, depth), (first, 0, 0)) for first, n in self.shares[0]]
 
     def slab(self, dimension: int) -> tuple[slice, ...]:
-        """This rank's part of the whole array, when it is divided along a dimension."""
+        """Return this rank's part of the whole array, divided along a dimension."""
         begin, length = self.shares[dimension][self.rank]
         return (slice(None),) * dimension + (slice(begin, begin + length),)
 
@@ -101,13 +101,13 @@ class Transform:
         self.comm.Alltoallw([source, send], [target, receive])
 
     def forward(self, field: Array) -> Array:
-        """The spectrum, divided along the second dimension."""
+        """Return the spectrum, divided along the second dimension."""
         self.straight[...] = self.xp.fft.fftn(field, axes=(1, 2))
         self.turn(self.straight, self.turned, True)
         return self.xp.ascontiguousarray(self.xp.fft.fft(self.turned, axis=0))
 
     def backward(self, spectrum: Array) -> Array:
-        """The field of a spectrum, divided along the first dimension."""
+        """Return the field of a spectrum, divided along the first dimension."""
         self.turned[...] = self.xp.fft.ifft(spectrum, axis=0)
         self.turn(self.turned, self.straight, False)
         return self.xp.ascontiguousarray(self.xp.fft.ifftn(self.straight, axes=(1, 2)))
@@ -119,20 +119,20 @@ class Transform:
 
 
 def noise(shape: tuple[int, ...]) -> Array:
-    """The field: three waves under noise."""
+    """Return the field: three waves with noise."""
     z, y, x = np.meshgrid(*(np.arange(length) / length for length in shape), indexing="ij")
     waves = np.sin(2 * np.pi * (x + 2 * y)) + np.cos(2 * np.pi * (2 * x - y + z)) + np.sin(2 * np.pi * (3 * y + z))
     return waves + 1.5 * np.random.default_rng(1).standard_normal(shape) + 0j
 
 
 def filter_of(shape: tuple[int, ...]) -> Array:
-    """1 for small wave numbers, 0 for others."""
+    """Return 1 for small wave numbers, 0 for others."""
     numbers = np.meshgrid(*(np.fft.fftfreq(length, 1 / length) for length in shape), indexing="ij")
     return (sum(number**2 for number in numbers) < 16).astype(float)
 
 
 def draw(options: argparse.Namespace, comm: Any, field: Array, found: tuple[Array, Array]) -> None:
-    """A slice of the field, of its spectrum, and of what is left."""
+    """Draw a slice of the field, of its spectrum, and of the smoothed field."""
     drawing, axes = figure(3)
     spectrum = np.log10(np.abs(np.fft.fftshift(found[0])).max(axis=0) + 1)
     pictures = (field[0].real, spectrum, found[1][0].real)

@@ -1,13 +1,14 @@
-"""Jacobi's method for Laplace's equation: a plate, hot at its upper edge, whose temperature finds its balance.
+"""Jacobi's method for Laplace's equation: temperatures of a plate with a hot edge.
 
     mpiexec -n 4 python examples/solvers/jacobi.py [--messages] [--graph] [--mpi4py]
 
-The plate is divided among the ranks in two dimensions. A rank's array has a halo of one element around its part; in
-each step the neighbours' edges go there, all four by one `Neighbor_alltoallw`. Left and right edges are columns, which
-are not contiguous: their datatypes are subarrays, and kernels pack and unpack them. In the end rank 0 makes the same
-steps alone with NumPy and compares. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same program runs
-without a GPU, on NumPy arrays. `--messages` exchanges the edges by persistent messages instead, all eight sends and
-receives by one `Startall`. `--graph` captures two steps, there and back between two arrays, in a CUDA graph.
+The plate is divided among the ranks in two dimensions. A rank's array has a halo of one element around its part. In
+each step one `Neighbor_alltoallw` copies the neighbours' edges to all four sides of the halo. The left and right edges
+are columns, which are not contiguous: their datatypes are subarrays, and kernels pack and unpack them. At the end rank
+0 makes the same steps alone with NumPy, and compares. On GPUs the arrays are CuPy's; with PYNCCLX_DEVICE=host the same
+program runs without a GPU, on NumPy arrays. With `--messages`, persistent messages exchange the edges instead: one
+`Startall` starts all eight sends and receives. `--graph` captures two steps, from one array to the other and back, in a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # where common/ is
 from common.program import figure, read_options, share, sign, to_host
 from solvers import array_module, end, flags, import_mpi, parse, print_results, repeat, usable
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 
 
 def main() -> int:
-    """Make the steps, compare, draw; 1 if the result is wrong."""
+    """Run the steps, compare and draw; return 1 if the result is wrong."""
     options = read_options(COMM_WORLD, parse_options)
     MPI = import_mpi(options.mpi4py)
     xp = array_module(MPI.COMM_WORLD)
@@ -76,9 +77,9 @@ class Plate:
         rows, columns = (length for _, length in shares)
         self.now = xp.zeros((rows + 2, columns + 2))
         if cart.coords[0] == 0:
-            self.now[0] = 1  # the hot edge: no rank's halo, so it stays
+            self.now[0] = 1  # the hot edge, which no exchange overwrites
         self.next = self.now.copy()
-        # Below and above in the first dimension, then in the second: edges to send, halos to receive.
+        # First dimension: lower and upper side; then the second. For each: the edge to send, the halo to receive.
         edges = [((1, columns), (1, 1)), ((1, columns), (rows, 1)), ((rows, 1), (1, 1)), ((rows, 1), (1, columns))]
         halos = [(0, 1), (rows + 1, 1), (1, 0), (1, columns + 1)]
         shape = self.now.shape
@@ -88,7 +89,10 @@ class Plate:
         self.MPI, self.requests = MPI, [self._requests(array) if messages else [] for array in (self.now, self.next)]
 
     def _requests(self, array: Array) -> list[Any]:
-        """Persistent messages that exchange an array's edges; the tag is the side that the sender's edge is on."""
+        """Return persistent messages that exchange an array's edges.
+
+        The tag is the side of the sender's edge.
+        """
         sides = [neighbour for dimension in (0, 1) for neighbour in self.cart.Shift(dimension, 1)]
         receives = [(each, side, side ^ 1) for side, each in enumerate(sides)]
         return [
@@ -97,7 +101,7 @@ class Plate:
         ]
 
     def exchange(self, array: Array) -> None:
-        """The neighbours' edges become an array's halo."""
+        """Receive the neighbours' edges into an array's halo."""
         requests = self.requests[array is self.next]
         if requests:
             self.MPI.Prequest.Startall(requests)
@@ -106,12 +110,15 @@ class Plate:
             self.cart.Neighbor_alltoallw([array, self.sends], [array, self.receives])
 
     def two_steps(self) -> None:
-        """From one array to the other, and back."""
+        """Make a step from one array to the other, and one back."""
         self.step(self.now, self.next)
         self.step(self.next, self.now)
 
     def step(self, old: Array, new: Array) -> None:
-        """Each element becomes the mean of its four neighbours. No array is made, so that a graph can hold it."""
+        """Set each element to the mean of its four neighbours.
+
+        A step allocates no array, so a graph can contain it.
+        """
         add, inner = self.xp.add, new[1:-1, 1:-1]
         self.exchange(old)
         add(old[:-2, 1:-1], old[2:, 1:-1], out=inner)
@@ -126,7 +133,7 @@ class Plate:
 
 
 def reference(size: int, steps: int) -> Array:
-    """The whole plate after some steps, by NumPy; the same additions in the same order."""
+    """Compute the plate by NumPy, with the same additions in the same order."""
     old = np.zeros((size + 2, size + 2))
     old[0] = 1
     new = old.copy()
@@ -137,7 +144,7 @@ def reference(size: int, steps: int) -> Array:
 
 
 def draw(options: argparse.Namespace, comm: Any, whole: Array) -> None:
-    """The temperature of the plate."""
+    """Draw the temperature of the plate."""
     drawing, axes = figure(1)
     image = axes.imshow(whole, cmap="inferno", vmin=0, vmax=1)
     axes.set(title=f"Heat in a plate after {options.steps // 2 * 2} steps", xlabel="column", ylabel="row")

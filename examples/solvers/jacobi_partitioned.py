@@ -1,12 +1,12 @@
-"""Jacobi's method whose kernel sends each edge of a part when it has made it, by partitioned messages.
+"""Jacobi's method whose kernel sends its edges in parts, by partitioned messages.
 
     mpiexec -n 4 python examples/solvers/jacobi_partitioned.py [--messages] [--graph]
 
-The plate of jacobi.py is divided among the ranks by rows. A step is one kernel. Its first blocks make the rows at the
-edges, in some pieces, and send each piece to the neighbour when it is done, while the other blocks are still inside the
-plate; a block that needs a piece of a halo waits for it. Start and Wait only count rounds, on the device. `--messages`
-exchanges whole rows by persistent messages before the kernel instead, as programs for MPI do. `--graph` captures two
-steps, there and back between two arrays, in a CUDA graph. In the end rank 0 makes the same steps with NumPy, and
+The plate of jacobi.py is divided among the ranks by rows. A step is one kernel. Its first blocks compute the rows at
+the edges, in several pieces, and send each piece to the neighbour as soon as it is complete, while other blocks compute
+the inner rows. A block that needs a piece of a halo waits for it. Start and Wait only count rounds, on the device. With
+`--messages`, persistent messages exchange whole rows before the kernel instead, as MPI programs do. `--graph` captures
+two steps, from one array to the other and back, in a CUDA graph. At the end rank 0 makes the same steps with NumPy, and
 compares the bits. With PYNCCLX_DEVICE=host it runs without a GPU.
 """
 
@@ -26,7 +26,7 @@ from common.program import read_options, share, to_host
 from jacobi import draw, reference
 from solvers import array_module, end, import_mpi, parse, print_results, repeat
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 BLOCKS, THREADS = 32, 128
 
 SOURCE = """
@@ -54,7 +54,9 @@ extern "C" __global__ void step(const double* old, double* now, long long rows, 
 
 
 class Plate:
-    """One rank's rows of the plate, with a halo; `arrays[0]` is the current state after each two steps.
+    """One rank's rows of the plate, with a halo.
+
+    After every two steps `arrays[0]` is the current state.
 
     Parameters
     ----------
@@ -63,9 +65,9 @@ class Plate:
     size : int
         Elements along an edge of the plate, a multiple of `parts`.
     parts : int
-        Pieces of each row at an edge, the partitions.
+        Partitions: pieces of each row at an edge.
     messages : bool
-        Whether persistent messages exchange the edges, and no partitions.
+        Whether persistent messages exchange the edges instead of partitioned ones.
     """
 
     def __init__(self, MPI: Any, comm: Any, xp: Any, size: int, parts: int, messages: bool) -> None:
@@ -77,14 +79,17 @@ class Plate:
         for array in self.arrays:
             array[...] = 0
             if comm.rank == 0:
-                array[0] = 1  # the hot edge: no rank's halo, so it stays
+                array[0] = 1  # the hot edge, which no exchange overwrites
         self.requests = [self._requests(comm, array, above, below) for array in self.arrays]
         self.step_kernel = d.kernel(SOURCE, "step")
         if not messages:
             self._send_first_edges()
 
     def _requests(self, comm: Any, array: Array, above: int, below: int) -> list[Any]:
-        """Receives into the halo, from above and below, then sends of the edges to them; the tag is the direction."""
+        """Return receives into the halo and sends of the edges, above and below.
+
+        The tag is the direction.
+        """
         halo_above, edge_above, edge_below, halo_below = (array[row, 1:-1] for row in (0, 1, self.rows, self.rows + 1))
         sides = [(halo_above, above, 1), (halo_below, below, 0)], [(edge_above, above, 0), (edge_below, below, 1)]
         if self.messages:
@@ -98,18 +103,18 @@ class Plate:
         ]
 
     def _send_first_edges(self) -> None:
-        """Send those of the first array, which no kernel has made."""
+        """Send the edges of the first array, which no kernel has computed."""
         self.MPI.Prequest.Startall(self.requests[0])
         for send in self.requests[0][2:]:
             send.Pready_range(0, self.parts - 1)
 
     def two_steps(self) -> None:
-        """From one array to the other, and back."""
+        """Make a step from one array to the other, and one back."""
         self.step(0, 1)
         self.step(1, 0)
 
     def step(self, old: int, new: int) -> None:
-        """Each element becomes the mean of its four neighbours, and the edges go to the neighbours."""
+        """Compute each element from its neighbours, and send the edges."""
         if self.messages:
             self.MPI.Prequest.Startall(self.requests[old])
             self.MPI.Request.Waitall(self.requests[old])
@@ -118,7 +123,7 @@ class Plate:
             self.MPI.Prequest.Startall(self.requests[new])
             receives, sends = self.requests[old][:2], self.requests[new][2:]
             self._launch(old, new, [request.pointer for request in (*receives, *sends)])
-            self.MPI.Request.Waitall(self.requests[old])  # the kernel has waited for all of it
+            self.MPI.Request.Waitall(self.requests[old])  # the kernel has already waited for the data
 
     def _launch(self, old: int, new: int, pointers: list[int]) -> None:
         sizes = self.rows, self.size, self.parts
@@ -126,14 +131,14 @@ class Plate:
         self.step_kernel(BLOCKS, THREADS, arguments)
 
     def free(self) -> None:
-        """End the exchange that is under way, if any, and free the requests."""
+        """Complete an exchange that is in progress, and free the requests."""
         self.MPI.Request.Waitall(self.requests[0])
         for request in (*self.requests[0], *self.requests[1]):
             request.Free()
 
 
 def main() -> int:
-    """Make the steps, compare, draw; 1 if the result is wrong."""
+    """Run the steps, compare and draw; return 1 if the result is wrong."""
     options = read_options(COMM_WORLD, parse_options)
     MPI = import_mpi(mpi4py=False)
     comm = MPI.COMM_WORLD

@@ -1,16 +1,16 @@
-"""Jacobi's method as one kernel that makes all steps, and exchanges the halos itself.
+"""Jacobi's method as one kernel, which makes all steps and exchanges the halos.
 
     mpiexec -n 4 python examples/solvers/jacobi_persistent.py [--size 256 1024 4096] [--steps 400]
 
 The plate and its parts are those of jacobi.py, where a step is an exchange and four operations on arrays. Here a kernel
 is launched once. The thread that computes an element at an edge also stores it in the neighbour's halo, through the
-link, while other threads are still inside the plate. The last block that is done with a step signals so to the
-neighbours, waits for the same from them, and then lets all blocks of its rank go on: none waits for ranks far away, no
-host takes part. Two arrays take turns; a neighbour is at most one step ahead, so it stores into the one that is not
-read.
+link, while other threads compute inner elements. The last block that completes a step signals this to the neighbours,
+waits for their signals, and then lets all blocks of its rank continue. So a rank waits for its neighbours only, and the
+hosts take no part. Two arrays alternate; a neighbour is at most one step ahead, so it stores into the array that is not
+being read.
 
 Both programs begin with the same random numbers, and are compared with NumPy, bit by bit. On GPUs the steps of both are
-timed and drawn, beside the same kernel without neighbours. With PYNCCLX_DEVICE=host it runs without a GPU.
+timed and drawn, and those of the same kernel without neighbours. With PYNCCLX_DEVICE=host it runs without a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from common.program import figure, read_options, share, sign, to_host
 from jacobi import Plate
 from solvers import array_module, repeat, synchronize
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 Point = tuple[int, float, float, float]
 CHECKED = 10  # steps
 
@@ -81,7 +81,7 @@ extern "C" __global__ void jacobi(pyncclx_team team, double* plates, const Side*
 
 
 def main() -> int:
-    """Check and time both programs for all sizes; 1 if a result is wrong."""
+    """Check and time both programs for all sizes; return 1 if a result is wrong."""
     world = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(world, parse)
     xp = array_module(world)
@@ -112,7 +112,7 @@ def main() -> int:
 
 
 class PersistentPlate:
-    """One rank's part of a plate, in two arrays that take turns, and the kernel.
+    """One rank's part of a plate, in two alternating arrays, and the kernel.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class PersistentPlate:
         shares = [share(size, *each) for each in zip(cart.dims, cart.coords, strict=True)]
         self.inside = tuple(slice(begin, begin + length + 2) for begin, length in shares)
         self.rows, self.columns = (length for _, length in shares)
-        # Room for the largest part on all ranks, so that rows lie alike; a rank's own is the upper left of it.
+        # All ranks allocate the size of the largest part, so their rows have one pitch; a part is at the upper left.
         most = [share(size, parts, 0)[1] + 2 for parts in cart.dims]
         self.plates = cart.Alloc((2, *most), "f8")
         self.sides = xp.asarray(self._sides(size, most[1]))
@@ -139,7 +139,10 @@ class PersistentPlate:
         self.team = cart.device_team(signals=5, blocks=self.grid[0], counters=1)
 
     def _sides(self, size: int, pitch: int) -> Array:
-        """The neighbours up, down, left and right, and where in their arrays this rank's edge is the halo."""
+        """Return the neighbours up, down, left and right, with offsets in their arrays.
+
+        An offset is where this rank's edge is in the neighbour's halo.
+        """
         (up, down), (left, right) = (self.cart.Shift(dimension, 1) for dimension in (0, 1))
         row, column = self.cart.coords
         above = share(size, self.cart.dims[0], row - 1)[1] if up >= 0 else 0
@@ -148,7 +151,7 @@ class PersistentPlate:
         return np.array([*zip((up, down, left, right), halos, strict=True)], "i8").clip(-1)
 
     def fill(self, start: Array) -> None:
-        """Begin with this rank's part of a whole plate, halo included."""
+        """Store this rank's part of a whole plate, with its halo."""
         mine = self.xp.asarray(start[self.inside])
         self.plates[:, : mine.shape[0], : mine.shape[1]] = mine
 
@@ -161,12 +164,12 @@ class PersistentPlate:
         self.done += steps
 
     def result(self) -> Array:
-        """This rank's part after the last step, without halo."""
+        """Return this rank's part after the last step, without its halo."""
         return to_host(self.plates)[self.done % 2, 1 : self.rows + 1, 1 : self.columns + 1]
 
 
 def check(cart: Any, plate: Plate, ours: PersistentPlate, start: Array) -> bool:
-    """Whether both programs and NumPy agree after some steps from the same plate, bit by bit. Collective."""
+    """Return whether both programs and NumPy agree after some steps. Collective."""
     for array in (plate.now, plate.next):
         array[...] = plate.xp.asarray(start[ours.inside])
     ours.fill(start)
@@ -174,7 +177,7 @@ def check(cart: Any, plate: Plate, ours: PersistentPlate, start: Array) -> bool:
     cart.Barrier()
     for _ in range(CHECKED // 2):
         plate.two_steps()
-    ours.run(CHECKED - 3)  # a second launch goes on where the first has ended
+    ours.run(CHECKED - 3)  # a second launch continues where the first ended
     ours.run(3)
     found = [to_host(plate.now)[1:-1, 1:-1], ours.result()]
     ours.team.check()
@@ -183,7 +186,7 @@ def check(cart: Any, plate: Plate, ours: PersistentPlate, start: Array) -> bool:
 
 
 def reference(start: Array, steps: int) -> Array:
-    """The whole plate after some steps, by NumPy; the same additions in the same order."""
+    """Compute the plate by NumPy, with the same additions in the same order."""
     old, new = start.copy(), start.copy()
     for _ in range(steps):
         new[1:-1, 1:-1] = (old[:-2, 1:-1] + old[2:, 1:-1] + old[1:-1, :-2] + old[1:-1, 2:]) * 0.25
@@ -196,7 +199,7 @@ def _multiprocessors(xp: Any) -> int:
 
 
 def draw(path: Path, comm: Any, points: list[Point]) -> None:
-    """Microseconds of a step over the size of the plate."""
+    """Draw microseconds of a step over the size of the plate."""
     drawing, axes = figure(1)
     sizes, *times = zip(*points, strict=True)
     names = "exchange and array operations", "one kernel", "bound: the kernel without neighbours"

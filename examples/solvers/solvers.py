@@ -1,4 +1,4 @@
-"""What the solvers have in common: command line, arrays, timing, graphs, and mpi4py as the other way to communicate."""
+"""Common parts of the solvers: command line, arrays, timing, graphs, and mpi4py."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from tqdm import tqdm
 import pyncclx
 from common.program import to_host
 
-Array = Any  # of NumPy or CuPy
+Array = Any  # NumPy's or CuPy's
 EXCHANGES = ("Allreduce", "Alltoallw", "Neighbor_alltoallv", "Neighbor_alltoallw")
 
 
 def import_mpi(mpi4py: bool) -> ModuleType:
-    """The one line in which a program with pyncclx differs: ``from pyncclx import MPI``."""
+    """Return the MPI module, mpi4py's or pyncclx's.
+
+    This import is the only line in which a program for pyncclx differs.
+    """
     return importlib.import_module("mpi4py.MPI" if mpi4py else "pyncclx.MPI")
 
 
 def array_module(comm: Any) -> ModuleType:
-    """CuPy, on a GPU that becomes this rank's own; NumPy with PYNCCLX_DEVICE=host."""
+    """Select this rank's GPU and return CuPy; with PYNCCLX_DEVICE=host return NumPy."""
     if os.environ.get("PYNCCLX_DEVICE") == "host":
         return np
     pyncclx.Communicator(comm).select_device()
@@ -37,12 +40,18 @@ def array_module(comm: Any) -> ModuleType:
 
 
 def usable(comm: Any, xp: ModuleType, mpi4py: bool) -> Any:
-    """The communicator as it is, but for mpi4py's with arrays on a GPU: that needs copies on the host."""
+    """Return the communicator to use: `comm`, or one that copies arrays to the host.
+
+    mpi4py's communicator needs copies for arrays on a GPU.
+    """
     return ThroughHost(comm, xp) if mpi4py and xp is not np else comm
 
 
 class ThroughHost:
-    """mpi4py's communicator for arrays on a GPU: each exchange copies them to the host, and back what was received."""
+    """mpi4py's communicator, for arrays on a GPU.
+
+    Each exchange copies the arrays to the host, and copies the received data back.
+    """
 
     def __init__(self, comm: Any, xp: ModuleType) -> None:
         self._comm, self._xp = comm, xp
@@ -69,10 +78,11 @@ def _on_host(spec: Any) -> Any:
 
 
 def repeat(comm: Any, xp: ModuleType, step: Callable[[], None], steps: int, graph: bool) -> float:
-    """Make `steps` steps; the seconds of one on the slowest rank, but for the first, which compiles kernels.
+    """Make `steps` steps; return the seconds of one on the slowest rank.
 
-    With `graph`, a step is captured in a CUDA graph after the first, and replayed. It must read back nothing and make
-    no arrays: their memory would be others' when the graph runs.
+    The first step is not timed, because it compiles kernels. With `graph`, a step is then captured in a CUDA graph, and
+    replayed. Such a step must not read back anything, and must not allocate arrays, because other arrays may have their
+    memory when the graph runs.
     """
     stream = xp.cuda.Stream(non_blocking=True) if graph else None
     synchronize(xp)
@@ -85,14 +95,15 @@ def repeat(comm: Any, xp: ModuleType, step: Callable[[], None], steps: int, grap
     began = time.perf_counter()
     for number in tqdm(range(1, steps), "steps", leave=False, delay=1, disable=comm.rank != 0):
         run()
-        if number % 100 == 0:  # the host would be far ahead, and the bar wrong
+        # Otherwise the host would run far ahead, and the bar would be wrong.
+        if number % 100 == 0:
             synchronize(xp)
     synchronize(xp)
     return float(max(comm.allgather(time.perf_counter() - began))) / max(steps - 1, 1)
 
 
 def capture(step: Callable[[], None], stream: Any) -> Callable[[], None]:
-    """A CUDA graph of a step, as a call that replays it."""
+    """Capture a step in a CUDA graph; return a function that replays it."""
     stream.begin_capture()
     step()
     captured = stream.end_capture()
@@ -106,7 +117,10 @@ def synchronize(xp: ModuleType) -> None:
 
 
 def flags(prog: str, description: str, *numbers: tuple[str, int, str], graph: bool = False) -> argparse.ArgumentParser:
-    """The command line of a solver: `numbers` are its own flags, with default and meaning."""
+    """Return a solver's command line.
+
+    `numbers` are its own flags: name, default and meaning.
+    """
     parser = argparse.ArgumentParser(
         prog=prog,
         description=description,
@@ -135,13 +149,16 @@ def parse(parser: argparse.ArgumentParser, *numbers: str) -> argparse.Namespace:
 
 
 def end(code: int) -> NoReturn:
-    """End the program with an exit code; after MPI's end, mpi4py's runner aborts no rank for it."""
+    """End the program with an exit code.
+
+    After MPI_Finalize, mpi4py's runner does not abort the other ranks for this exit code.
+    """
     importlib.import_module("mpi4py.MPI").Finalize()
     sys.exit(code)
 
 
 def print_results(options: argparse.Namespace, title: str, lines: Sequence[tuple[str, str]], passed: bool) -> int:
-    """Print what ran and how it ended; the exit code."""
+    """Print a summary of the run and its outcome; return the exit code."""
     print(f"{title}, by {'mpi4py through the host' if options.mpi4py else 'pyncclx'}")
     for name, text in (*lines, ("picture", str(options.output)), ("check", "PASSED" if passed else "FAILED")):
         print(f"  {name:11} {text}", flush=True)

@@ -1,22 +1,22 @@
-"""Tensor parallelism whose communication hides behind its matrix products.
+"""Tensor parallelism whose communication overlaps with its matrix products.
 
     mpiexec -n 4 python examples/tensor_parallel/tensor_parallel.py [--hidden 4096 8192] [--tokens 1024 4096 16384]
 
-A layer's weights are divided among the ranks, and so are its tokens where nothing needs them all. That takes two steps,
-each a collective and a product, which need not wait for each other:
+A layer's weights are divided among the ranks, and so are its tokens, except where a product needs all of them. There
+are two steps, each a collective and a product. Both can be divided into pieces:
 
     gather    every rank multiplies all tokens by its columns of the weights. The copy engines put each rank's tokens
-              into the others' memory, on a stream of their own, with a signal behind. The product of a rank's tokens
-              begins when they are there; the own ones go first.
-    scatter   every rank has a part of all sums, and keeps the sums of its own tokens. The product for another rank's
-              tokens is put there as soon as it is done, while the next one is computed. Each rank adds what it got, in
-              the order of the ranks.
+              into the other ranks' memory, on a separate stream, followed by a signal. The product of a rank's tokens
+              begins when they have arrived; the rank's own tokens are first.
+    scatter   every rank has a part of all sums, and keeps the sums of its own tokens. It puts the product for another
+              rank's tokens there as soon as it is complete, while the next product runs. Each rank adds the products
+              that it has received, in the order of the ranks.
 
-To be gathered, large blocks of tokens go in pieces, which are still large enough for the product of each to fill the
-GPU. Where products are so short that they would hide less than it costs, nothing is divided: `overlapped` is `serial`.
+For the gather, large blocks of tokens are sent in pieces. A piece is large enough for its product to fill the GPU. If
+the products are too short to hide the cost of pieces, nothing is divided: `overlapped` equals `serial`.
 
-Both are compared with the same by `Allgather` and `Reduce_scatter_block`, bit by bit, and with NumPy. On GPUs, where
-PyTorch multiplies, all is replayed from CUDA graphs, timed, and drawn beside product and collective alone. With
+Both are compared with `Allgather` and `Reduce_scatter_block`, bit by bit, and with NumPy. On GPUs, where PyTorch
+multiplies, all are replayed from CUDA graphs and timed. The picture also shows product and collective alone. With
 PYNCCLX_DEVICE=host it runs without a GPU, for small sizes.
 """
 
@@ -39,11 +39,11 @@ from common.program import read_options
 from tensor_parallel_step import Step
 
 REPLAYED = 10  # calls in a graph
-WAYS = ("product", "collective", "serial", "overlapped")  # what is timed: the first fields of `Times`
+WAYS = ("product", "collective", "serial", "overlapped")  # what is timed; also the first fields of `Times`
 
 
 def main() -> int:
-    """Check and time both steps for all sizes; 1 if a result is wrong."""
+    """Check and time both steps for all sizes; return 1 if a result is wrong."""
     world = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(world, parse)
     world.select_device()
@@ -56,7 +56,7 @@ def main() -> int:
             comm = world.Dup()
             step = kind(comm, device, tokens, hidden)
             wrong += not step.is_right()
-            nbytes = 2 * hidden * (tokens - tokens // comm.size)  # what a rank sends, and gets
+            nbytes = 2 * hidden * (tokens - tokens // comm.size)  # bytes that a rank sends, and receives
             microseconds = (1e6 * device.seconds(comm, getattr(step, way), REPLAYED) for way in WAYS)
             times = Times(*microseconds, link_us(comm, nbytes))
             points.setdefault(f"{name}, hidden {hidden}", {})[tokens] = times
@@ -74,32 +74,38 @@ def main() -> int:
 
 
 class Putting(Step):
-    """A step whose ranks put pieces into each other's windows."""
+    """A step in which ranks put pieces into each other's windows."""
 
     def begin(self) -> None:
-        """Let the copies wait until all ranks are here: what was put before is not needed any more."""
+        """Make the copies wait until all ranks are in this step.
+
+        Then no rank needs the data of the previous step any more.
+        """
         self.device.order(self.device.main, self.device.copies)
         with self.device.on(self.device.copies):
             self.comm.Barrier(device=True)
 
     def end(self) -> None:
-        """Let the main stream wait until all has left: what was sent may be overwritten."""
+        """Make the main stream wait until all data has been sent.
+
+        Then the sources may be overwritten.
+        """
         self.device.order(self.device.copies, self.device.signals)
         self.device.order(self.device.signals, self.device.main)
 
     def send(self, part: Matrix, peer: int, first: int) -> None:
-        """Put a piece into this rank's place in another rank's window and signal, beside the main stream."""
+        """Put a piece into another rank's window, and signal, beside the main stream."""
         device = self.device
         device.order(device.main, device.copies)
         with device.on(device.copies):
             self.win.Put(part, peer, self.rows(self.comm.rank, first).start * self.inbox.shape[1])
         device.order(device.copies, device.signals)
-        with device.on(device.signals):  # the next copy need not wait for this
+        with device.on(device.signals):  # the next copy need not wait for this signal
             self.win.Put_signal(self.nothing, peer, signal=self.comm.rank)
 
 
 class Gather(Putting):
-    """out = the tokens of all ranks times w, where x are this rank's tokens."""
+    """out = all ranks' tokens times w; x has this rank's tokens."""
 
     def __init__(self, comm: Any, device: Any, tokens: int, hidden: int) -> None:
         share = hidden // comm.size
@@ -125,14 +131,14 @@ class Gather(Putting):
                 self.send(self.x[rows], peer, first)
         self.device.multiply(self.x, self.w, self.out[self.own(self.comm.rank)])
         for first in self.pieces():
-            for peer in self.peers(-1):  # as they arrive
+            for peer in self.peers(-1):  # in the order in which they arrive
                 self.win.Wait_signal(peer)
                 rows = self.rows(peer, first)
                 self.device.multiply(self.inbox[rows], self.w, self.out[rows])
         self.end()
 
     def agrees(self, result: Matrix) -> bool:
-        """Whether the products of some tokens of each rank are right."""
+        """Return whether the products of some tokens of each rank are right."""
         x, w = self.values
         tokens = np.concatenate(self.comm.allgather(x[self.some])).astype("f4")
         found = np.concatenate([result[self.own(rank)][self.some] for rank in self.ranks])
@@ -148,7 +154,7 @@ class Scatter(Putting):
             comm, device, tokens, (tokens, share), (share, hidden), (tokens, hidden), (tokens // comm.size, hidden)
         )
         self.parts = device.matrix(comm.Alloc((tokens, hidden), "i2"))
-        self.piece = max(self.block, 1)  # a copy more costs more than it hides: sums come last anyway
+        self.piece = max(self.block, 1)  # more copies would cost more than they hide, because the sums come last
 
     def collective(self) -> None:
         self.comm.Reduce_scatter_block(self.parts, self.out)
@@ -179,7 +185,10 @@ class Scatter(Putting):
         self.end()
 
     def agrees(self, result: Matrix) -> bool:
-        """Whether some of this rank's sums are right; each rank's part of them is rounded before it travels."""
+        """Return whether some of this rank's sums are right.
+
+        Each rank rounds its part of a sum before it sends it.
+        """
         x, w = self.values
         parts = [rounded(x[self.own(rank)][self.some].astype("f4") @ w.astype("f4") / 2**14) for rank in self.ranks]
         total = np.float32(0)

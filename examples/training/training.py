@@ -1,4 +1,4 @@
-"""Training of a transformer by three kinds of parallelism at once, whose cut moves, and which survives lost replicas.
+"""Train a transformer with data, tensor and pipeline parallelism at once.
 
     mpiexec -n 8 python examples/training/training.py [--grid 2,2,2] [--slow rank=2,at=40,by=2]
 
@@ -6,10 +6,10 @@ The ranks are a grid: data parallel x tensor parallel x pipeline parallel, in th
 group divide the weights of each layer. The stages of a pipeline have segments of the layers, and run micro-batches in
 1F1B order. The replicas divide the batch, and by ZeRO (stage 1) the state of Adam.
 
-Segments are cut by measured times of the layers, and may be unequal. With --slow a rank becomes slower by a factor;
-then the cut moves, and layers move to other stages with their weights and their state, while training goes on. With
---kill a rank dies, and so its replica is lost; the others go on. That needs two replicas or more, and Open MPI's fault
-tolerance:
+The layers are divided into segments by their measured times, so segments may be unequal. With --slow a rank becomes
+slower by a factor. Then layers move to other stages, with their weights and state, while training continues. With
+--kill a rank dies, so its replica is lost, and the others continue. That needs two replicas or more, and Open MPI's
+fault tolerance:
 
     mpirun --with-ft ulfm --mca pml ob1 -n 4 python examples/training/training.py --grid 2,1,2 --kill rank=1,at=60
 
@@ -42,11 +42,11 @@ from training_trainer import Trainer
 from training_zero import DECAYS, RATE, TINY
 
 PAGES = Path(__file__).resolve().parents[2] / "docs"
-TOLERANCE = 1e-9  # of a loss; rounding makes some 1e-13
+TOLERANCE = 1e-9  # allowed difference of losses; rounding causes about 1e-13
 
 
 class Event(NamedTuple):
-    """What happens to a rank of MPI.COMM_WORLD before a step; `by` is a factor of time."""
+    """An event before a step, on a rank of MPI.COMM_WORLD; `by` is a factor of time."""
 
     rank: int = -1
     at: int = -1
@@ -61,15 +61,15 @@ def main() -> int:
     everyone = comm.Dup() if options.keep else None
     code = compare(comm, options)
     if everyone is not None:
-        # Ranks of a lost replica leave early. In MPI_Finalize they would wait for the others, which still compute.
+        # Ranks of a lost replica end early. MPI_Finalize would wait for the other ranks, which still compute.
         with suppress(*FAILURES):
             everyone.Agree(1)
     return code
 
 
 def compare(comm: Any, options: argparse.Namespace) -> int:
-    """Train on all ranks and on one; return 1 if a loss differs, 0 on ranks of a lost replica."""
-    array_module(comm, "float64")  # ends the program where there is no GPU
+    """Train on all ranks and on one; return 1 if a loss differs."""
+    array_module(comm, "float64")  # ends the program if there is no GPU
     device = torch.device("cpu") if comm.device == "host" else torch.device("cuda", comm.select_device())
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -87,7 +87,7 @@ def compare(comm: Any, options: argparse.Namespace) -> int:
 
 
 def train(trainer: Trainer, options: argparse.Namespace) -> bool:
-    """Make all steps; return False on ranks of a lost replica, which are to end."""
+    """Make all steps; return False on the other ranks of a lost replica."""
     replicas = Replicas(trainer) if options.keep else None
     while len(trainer.losses) < options.steps:
         happen(trainer, options)
@@ -104,7 +104,7 @@ def train(trainer: Trainer, options: argparse.Namespace) -> bool:
 
 
 def happen(trainer: Trainer, options: argparse.Namespace) -> None:
-    """Make this rank slow, or let it die, if it is time."""
+    """Slow down or kill this rank, if it is time."""
     step, slow, kill = len(trainer.losses), options.slow, options.kill
     if step == slow.at and trainer.clock.slowness != slow.by:
         trainer.clock.slowness = slow.by if MPI.COMM_WORLD.rank == slow.rank else 1.0
@@ -114,7 +114,7 @@ def happen(trainer: Trainer, options: argparse.Namespace) -> None:
 
 
 def losses_alone(text: Any, options: argparse.Namespace) -> list[float]:
-    """Train in plain PyTorch, on whole batches with all layers here, and return the losses."""
+    """Train in plain PyTorch, with whole batches and all layers; return the losses."""
     model = nn.Sequential(*(make_layer(options.sizes, number) for number in range(options.sizes.layers)))
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE, betas=DECAYS, eps=TINY)
     losses = []
@@ -129,7 +129,7 @@ def losses_alone(text: Any, options: argparse.Namespace) -> list[float]:
 
 
 def report(trainer: Trainer, expected: list[float]) -> int:
-    """Print and draw what has come out; return 1 if a loss is wrong."""
+    """Print and draw the results; return 1 if a loss is wrong."""
     options = trainer.options
     error = float(np.abs(np.array(trainer.losses) / expected - 1).max())
     print(f"grid {options.grid}, {trainer.cart.size} ranks at the end: loss {expected[0]:.3f} to {expected[-1]:.3f}")
@@ -142,7 +142,7 @@ def report(trainer: Trainer, expected: list[float]) -> int:
 
 
 def check(comm: Any, options: argparse.Namespace) -> None:
-    """End the program on all ranks if the ranks do not fit the options."""
+    """End the program on all ranks if their number does not fit the options."""
     data, tensor, pipe = options.grid = options.grid or tuple(MPI.Compute_dims(comm.size, 3)[::-1])
     sizes, parts = options.sizes, options.sizes.context if options.sequence_parallel else 0
     if data * tensor * pipe != comm.size:

@@ -1,4 +1,4 @@
-"""Where a pipeline is cut into segments: by measured times of its layers, again when a stage becomes slow."""
+"""Divide a pipeline's layers into segments, by measured times of the layers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from common.program import share
 from training_pipeline import Clock
 
-LEAST_GAIN = 0.1  # by which part the slowest stage must become faster for a cut to move
+LEAST_GAIN = 0.1  # least share by which the slowest stage must become faster for layers to move
 
 
 def even(layers: int, stages: int) -> list[range]:
-    """Return segments of equally many layers."""
+    """Return segments with equal numbers of layers."""
     parts = (share(layers, stages, stage) for stage in range(stages))
     return [range(begin, begin + count) for begin, count in parts]
 
@@ -26,9 +26,9 @@ def cut(costs: Sequence[float], slowness: Sequence[float]) -> list[range]:
     costs : sequence of float
         Time of each layer on a rank that is not slow.
     slowness : sequence of float
-        By which factor a layer takes longer on each stage.
+        For each stage, the factor by which a layer takes longer there.
     """
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}  # by how many layers the stages so far have
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [0])}  # key: number of layers in the stages so far
     for factor in slowness:
         longer = dict[int, tuple[float, list[int]]]()
         for end in range(1, len(costs) + 1):
@@ -45,12 +45,12 @@ def cut(costs: Sequence[float], slowness: Sequence[float]) -> list[range]:
 
 
 class Balance:
-    """Decides about the cut. All ranks decide alike, from the same times.
+    """Decides about the segments. All ranks decide the same, from the same times.
 
     Parameters
     ----------
     layers : int
-        Of the model.
+        Layers of the model.
     """
 
     def __init__(self, layers: int) -> None:
@@ -62,9 +62,9 @@ class Balance:
         return [max(each) for each in zip(*comm.allgather(clock.seconds(self.layers)), strict=True)]
 
     def moved(self, comm: Any, segments: list[range], clock: Clock) -> list[range] | None:
-        """Return new segments if they are faster by far; None otherwise. Collective.
+        """Return new segments if they are much faster; None otherwise. Collective.
 
-        The first times say what each layer costs. Later ones say how much slower each stage has become.
+        The first times show what each layer costs. Later times show how much slower each stage has become.
         """
         times = self.measured(comm, clock)
         now = [sum(times[layer] for layer in segment) for segment in segments]

@@ -1,7 +1,7 @@
-"""The transformer of training.py, as a list of layers with tensor parallel weights, and the text that it learns.
+"""The transformer of training.py, with tensor parallel weights, and its text.
 
-Numbers are float64, so that the losses of different grids of ranks differ by little: by the rounding of sums in another
-order. A layer makes its weights from the seed and its number, whichever rank makes it.
+Numbers are float64, so the losses of different grids of ranks differ only by the rounding of sums in another order. A
+layer makes its weights from the seed and its number, so they do not depend on the rank that makes them.
 """
 
 from __future__ import annotations
@@ -38,16 +38,11 @@ class Sizes(NamedTuple):
 class Layer(nn.Module):
     """A layer whose weights the ranks of a tensor parallel group divide.
 
-    Parameters
-    ----------
-    sizes : Sizes
-    number : int
-        Its place in the model, from 0 for the embedding to `sizes.layers` - 1 for the head.
-    tensor : pyncclx.Intracomm or None
-        The tensor parallel group; None: one rank has all weights.
-    is_sequential : bool
-        Sequence parallel: between the regions of the group each rank has a part of each sequence, so that regions begin
-        with an all-gather and end with a reduce-scatter. Otherwise all have all of it, and regions end with a sum.
+    Parameters ---------- sizes : Sizes number : int Its place in the model, from 0 for the embedding to `sizes.layers`
+    - 1 for the head. tensor : pyncclx.Intracomm or None The tensor parallel group; None: one rank has all weights.
+    is_sequential : bool If true (sequence parallel), each rank has a part of each sequence between tensor parallel
+    regions. A region then begins with an all-gather and ends with a reduce-scatter. Otherwise each rank has whole
+    sequences, and a region ends with a sum.
     """
 
     def __init__(self, sizes: Sizes, number: int, tensor: Any = None, *, is_sequential: bool = False) -> None:
@@ -61,7 +56,7 @@ class Layer(nn.Module):
         raise NotImplementedError
 
     def matrix(self, *shape: int, divided: int | None = None) -> nn.Parameter:
-        """Return this rank's part of a random matrix; all of it where no dimension is divided."""
+        """Return this rank's part of a random matrix; all of it if `divided` is None."""
         whole = torch.randn(shape, generator=self.random, dtype=torch.float64) * shape[-2] ** -0.5
         if divided is None or self.tensor is None:
             return nn.Parameter(whole)
@@ -72,20 +67,20 @@ class Layer(nn.Module):
         return nn.Parameter(torch.ones(self.sizes.hidden, dtype=torch.float64))
 
     def enter(self, x: Tensor) -> Tensor:
-        """Return what all ranks of a tensor parallel region read."""
+        """Return the input of a tensor parallel region, on all its ranks."""
         if self.tensor is None:
             return x
         return autograd.all_gather(x, self.tensor, 1) if self.is_sequential else autograd.copy(x, self.tensor)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Return the sum of what the ranks of a tensor parallel region have made."""
+        """Return the sum of the ranks' results of a tensor parallel region."""
         if self.tensor is None:
             return x
         return autograd.reduce_scatter(x, self.tensor, 1) if self.is_sequential else autograd.reduce(x, self.tensor)
 
 
 class Embedding(Layer):
-    """From tokens to rows."""
+    """The layer from tokens to rows."""
 
     def make(self) -> None:
         self.tokens = self.matrix(VOCABULARY, self.sizes.hidden)
@@ -97,7 +92,7 @@ class Embedding(Layer):
 
 
 class Block(Layer):
-    """Attention, whose heads the ranks divide, and a feed-forward network, whose hidden numbers they divide."""
+    """Attention and a feed-forward network; ranks divide heads and hidden numbers."""
 
     def make(self) -> None:
         hidden, heads = self.sizes.hidden, self.sizes.heads
@@ -112,20 +107,20 @@ class Block(Layer):
         return x + self.leave(F.gelu(self.enter(self.normalize(x, self.norms[1])) @ self.up) @ self.down)
 
     def normalize(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the rows with mean square 1, times weights."""
+        """Return the rows scaled to mean square 1, times weights."""
         if self.tensor is not None and self.is_sequential:
             weight = autograd.copy(weight, self.tensor)  # each rank has a part of the rows
         return F.rms_norm(x, weight.shape, weight)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Return what this rank's heads read from earlier tokens."""
+        """Return the results of this rank's heads, which attend to earlier tokens."""
         query, key, value = torch.einsum("bth,knhd->kbntd", x, self.qkv)
         read = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         return torch.einsum("bntd,ndh->bth", read, self.out)
 
 
 class Head(Layer):
-    """From rows to the logarithms of probabilities of next tokens."""
+    """The layer from rows to logarithms of the next tokens' probabilities."""
 
     def make(self) -> None:
         self.last, self.out = self.norm(), self.matrix(self.sizes.hidden, VOCABULARY)
@@ -137,13 +132,16 @@ class Head(Layer):
 
 
 def make_layer(sizes: Sizes, number: int, *group: Any, **options: Any) -> Layer:
-    """Make a layer by its number."""
+    """Make the layer with a number."""
     kind = Embedding if number == 0 else Head if number == sizes.layers - 1 else Block
     return kind(sizes, number, *group, **options)
 
 
 def loss_of(scores: Tensor, targets: Tensor, batch: int) -> Tensor:
-    """Return the part of these sequences in the mean cross entropy of a batch of so many."""
+    """Return these sequences' part of a batch's mean cross entropy.
+
+    The batch has `batch` sequences.
+    """
     rows = scores.flatten(0, 1)
     return F.cross_entropy(rows, targets.flatten(), reduction="sum") / (batch * targets.shape[1])
 
@@ -156,6 +154,9 @@ def read_text(folder: Path) -> np.ndarray[Any, Any]:
 
 
 def batch_of(text: np.ndarray[Any, Any], sizes: Sizes, step: int, batch: int) -> Tensor:
-    """Return a step's sequences, of one token more than the context: inputs, and targets one place further."""
+    """Return a step's inputs and targets.
+
+    Each sequence has one token more than the context; the targets begin one token later than the inputs.
+    """
     starts = np.random.default_rng([sizes.seed, step]).integers(0, len(text) - sizes.context - 1, batch)
     return torch.from_numpy(text[starts[:, None] + np.arange(sizes.context + 1)])

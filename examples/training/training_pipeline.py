@@ -1,7 +1,7 @@
-"""A stage of a pipeline: its layers run micro-batches forward and backward in 1F1B order, and each is timed.
+"""A stage of a pipeline: runs micro-batches through its layers in 1F1B order.
 
-1F1B: after as many forwards as there are stages behind this one, a stage makes one forward and one backward in turn. So
-it keeps the activations of few micro-batches, whatever their number.
+1F1B: a stage first runs as many forwards as there are later stages. Then it alternates between one forward and one
+backward. So it keeps the activations of few micro-batches, however many there are. The stage times each layer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ import torch
 import pyncclx
 from training_model import Sizes, Tensor, loss_of
 
-_FORWARD, _BACKWARD = range(2)  # directions, and tags
+_FORWARD, _BACKWARD = range(2)  # directions; also message tags
 
 
 class Clock:
     """Seconds of each layer on this rank, which can be made slow.
 
-    Parameters
-    ----------
-    least : float
-        Seconds that a layer takes at least, forward or backward: ranks that share a processor have times as if each had
-        a device of its own.
-    device : torch.device
+    Parameters ---------- least : float Least seconds of a layer, forward or backward, so that ranks that share a
+    processor have the times of ranks with a device each. device : torch.device
     """
 
     def __init__(self, least: float, device: torch.device) -> None:
@@ -38,7 +34,7 @@ class Clock:
 
     @contextlib.contextmanager
     def of(self, layer: int, direction: int) -> Iterator[None]:
-        """Take the time of a layer forward or backward; a slow rank takes longer."""
+        """Time a layer, forward or backward; a slow rank takes longer."""
         begin = time.perf_counter()
         yield
         if self.device.type == "cuda":
@@ -49,7 +45,10 @@ class Clock:
         self.taken[layer, direction].append(wanted)
 
     def seconds(self, layers: int) -> list[float]:
-        """Return each layer's time for a micro-batch, by medians since the last call; 0 for layers elsewhere."""
+        """Return each layer's time for a micro-batch; 0 for layers on other ranks.
+
+        The times are medians since the last call.
+        """
         medians = {key: statistics.median(each) for key, each in self.taken.items()}
         self.taken.clear()
         return [medians.get((layer, _FORWARD), 0.0) + medians.get((layer, _BACKWARD), 0.0) for layer in range(layers)]
@@ -87,7 +86,7 @@ class Stage:
         Returns
         -------
         float
-            Their part of the batch's loss on the last stage; 0 on others.
+            On the last stage, the micro-batches' part of the batch's loss; 0 on other stages.
         """
         self.batch, self.loss = batch, 0.0
         self.open: deque[list[tuple[int, Tensor, Tensor]]] = deque()
@@ -102,7 +101,7 @@ class Stage:
         return self.loss
 
     def forward(self, tokens: Tensor) -> None:
-        """Run a micro-batch through this stage's layers; the next stage gets the result."""
+        """Run a micro-batch through this stage's layers, and send the result on."""
         x = tokens[:, :-1] if self.is_first else self.receive(len(tokens), self.pipe.rank - 1, _FORWARD)
         saved = []
         for number, layer in self.layers.items():
@@ -120,7 +119,7 @@ class Stage:
             self.requests.append(self.pipe.Isend(x.contiguous(), self.pipe.rank + 1, _FORWARD))
 
     def backward(self) -> None:
-        """Run the oldest open micro-batch back through the layers; the stage before gets the gradient."""
+        """Run the oldest open micro-batch backward, and send its gradient back."""
         saved = self.open.popleft()
         gradient = None if self.is_last else self.receive(len(saved[-1][2]), self.pipe.rank + 1, _BACKWARD)
         for number, inputs, outputs in reversed(saved):
@@ -131,7 +130,7 @@ class Stage:
             self.requests.append(self.pipe.Isend(gradient.contiguous(), self.pipe.rank - 1, _BACKWARD))
 
     def receive(self, sequences: int, source: int, tag: int) -> Tensor:
-        """Receive rows, or their gradients, of a micro-batch."""
+        """Receive the rows of a micro-batch, or their gradients."""
         shape = sequences, self.length, self.sizes.hidden
         x = torch.empty(shape, dtype=torch.float64, device=self.clock.device)
         self.pipe.Recv(x, source, tag)

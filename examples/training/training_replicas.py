@@ -1,8 +1,8 @@
-"""Training goes on when a replica is lost: each rank keeps the state of another replica's rank, too.
+"""Continue training without a lost replica: ranks keep copies of others' states.
 
-A replica is all ranks with the same place along the grid's data dimension. ZeRO divides Adam's state among replicas, so
-a death would lose a part of it. After each step each rank copies its part to the next replica. When ranks die, the
-ranks of complete replicas go back to the last step that all of them have, and divide state and batch anew.
+A replica is all ranks with the same place in the grid's data dimension. ZeRO divides Adam's state among replicas, so a
+death would lose a part of it. So after each step each rank copies its part to the next replica. When ranks die, the
+ranks of complete replicas return to the last step that all of them have, and divide state and batch again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAILURES = (pyncclx.RankFailed, pyncclx.Revoked)
 
 
 class Kept(NamedTuple):
-    """The state after a number of steps: this rank's, and that of the replica before, with their places then."""
+    """This rank's and the previous replica's state after some steps, and their places."""
 
     steps: int
     segments: list[range]
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 
 class Replicas:
-    """Keeps copies of states, and goes on with the replicas that live.
+    """Keeps copies of states, and continues with the living replicas.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class Replicas:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.ranks = trainer.tensor.size * trainer.pipe.size  # of a replica
-        self.kept: list[Kept] = []  # the last two: some ranks may not have completed the last one
+        self.ranks = trainer.tensor.size * trainer.pipe.size  # number of ranks in a replica
+        self.kept: list[Kept] = []  # the last two, because some ranks may not have completed the last one
         self.keep()
 
     def keep(self) -> None:
@@ -57,10 +57,10 @@ class Replicas:
         self.kept = [*self.kept[-1:], Kept(len(now.losses), now.segments, data.size, place, own, other)]
 
     def recover(self) -> bool:
-        """Go on with the complete replicas; return False on other ranks, which are to end. Collective."""
+        """Continue with the complete replicas; return False on other ranks. Collective."""
         now = self.trainer
         for group in (*now.groups, now.cart, now.comm):
-            group.Revoke()  # a rank may wait for one that lives, and is here
+            group.Revoke()  # a living rank that is not here yet may wait for another one
         living = now.comm.Shrink()
         now.free()
         now.comm.Free()
@@ -76,7 +76,7 @@ class Replicas:
         return True
 
     def restore(self, comm: Any, kept: Kept, whole: list[int]) -> None:
-        """Divide a state that was kept among the replicas that are whole. Collective over them."""
+        """Divide a kept state among the complete replicas. Collective over these."""
         now = self.trainer
         have = self.parts(kept, whole)
         now.arrange(comm, (len(whole), *now.options.grid[1:]))
@@ -88,7 +88,10 @@ class Replicas:
         self.keep()
 
     def parts(self, kept: Kept, whole: list[int]) -> list[Part]:
-        """Return what this rank has of the state: its own part, and the other one if its rank is lost."""
+        """Return the parts of the state that this rank contributes.
+
+        These are its own part, and the other rank's part if that rank is lost.
+        """
         replica, _, stage = kept.place
         lost = [each for each in range(kept.replicas) if each not in whole and (each + 1) % kept.replicas not in whole]
         if lost:

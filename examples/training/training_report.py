@@ -1,4 +1,4 @@
-"""What training.py prints and draws: losses, throughput, and the segments of the pipeline, over the steps."""
+"""Print and draw losses, throughput and the pipeline's segments over the steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.program import figure, sign
 
 
 def speeds(trainer: Any) -> list[float]:
-    """Return the tokens of each step by its seconds."""
+    """Return the tokens a second of each step."""
     tokens = trainer.options.batch * trainer.sizes.context
     return [tokens / trainer.seconds[step] for step in range(len(trainer.losses))]
 
@@ -26,7 +26,7 @@ def print_speeds(trainer: Any) -> None:
 
 
 def draw(path: Path, trainer: Any, expected: list[float]) -> None:
-    """Draw the losses beside those of one rank, the throughput, and how many layers each stage has."""
+    """Draw losses beside those of one rank, throughput, and each stage's layers."""
     drawing, (losses, throughput, cut) = figure(3)
     steps = np.arange(len(trainer.losses))
     losses.plot(steps, expected, color="0.7", linewidth=5, label="one rank, plain PyTorch")
@@ -54,7 +54,7 @@ def draw(path: Path, trainer: Any, expected: list[float]) -> None:
 
 
 def mark(panel: Any, events: list[tuple[int, str]]) -> None:
-    """Draw a line with a text where something has happened."""
+    """Draw a line with a text at each event."""
     for step, text in events:
         panel.axvline(step, color="0.4", linestyle=":", linewidth=1)
         panel.annotate(text, (step, panel.get_ylim()[1]), rotation=90, fontsize=7, ha="right", va="top")

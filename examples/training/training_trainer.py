@@ -1,4 +1,4 @@
-"""One rank of the training: its place in the grid, a step, and what moves when the cut of the pipeline does."""
+"""One rank of the training: its place in the grid, a step, and moves of layers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Trainer:
     Attributes
     ----------
     losses : list of float
-        Of each step.
+        Loss of each step.
     seconds : dict of int to float
-        Of each step, with what moved after it.
+        Seconds of each step, including moves after it.
     events : list of (int, str)
-        Steps before which something has changed, and what.
+        Steps before which something changed, with a description.
     """
 
     def __init__(self, comm: Any, text: Any, options: argparse.Namespace, device: torch.device) -> None:
@@ -52,14 +52,14 @@ class Trainer:
         self.counts = [counts[number] for number in range(self.sizes.layers)]
 
     def arrange(self, comm: Any, grid: tuple[int, int, int]) -> None:
-        """Make a grid of the ranks, and the groups that this rank is in. Collective."""
+        """Make a grid of the ranks, and this rank's groups. Collective."""
         self.comm, self.cart = comm, comm.Create_cart(grid)
         dimensions = (True, False, False), (False, True, False), (False, False, True), (True, False, True)
         self.groups = [self.cart.Sub(each) for each in dimensions]
         self.data, self.tensor, self.pipe, self.plane = self.groups
 
     def free(self) -> None:
-        """Free what `arrange` has made, and its memory. Collective."""
+        """Free the communicators of `arrange`, and their memory. Collective."""
         for group in (*self.groups, self.cart):
             group.Free()
 
@@ -91,24 +91,24 @@ class Trainer:
         self.seconds[step] = time.perf_counter() - begin
 
     def rebalance(self) -> None:
-        """Move the cut of the pipeline if that makes its slowest stage faster. Collective."""
+        """Move layers if that makes the pipeline's slowest stage faster. Collective."""
         segments = self.balance.moved(self.cart, self.segments, self.clock)
         if segments is not None:
             self.resplit(segments)
             self.events.append((len(self.losses), "the cut moves"))
 
     def resplit(self, segments: list[range]) -> None:
-        """Bring layers to other stages, with their weights and state. Collective."""
+        """Move layers to other stages, with weights and Adam's state. Collective."""
         have = [(self.part(self.plane.rank), self.zero.state)]
         self.place(segments)
         self.fill(have)
 
     def part(self, rank: int) -> Shard:
-        """Return what a rank of the plane has of all layers."""
+        """Return the parts of all layers that a rank of the plane has."""
         replica, stage = self.plane.Get_coords(rank)
         return shard(self.counts, self.segments[stage], self.data.size, replica)
 
     def fill(self, have: list[Part]) -> None:
-        """Set weights and Adam's state to what ranks had before. Collective."""
+        """Restore weights and Adam's state from parts that the ranks have. Collective."""
         self.zero.state = move(self.plane, have, [self.part(rank) for rank in range(self.plane.size)])
         self.zero.share_weights()

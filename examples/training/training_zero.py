@@ -1,7 +1,7 @@
-"""ZeRO stage 1: the replicas of some layers share the state of Adam, and each steps its part of the weights.
+"""ZeRO stage 1: replicas divide the state of Adam, and update parts of weights.
 
-`move` brings weights and state to other ranks, when layers change their stage or the number of replicas changes. Which
-bytes go where is planned from both divisions, and each rank puts what it has into windows of the others.
+`move` sends weights and state to other ranks, when layers change their stage or the number of replicas changes. A plan
+from both divisions lists the bytes to send; each rank puts its bytes into windows of the others.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from common.program import share
 from common.weight_plan import Box, Matrix, Shard, plan
 
 Tensor = torch.Tensor
-KINDS = 3  # weights, and Adam's means of gradients and of their squares
+KINDS = 3  # weights, and Adam's means of the gradients and of their squares
 ITEM = 8  # bytes of a number
 RATE, DECAYS, TINY = 3e-3, (0.9, 0.99), 1e-8
 
 
 class Zero:
-    """The weights of a stage, all of which each replica has, and this rank's part of Adam's state.
+    """A stage's weights, equal on all replicas, and this rank's part of Adam's state.
 
     Parameters
     ----------
     data : pyncclx.Intracomm
         The replicas.
     layers : sequence of torch.nn.Module
-        Their parameters, and the gradients of these, become parts of two long tensors.
+        Their parameters and gradients become views of two long tensors.
     device : torch.device
 
     Attributes
     ----------
     state : Tensor, shape (KINDS, count)
-        Of this rank's part: weights, and Adam's two means.
+        This rank's part: weights, and Adam's two means.
     """
 
     def __init__(self, data: Any, layers: Iterable[Any], device: torch.device) -> None:
@@ -57,7 +57,7 @@ class Zero:
         self.state[0] = self.weights[self.part]
 
     def step(self, number: int) -> None:
-        """Step the weights by the sum of all replicas' gradients; `number` counts from 1."""
+        """Update the weights by the summed gradients; `number` counts from 1."""
         own = torch.empty_like(self.state[0])
         self.data.Reduce_scatter(self.gradients, own, self.counts)
         adam(self.state, own, number)
@@ -65,12 +65,12 @@ class Zero:
         self.share_weights()
 
     def share_weights(self) -> None:
-        """Let all replicas have the weights of all parts."""
+        """Gather all replicas' parts of the weights on each replica."""
         self.data.Allgatherv(self.state[0], [self.weights, self.counts])
 
 
 def adam(state: Tensor, gradient: Tensor, number: int) -> None:
-    """Step some weights and their means in place."""
+    """Update some weights and their means in place."""
     weights, mean, square = state
     mean.lerp_(gradient, 1 - DECAYS[0])
     square.lerp_(gradient * gradient, 1 - DECAYS[1])
@@ -79,12 +79,12 @@ def adam(state: Tensor, gradient: Tensor, number: int) -> None:
 
 
 def shard(counts: Sequence[int], segment: range, replicas: int, replica: int) -> Shard:
-    """Return what a replica of a segment has of each layer's weights and means.
+    """Return a replica's part of each layer's weights and means.
 
     Parameters
     ----------
     counts : sequence of int
-        Numbers of the weights of each layer of the model.
+        Number of weights of each layer of the model.
     segment : range
         The layers that the replicas share.
     replicas, replica : int
@@ -100,16 +100,16 @@ def shard(counts: Sequence[int], segment: range, replicas: int, replica: int) ->
 
 
 def move(plane: Any, have: Sequence[tuple[Shard, Tensor]], shards: Sequence[Shard]) -> Tensor:
-    """Return this rank's part of the state when it is divided otherwise. Collective.
+    """Return this rank's part of the state in a new division. Collective.
 
     Parameters
     ----------
     plane : pyncclx.Intracomm
         All stages of all replicas.
     have : sequence of (Shard, Tensor)
-        What this rank sends: parts of the state as they were. All ranks together send each number once.
+        Parts that this rank sends, in the old division. All ranks together send each number once.
     shards : sequence of Shard
-        The parts of all ranks as they will be.
+        The parts of all ranks in the new division.
     """
     nbytes = ITEM * shards[plane.rank].count
     window = pyncclx.Win.Allocate(nbytes, 1, MPI.Info.Create({"pyncclx_memory": "device"}), plane)

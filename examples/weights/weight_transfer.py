@@ -1,19 +1,20 @@
-"""New weights go from the ranks that train a model to those that use it, which divide it otherwise.
+"""Send new weights from ranks that train a model to ranks that use it.
 
     mpiexec -n 4 python examples/weights/weight_transfer.py [--hidden 1024 2048 4096] [--versions 100]
 
-In reinforcement learning some GPUs train and others generate. Half of the ranks are trainers here, with some rows of
-every matrix each. The generators have rows of some matrices, columns of others, and all of what is small. Which bytes
-go where is planned once, as a list of contiguous runs. Then one kernel on each trainer sends a version: its warps put
-the runs into the generators' memory, and the last block signals the version's number. Generators have places for two
-versions. A kernel on their stream waits until all trainers have signalled a version; when it has been used, another one
-signals to the trainers that its place is free. No host waits for another.
+In reinforcement learning some GPUs train and others generate, and they divide the model differently. Here half of the
+ranks are trainers, each with some rows of every matrix. The generators have rows of some matrices, columns of others,
+and all of small ones. The program plans once which bytes go where, as a list of contiguous runs. Then one kernel on
+each trainer sends a version: its warps put the runs into the generators' memory, and the last block signals the
+version's number. Generators have places for two versions. A kernel on their stream waits until all trainers have
+signalled a version. After its use another kernel signals to the trainers that its place is free. No host waits for
+another.
 
-Every number of a version depends on the version and on its place in the model. The generators compare all of
-them on the device, so none may be late, early or elsewhere. On GPUs the time is drawn beside that of an `Allgatherv` of
-all weights, of which each generator keeps its part, and of a plain copy of as many bytes. And the generators are given
-matrix products that take as long as a transfer: with one place they wait while a version comes, with two the next one
-comes while they work. PYNCCLX_DEVICE=host runs it without a GPU.
+Every number of a version depends on the version and on its place in the model. The generators check all numbers on the
+device, and so detect numbers that are late, early or misplaced. On GPUs the picture shows the time beside that of an
+`Allgatherv` of all weights, of which each generator keeps its part, and that of a plain copy of as many bytes. It also
+shows generators that compute matrix products for as long as a transfer takes: with one place they wait for each
+version, with two the next version arrives while they compute. PYNCCLX_DEVICE=host runs it without a GPU.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from common.program import array_module, read_options, to_host
 from common.weight_plan import ITEM, generator, model, plan, trainer
 from weight_ways import Point, draw, measure
 
-Array = Any  # of NumPy or CuPy
-BY_VERSION = 0x9E3779B1  # odd: what is added to each number from version to version
+Array = Any  # NumPy's or CuPy's
+BY_VERSION = 0x9E3779B1  # odd; added to each number from version to version
 
 SOURCE = """
 #include "pyncclx.cuh"
@@ -76,7 +77,7 @@ extern "C" __global__ void release(pyncclx_team team, int trainers, unsigned lon
 
 
 def main() -> int:
-    """Check and time the transfer of models of some sizes; 1 if a number was wrong."""
+    """Check and time transfers of several models; return 1 if a number was wrong."""
     world = pyncclx.Communicator(MPI.COMM_WORLD)
     options = read_options(world, parse)
     xp = array_module(world, "uint32")
@@ -99,7 +100,7 @@ def main() -> int:
 
 
 class Transfer:
-    """One rank's weights, and how they travel.
+    """One rank's weights, and their transfer.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ class Transfer:
         self.first = comm.size - self.generators
         self.trained = [trainer(matrices, self.trainers, part) for part in range(self.trainers)]
         shards = [generator(matrices, self.generators, part) for part in range(self.generators)]
-        # A kernel names memory of another rank by its own address, so each rank has weights and two places.
+        # A kernel names a peer's memory by this rank's address of it, so each rank allocates weights and two places.
         count, room = (max(shard.count for shard in shards) for shards in (self.trained, shards))
         window = comm.Alloc(count + 2 * room, "u4")
         self.weights, self.memory = window[:count], window[count:].reshape(2, room)
@@ -128,7 +129,7 @@ class Transfer:
         self.team = comm.device_team(signals=2 * comm.size, blocks=self.grid[0], counters=1)
         self.trains, self.generates = comm.rank < self.trainers, comm.rank >= self.first
         self.nbytes = 0
-        self.sent, self.used = xp.zeros(1, "u8"), xp.zeros(1, "u8")  # versions
+        self.sent, self.used = xp.zeros(1, "u8"), xp.zeros(1, "u8")  # version numbers
         if self.trains:
             mine = self.trained[comm.rank]
             runs = plan(mine, shards, address(self.weights), address(self.memory), self.first)
@@ -139,33 +140,33 @@ class Transfer:
             self.expected = xp.asarray(self.shard.positions())
 
     def send(self) -> None:
-        """Enqueue what a trainer does for a version."""
+        """Enqueue a trainer's part in sending a version."""
         numbers = self.memory[0].nbytes, np.int32(self.places), np.int32(self.generators)
         self.kernels["send"](*self.grid, [self.team, self.runs, self.count, *numbers, self.sent])
 
     def receive(self) -> Array:
-        """Enqueue a generator's waiting; the weights of the version, until it is released."""
+        """Enqueue a generator's wait; return the weights, valid until `release`."""
         self.kernels["receive"](1, 32, [self.team, np.int32(self.trainers), self.used])
         return self.memory[self.version % self.places, : self.shard.count]
 
     def release(self) -> None:
-        """Enqueue that the place of the version is free."""
+        """Enqueue the signal that the version's place is free."""
         self.kernels["release"](1, 32, [self.team, np.int32(self.trainers), self.used])
 
     def train(self) -> None:
-        """Enqueue the making of a version of this rank's weights."""
+        """Enqueue the making of a new version of this rank's weights."""
         self.xp.add(self.positions, self.change(), out=self.weights)
 
     def wrong(self, weights: Array) -> Array:
-        """Enqueue the comparison of a generator's weights: how many are not the version's, on the device."""
+        """Enqueue a check of a generator's weights; return the number of wrong ones."""
         return self.xp.count_nonzero(weights != self.expected + self.change())
 
     def change(self) -> np.uint32:
-        """By what the version's numbers differ from their positions."""
+        """Return the difference between a version's numbers and their positions."""
         return np.uint32(self.version * BY_VERSION & 0xFFFFFFFF)
 
     def check(self, versions: int, places: int = 2) -> int:
-        """Train, transfer and compare some versions; how many numbers were wrong on all ranks. Collective."""
+        """Transfer and check some versions; return all ranks' wrong numbers. Collective."""
         self.places = places
         wrong = self.xp.zeros((), "i8")
         for _ in range(versions):
@@ -181,7 +182,7 @@ class Transfer:
         return int(self.comm.allreduce(found))
 
     def step(self, use: Callable[[], None] = lambda: None) -> None:
-        """Enqueue the transfer of a version, and what generators do with it."""
+        """Enqueue the transfer of a version, and the generators' use of it."""
         if self.trains:
             self.send()
         if self.generates:
@@ -190,13 +191,13 @@ class Transfer:
             self.release()
 
     def free(self) -> None:
-        """Give the window back; its memory goes with the communicator."""
+        """Free the window; the communicator frees its memory."""
         self.win.Unlock_all()
         self.win.Free()
 
 
 def address(array: Array) -> int:
-    """Where an array begins."""
+    """Return the address of an array."""
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
 
 

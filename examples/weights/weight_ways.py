@@ -1,4 +1,4 @@
-"""What the transfer of weights is compared with, what generators do beside it, and how the times are shown."""
+"""Other ways to transfer weights, the generators' work, and a report of the times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOGETHER = 10  # versions in a graph
 
 
 class Point(NamedTuple):
-    """Figures of a model: bytes from a trainer, seconds of each of `WAYS`, and what it is beside generators' work."""
+    """Figures of a model: bytes of a trainer, seconds of each way, and beside work."""
 
     hidden: int
     nbytes: int
@@ -25,21 +25,21 @@ class Point(NamedTuple):
     times: Times
 
     def line(self) -> str:
-        """What is printed."""
+        """Return the line to print."""
         ways = zip(WAYS, self.seconds, strict=True)
         text = ", ".join(f"{name} {1e6 * each:.0f} µs ({self.nbytes / each / 1e9:.0f} GB/s)" for name, each in ways)
         alone = f"hidden {self.hidden}: {self.nbytes / 1e6:.1f} MB from each trainer; {text}"
         return f"{alone}\n  used: {self.times.line()}"
 
     def row(self) -> dict[str, Any]:
-        """What is written."""
+        """Return the row to write."""
         names = (f"{name.replace(' ', '_').replace('-', '_')}_us" for name in WAYS)
         alone = dict(zip(names, (1e6 * each for each in self.seconds), strict=True))
         return {"hidden": self.hidden, "nbytes": self.nbytes, **alone, "used": self.times.row()}
 
 
 def measure(transfer: Any, hidden: int) -> Point:
-    """Time a transfer and other ways for its bytes, and versions that are used. Collective."""
+    """Time a transfer, other ways for its bytes, and versions in use. Collective."""
     others, use = Others(transfer), Use(transfer, hidden)
     seconds = tuple(map(use.seconds, (transfer.step, others.gather, others.copy)))
     nbytes = transfer.comm.bcast(transfer.nbytes)
@@ -47,12 +47,12 @@ def measure(transfer: Any, hidden: int) -> Point:
 
 
 class Others:
-    """Other ways for the bytes of a transfer.
+    """Other ways to move the bytes of a transfer.
 
     Parameters
     ----------
     transfer : weight_transfer.Transfer
-        Its window and its shards are used.
+        It provides the window and the shards.
     """
 
     def __init__(self, transfer: Any) -> None:
@@ -65,21 +65,23 @@ class Others:
             begin += shard.count
 
     def gather(self) -> None:
-        """All weights go to all ranks, and generators keep their part."""
+        """Send all weights to all ranks; generators keep their part."""
         mine = self.transfer.weights if self.transfer.trains else self.transfer.weights[:0]
         self.transfer.comm.Allgatherv(mine, [self.whole, self.counts])
         for to, source in self.pairs:
             to[...] = source
 
     def copy(self) -> None:
-        """A copy engine moves as many bytes from each trainer to a generator."""
+        """Copy as many bytes from each trainer to a generator, by a copy engine."""
         if self.transfer.trains:
             generator = self.transfer.first + self.transfer.comm.rank % self.transfer.generators
             self.transfer.win.Put(self.transfer.weights, generator, self.transfer.weights.size)
 
 
 class Use:
-    """What a generator does with a version: matrix products, for about as long as the transfer of one takes.
+    """A generator's work with a version: matrix products.
+
+    They take about as long as the transfer of a version.
 
     Parameters
     ----------
@@ -95,7 +97,10 @@ class Use:
         self.out = self.device.matrix(transfer.xp.empty(shape, "i2"))
 
     def times(self, seconds: float, nbytes: int) -> Times:
-        """The generators' work, a transfer, which took some seconds, and both: with one place for versions, and two."""
+        """Return the times of the generators' work, of a transfer, and of both.
+
+        Both are timed with places for one version and for two. `seconds` is the time of a transfer.
+        """
         self.products = max(1, round(self.products * seconds / self.seconds(self.work)))
         all_of_them = self.seconds(self.work), seconds, self._both(places=1), self._both(places=2)
         return Times(*(1e6 * each for each in all_of_them), link_us(self.transfer.comm, nbytes))
@@ -106,7 +111,7 @@ class Use:
             self.device.multiply(self.left, self.right, self.out)
 
     def seconds(self, way: Any) -> float:
-        """Of one of several calls in a CUDA graph, on the slowest rank."""
+        """Return the time of one of several calls in a CUDA graph, on the slowest rank."""
         return self.device.seconds(self.transfer.comm, way, TOGETHER)
 
     def _both(self, places: int) -> float:
@@ -115,7 +120,7 @@ class Use:
 
 
 def draw(path: Path, comm: Any, points: list[Point]) -> None:
-    """How fast the bytes move, and how long a version takes that is used, over what a trainer sends."""
+    """Draw bandwidth, and the time of a version in use, over a trainer's bytes."""
     drawing, (alone, used) = figure(2)
     drawing.set_figheight(5)
     megabytes = [each.nbytes / 1e6 for each in points]
