@@ -1,19 +1,19 @@
-// The device API: functions with which a program's own kernels communicate. #include "pyncclx.cuh"
+// The device API: functions by which a program's own kernels communicate. #include "pyncclx.cuh"
 //
 // `team` is `comm.device_team().pointer`. An address is a pointer, or a 64-bit integer. Memory that a peer reads or
-// writes must be memory from `comm.Alloc`. It is named by this rank's address of it, which means the same place in the
-// peer's array. Signals and counters are numbered; the team has as many as it was made with, all 0 at first.
+// writes must be from `comm.Alloc`. Pass this rank's address of it; it stands for the same place in the peer's array.
+// Signals and counters are numbered from 0 on; the team has as many as it was made with, all 0 at first.
 //
-// Functions that can fail return 0 when they do: after a timeout, an abort, or a wrong argument, or with a team whose
-// communicator has been freed. The communicator's next call on the host raises the error, or the team's `check()`. The
-// name of a function ends with the threads that call it together, with the same arguments: a thread, all threads of a
-// warp, or all of a block. The comment before a function describes what it orders; the scope is always all GPUs and the
-// host. pyncclx_moves.cuh has the moves of data, pyncclx_blocks.cuh the functions of blocks, pyncclx_partitions.cuh
-// partitioned messages; this header includes them.
+// Functions that can fail return 0 on a timeout, an abort or a wrong argument, and if the team's communicator has been
+// freed. The communicator's next call on the host raises the error, and so does the team's `check()`. The end of a
+// function's name says which threads call it together, with the same arguments: a thread, all threads of a warp, or all
+// of a block. The comment before a function describes which accesses it orders; the scope is always all GPUs and the
+// host. pyncclx_moves.cuh has the moves of data, pyncclx_blocks.cuh the functions of blocks, and pyncclx_partitions.cuh
+// partitioned messages; this header includes all three.
 #pragma once
 #include "protocol/signal.cuh"
 
-namespace pyncclx {  // only names of signal.cuh can collide with the program's
+namespace pyncclx {  // only names in signal.cuh can collide with the program's
 #include "device/meetings.cuh"
 #include "device/pready.cuh"
 }
@@ -43,22 +43,22 @@ PYNCCLX_API int pyncclx_size(pyncclx_team team) {
     return reinterpret_cast<const pyncclx::DeviceTeam*>(team)->team.size;
 }
 
-// For kernels that are made for one number of ranks: 0, and an error on the host, if the team has another size.
+// For kernels that are compiled for one number of ranks: returns 0, and reports an error, if the team has another size.
 PYNCCLX_API int pyncclx_expect_size(pyncclx_team team, int size) {
     const auto v = pyncclx::view(team);
     if (v.size == 0) return 0;
     return v.size == size || misused(*v.team, pyncclx::kOtherSize, pyncclx::kExpectSize, u64(i64(size)), u64(v.size));
 }
 
-// The address at which this process has mapped `peer`'s counterpart of this rank's `address`, for plain loads and stores;
-// or 0.
+// Returns the address at which this process has mapped `peer`'s counterpart of this rank's `address`, for plain loads
+// and stores; 0 on an error.
 PYNCCLX_API u64 pyncclx_peer_pointer(pyncclx_team team, pyncclx_address address, int peer) {
     return reinterpret_cast<u64>(at_peer(pyncclx::view(team, peer), pyncclx::kPeerPointer, address, 1, peer));
 }
 
 // ---- signals: 64-bit words that peers write ------------------------------------------------------------
 
-// A thread sets a signal of `peer`. Releases: what this thread did or acquired before comes before the signal.
+// A thread sets a signal of `peer`. Release: what this thread did or acquired earlier is ordered before the signal.
 PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalSet, peer) || !is_signal(v, pyncclx::kSignalSet, signal)) return 0;
@@ -66,7 +66,7 @@ PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 
     return 1;
 }
 
-// A thread adds to a signal of `peer`. Several ranks may add to one signal over NVLink. Releases, as signal_set.
+// A thread adds to a signal of `peer`. Over NVLink several ranks may add to one signal. Release, like signal_set.
 PYNCCLX_API int pyncclx_signal_add(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalAdd, peer) || !is_signal(v, pyncclx::kSignalAdd, signal)) return 0;
@@ -74,15 +74,15 @@ PYNCCLX_API int pyncclx_signal_add(pyncclx_team team, int peer, u32 signal, u64 
     return 1;
 }
 
-// The value of a signal of this rank; 0 if there is no such signal. Acquires what its writers released.
+// Returns the value of a signal of this rank; 0 if there is no such signal. Acquires what its writers released.
 PYNCCLX_API u64 pyncclx_signal_read(pyncclx_team team, u32 signal) {
     const auto v = pyncclx::view(team);
     if (!is_signal(v, pyncclx::kSignalRead, signal)) return 0;
     return ld_acquire_sys(pyncclx::signal_word(own_state(*v.team), signal));
 }
 
-// A thread waits until a signal of this rank, which only grows, has reached `value`, for at most the team's timeout.
-// Acquires what was released with it; other threads of the block need a barrier with this thread afterwards.
+// A thread waits, at most for the team's timeout, until a signal of this rank has reached `value`. The signal must only
+// grow. Acquires what was released with it; other threads of the block then need a barrier with this thread.
 PYNCCLX_API int pyncclx_wait_until(pyncclx_team team, u32 signal, u64 value) {
     const auto v = pyncclx::view(team);
     if (!is_signal(v, pyncclx::kWaitUntil, signal)) return 0;
@@ -90,7 +90,7 @@ PYNCCLX_API int pyncclx_wait_until(pyncclx_team team, u32 signal, u64 value) {
     return wait_for_word(*v.team, pyncclx::signal_word(own_state(*v.team), signal), what);
 }
 
-// The same by all threads of a block, which meet before and after. Acquires for all of them.
+// All threads of a block wait as in pyncclx_wait_until; they meet before and after. Acquires for all of them.
 PYNCCLX_API int pyncclx_wait_until_block(pyncclx_team team, u32 signal, u64 value) {
     __syncthreads();
     const bool ok = pyncclx::thread_number() != 0 || pyncclx_wait_until(team, signal, value);
@@ -99,16 +99,16 @@ PYNCCLX_API int pyncclx_wait_until_block(pyncclx_team team, u32 signal, u64 valu
 
 // ---- order ---------------------------------------------------------------------------------------------
 
-// What this thread did or acquired before comes before what it does afterwards, for all observers.
+// Orders what this thread did or acquired earlier before what it does later, for all observers.
 PYNCCLX_API void pyncclx_fence() { fence_sc_sys(); }
 
-// The same, and puts by this thread are complete: their sources may be overwritten. (Puts are stores, so one instruction does
-// both; the two names state different purposes.)
+// Like pyncclx_fence. In addition, this thread's puts are complete, so their sources may be overwritten. (Puts are
+// stores, so one instruction does both; the two names state different purposes.)
 PYNCCLX_API void pyncclx_quiet() { fence_sc_sys(); }
 
 // ---- atomics on a peer's 32- and 64-bit words ----------------------------------------------------------
 //
-// Each returns the old value. Releases as signal_set and acquires as signal_read. Over PCIe none of them is atomic.
+// Each returns the old value, releases like signal_set, acquires like signal_read. Over PCIe none is atomic.
 
 PYNCCLX_API u32 pyncclx_atomic_add_u32(pyncclx_team team, pyncclx_address address, u32 value, int peer) {
     u32* word = pyncclx::word_at_peer<u32>(pyncclx::view(team, peer), pyncclx::kAtomicAdd, address, peer);

@@ -1,6 +1,6 @@
 // Allreduce, Reduce and Reduce_scatter_block of elements that do not divide 16 bytes, such as records.
 //
-// The same operations in the same two ways as in allreduce.cu, reduce.cu and reduce_scatter_block.cu; steps: records.cuh.
+// The operations have the same two forms as in allreduce.cu, reduce.cu and reduce_scatter_block.cu; see records.cuh.
 // Launch: one block for each channel in use; kFoldThreads threads in one shot, kMaxThreads in two.
 #include "reduction/records.cuh"
 

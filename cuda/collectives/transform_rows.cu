@@ -1,4 +1,4 @@
-// What a row transform makes of an array of this rank, in memory of this rank: over nodes an engine sends it from there.
+// Applies a row transform to an array of this rank, into memory of this rank; over nodes an engine sends it from there.
 //
 // Launch: any number of blocks of whole warps; they wait for nothing.
 #include "elements/transformed_packs.cuh"

@@ -1,8 +1,8 @@
 // Allgather and Alltoall of the results of a row transform, which may be of another element type than the arguments.
 //
-// Messages are what arrives. Allgather first makes its own block in its place in recv, and sends it from there: making it
-// again for every rank would take longer than reading it. Alltoall makes packs when they leave: a span's address is its
-// offset in what is sent. So packets, chunks and windows are as in exchange.cuh.
+// A message has the elements that arrive. Allgather first stores its own block in its place in recv, and sends it from
+// there, because to transform it for every rank would take longer than to read it. Alltoall transforms packs when it
+// sends them: a span's address is its offset in the data. So packets, chunks and windows are as in exchange.cuh.
 // Launch: one block for each channel in use, up to kMaxThreads threads.
 #include "exchange/exchange.cuh"
 #include "elements/transformed_packs.cuh"

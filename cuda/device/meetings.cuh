@@ -1,9 +1,9 @@
-// Meetings of blocks of a program's own kernels, behind pyncclx.cuh: waits, barriers between ranks and within a grid, and the
-// collectives of blocks, which meet before and after.
+// Waits and barriers of blocks in a program's own kernels, behind pyncclx.cuh: between ranks and within a grid; and
+// collectives of blocks, with a barrier before and after.
 //
-// Barrier between ranks: 1. the block meets; 2. a thread for each peer adds 1 to its word at the peer, by a release; 3.
-// it waits for the peer's word, by an acquire; 4. the block meets. The words are BarrierWords of the block's index, so
-// the blocks with one index on all ranks meet.
+// Barrier between ranks: 1. the block meets; 2. for each peer a thread adds 1 to this rank's word at the peer, by a
+// release; 3. it waits for the peer's word, by an acquire; 4. the block meets. The words are the BarrierWords of the
+// block's index, so the blocks with the same index meet on all ranks.
 #pragma once
 #include "device/moves.cuh"
 
@@ -17,7 +17,7 @@ __device__ inline bool wait_for_word(const DeviceTeam& team, const u64* word, Aw
     }
 }
 
-// All threads of a block meet this one's counterparts on the ranks in `ranks` (bit r: rank r).
+// All threads of a block meet the blocks with the same index on the ranks in `ranks` (bit r: rank r).
 __device__ inline bool meet_ranks(const DeviceTeam& team, u32 ranks) {
     const u64 block = block_number();
     if (block >= team.blocks) return misused(team, kTooManyBlocks, kBarrier, blocks_of_grid(), team.blocks);
@@ -35,7 +35,7 @@ __device__ inline bool meet_ranks(const DeviceTeam& team, u32 ranks) {
     return __syncthreads_or(!ok) == 0;
 }
 
-// All threads of a block. Returns whether it is the last block of the grid that comes to the counter, which it resets to 0.
+// All threads of a block. Returns whether it is the grid's last block to reach the counter, which it then resets.
 __device__ inline bool is_last_block(CounterWords* words) {
     bool last = false;
     __syncthreads();
@@ -46,8 +46,8 @@ __device__ inline bool is_last_block(CounterWords* words) {
     return __syncthreads_or(last) != 0;
 }
 
-// One thread waits until all blocks of the grid have come to the counter, and `turn` has changed. A failure records how many
-// came: a grid that is larger than the GPU runs at once would wait for blocks that cannot begin.
+// One thread waits until all blocks of the grid have reached the counter, and `turn` has changed. A timeout records how
+// many blocks arrived: if the grid does not fit on the GPU at once, some blocks cannot begin.
 __device__ inline bool wait_for_blocks(const DeviceTeam& team, CounterWords* words, u32 counter, u64 turn) {
     Patience patience;
     const auto what = [&] {
@@ -62,7 +62,7 @@ __device__ inline bool wait_for_blocks(const DeviceTeam& team, CounterWords* wor
 // All threads of all blocks of the grid meet.
 __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     CounterWords* words = counter_words(team, counter);
-    const u64 turn = ld_relaxed_sys(&words->turn);  // before this block has come, so it has not changed yet
+    const u64 turn = ld_relaxed_sys(&words->turn);  // read before this block arrives, so `turn` has not changed yet
     if (is_last_block(words)) {
         if (thread_number() == 0) st_release_sys(&words->turn, turn + 1);
         return true;
@@ -71,8 +71,8 @@ __device__ inline bool meet_blocks(const DeviceTeam& team, u32 counter) {
     return __syncthreads_or(!ok) == 0;
 }
 
-// All threads of a block put `nbytes` to this rank's place on every rank, from a source that moves on by `step` bytes for
-// each rank. The ranks meet before, when the earlier contents have been used, and after.
+// All threads of a block put `nbytes` to this rank's place on every rank. The source advances by `step` bytes for each
+// rank. The ranks meet before the puts, when the earlier contents have been used, and after them.
 __device__ inline bool put_to_all(u64 handle, DeviceFunction function, u64 dest, u64 source, u64 nbytes, u64 step) {
     const View v = view(handle);
     if (v.size == 0 || !meet_ranks(*v.team, 0xffffffffu)) return false;
@@ -84,7 +84,7 @@ __device__ inline bool put_to_all(u64 handle, DeviceFunction function, u64 dest,
     return meet_ranks(*v.team, 0xffffffffu) && ok;
 }
 
-// All threads of a block fold this rank's shard of all ranks' arrays, in rank order, and store it in all of them.
+// All threads of a block fold this rank's shard of all ranks' arrays, in rank order, and store it in all arrays.
 template <class T>
 __device__ bool fold_for_all(u64 handle, u64 array, u64 count) {
     __shared__ char* at[kMaxRanks];

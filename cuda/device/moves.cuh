@@ -1,6 +1,6 @@
 // Moves of data by threads, warps and blocks of a program's own kernels, behind pyncclx.cuh: put, get, copy, packets.
 //
-// None of them signals or meets; the functions of pyncclx_moves.cuh do.
+// None of these functions signals or meets other ranks; the functions in pyncclx_moves.cuh do.
 #pragma once
 #include "device/team.cuh"
 
@@ -52,7 +52,7 @@ __device__ inline bool get(const View& v, u64 dest, u64 source, u64 nbytes, int 
     return true;
 }
 
-// Between addresses of this rank's, or that it has mapped.
+// Copies between addresses of this rank's memory, or of memory that it has mapped.
 __device__ inline void copy(u64 dest, u64 source, u64 nbytes, Members who) {
     const char* from = reinterpret_cast<const char*>(source);
     char* to = reinterpret_cast<char*>(dest);
@@ -61,7 +61,7 @@ __device__ inline void copy(u64 dest, u64 source, u64 nbytes, Members who) {
         [&](u64 i, Pack pack) { store_pack(to, i, nbytes, pack); });
 }
 
-// Packets take twice the bytes of what they carry, in whole packs.
+// Packets occupy twice the bytes of their payload, in whole packs.
 __device__ __forceinline__ bool is_packet_place(const View& v, DeviceFunction function, u64 address) {
     return address % kPackNbytes == 0 || (v.size != 0 && misused(*v.team, kMisaligned, function, address, kPackNbytes));
 }

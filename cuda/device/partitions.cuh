@@ -1,14 +1,14 @@
 // Partitioned messages: the sender's threads store each partition in the receiver's buffer when it is ready.
 //
-//   1. The receiver begins a round: it counts `epoch`, by a release. Until then its buffer is its own.
+//   1. The receiver begins a round: it advances `epoch`, by a release. Until then only the receiver uses its buffer.
 //   2. Threads of the sender wait for that, store a partition, meet, and one of them counts its bytes in `sent`.
 //   3. Who counts the last bytes of one of the receiver's partitions sets its word in `arrived` to the round, by a release.
-//   4. The receiver waits for these words, the sender for `finished`, which counts them.
+//   4. The receiver waits for these words; the sender waits for `finished`, which counts them.
 //
-// Both sides divide the same bytes, perhaps into different numbers of partitions, so one that is sent may be a part of one
-// that is received, or of several. Rounds are 32-bit numbers that wrap around; `sent` is 0 between rounds.
+// Both sides divide the same bytes, perhaps into different numbers of partitions. So a partition of the sender may be a
+// part of one of the receiver, or of several. Rounds are 32-bit numbers that wrap around; `sent` is 0 between rounds.
 //
-// Each word has one writer, its end; but `arrived`, in the receiver's memory, is the sender's to write.
+// Each word has one writer, its own end; only `arrived`, in the receiver's memory, is written by the sender.
 //
 // Twin: pyncclx/messages/arguments.py packs Partitions; tests/host/messages/test_arguments.py compares both.
 #pragma once
@@ -22,9 +22,9 @@ struct Partitions {  // one end of a message
     u64 nbytes;
     u32* epoch;          // this end's: rounds begun
     const u32* started;  // the receiver's epoch
-    u32* arrived;        // for each partition of the receiver: the last round in which it has come
-    u64* sent;           // the sender's: for each partition of the receiver, its bytes that have gone in this round
-    u32* finished;       // the sender's: partitions of the receiver that have gone, in all rounds. Null: the receiver's end
+    u32* arrived;        // for each partition of the receiver: the last round in which it has arrived
+    u64* sent;           // the sender's: for each partition of the receiver, its bytes that are stored in this round
+    u32* finished;       // the sender's: the receiver's partitions stored, in all rounds. Null: the receiver's end
     u32 sends, receives;  // partitions of the sender, of the receiver
     int peer, tag;
 };
@@ -33,7 +33,7 @@ __device__ __forceinline__ bool wait_for_round(const Partitions& p, const u32* w
     return wait_for(p.team, word, Awaited{round, p.tag, p.peer, expected, 0});
 }
 
-// One thread: this thread, or threads that it has met since, have stored bytes [begin, begin + count).
+// One thread counts bytes [begin, begin + count) as stored, by itself or by threads that it has met since.
 __device__ __forceinline__ void count_sent(const Partitions& p, u32 round, u64 begin, u64 count, u64 each) {
     for (u64 at = begin, end = begin + count; at < end;) {
         const u64 partition = at / each, next = smaller((partition + 1) * each, end);
@@ -47,8 +47,8 @@ __device__ __forceinline__ void count_sent(const Partitions& p, u32 round, u64 b
     }
 }
 
-// Threads send one of `chunks` parts of a partition, which they, or threads that they have met, have written.
-// `meet(ok)` is a barrier of these threads; it returns whether all are ok.
+// Threads send one of `chunks` parts of a partition, written by themselves or by threads that they have met. `meet(ok)`
+// is a barrier of these threads; it returns whether all are ok.
 template <class Meet>
 __device__ __forceinline__ bool send_partition(
     const Partitions& p, u32 partition, u32 chunk, u32 chunks, u32 member, u32 members, Meet meet) {
@@ -61,11 +61,11 @@ __device__ __forceinline__ bool send_partition(
     meet(true);
     if (member != 0) return true;
     if (p.nbytes != 0) count_sent(p, round, begin, part.nbytes, p.nbytes / p.receives);
-    else count_sent(p, round, u64(partition) * p.receives, p.receives, p.sends);  // nothing, counted all the same
+    else count_sent(p, round, u64(partition) * p.receives, p.receives, p.sends);  // an empty part is counted, too
     return true;
 }
 
-// One thread of the receiver: whether a partition has come, which it then acquires.
+// One thread of the receiver: returns whether a partition has arrived, and then acquires it.
 __device__ __forceinline__ bool has_arrived(const Partitions& p, u32 partition) {
     return int(ld_acquire_sys(&p.arrived[partition]) - *p.epoch) >= 0;
 }

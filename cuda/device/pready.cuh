@@ -23,8 +23,8 @@ __device__ __forceinline__ const Partitions& partitions_at(u64 handle) {
     return *reinterpret_cast<const Partitions*>(handle);
 }
 
-// With no handle, that of a message to MPI.PROC_NULL, nothing is to be done. Only partitions of the sender's end can be
-// sent.
+// If the handle is null, as for a message to MPI.PROC_NULL, there is nothing to do. Only partitions of the sender's end
+// can be sent.
 template <class Meet>
 __device__ __forceinline__ int pready(u64 handle, u32 partition, Members who, Meet meet) {
     if (handle == 0) return 1;

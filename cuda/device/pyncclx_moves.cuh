@@ -1,10 +1,10 @@
 // The device API: moves of data between ranks. A part of pyncclx.cuh, which includes it.
 #pragma once
 
-// ---- put: from this rank's memory, any, to a peer's ----------------------------------------------------
+// ---- put: from any memory of this rank to a peer's memory -----------------------------------------------
 //
-// Orders nothing by itself. The data is visible to a rank that acquires a later signal of this thread, or meets it in a
-// later barrier. Of a put by a warp or a block: after a barrier of its threads (__syncwarp, __syncthreads).
+// Orders nothing by itself. A rank that acquires a later signal of this thread, or meets it in a later barrier, sees
+// the data. After a put by a warp or block, its threads need a barrier first (__syncwarp, __syncthreads).
 
 PYNCCLX_API int pyncclx_put_thread(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
@@ -21,9 +21,9 @@ PYNCCLX_API int pyncclx_put_block(
     return put(pyncclx::view(team, peer), pyncclx::kPut, dest, source, nbytes, peer, pyncclx::this_block());
 }
 
-// ---- get: from a peer's memory to this rank's, any -----------------------------------------------------
+// ---- get: from a peer's memory to any memory of this rank -----------------------------------------------
 //
-// Orders nothing by itself. The data is there for this thread, and for the others of a warp or block after they have met.
+// Orders nothing by itself. This thread can read the data; other threads of the warp or block can after a barrier.
 
 PYNCCLX_API int pyncclx_get_thread(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, int peer) {
@@ -76,7 +76,7 @@ PYNCCLX_API int pyncclx_put_signal_block(
 
 // ---- copy: between addresses that this rank has mapped -------------------------------------------------
 //
-// Its own arrays, shared memory, and addresses from peer_pointer. Orders nothing by itself, as put.
+// For this rank's own arrays, shared memory, and addresses from peer_pointer. Orders nothing by itself, like put.
 
 PYNCCLX_API void pyncclx_copy_thread(pyncclx_address dest, pyncclx_address source, u64 nbytes) {
     pyncclx::copy(dest, source, nbytes, pyncclx::this_thread());
@@ -90,11 +90,11 @@ PYNCCLX_API void pyncclx_copy_block(pyncclx_address dest, pyncclx_address source
     pyncclx::copy(dest, source, nbytes, pyncclx::this_block());
 }
 
-// ---- packets: short messages that carry their own flag -------------------------------------------------
+// ---- packets: short messages that contain their own flags -----------------------------------------------
 //
-// In one trip, without a signal. A slot is memory from `comm.Alloc`, at a multiple of 16, of twice the message's bytes
-// rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and differs for each message in a slot.
-// Order nothing but the message itself.
+// A message takes one trip, without a signal. A slot is memory from `comm.Alloc` at a multiple of 16 bytes. It has
+// twice the message's bytes, rounded up to whole 16; nothing else may be stored in it. `epoch` is not 0, and differs
+// for each message in a slot. These functions order nothing but the message itself.
 
 // Puts a message into a peer's slot `dest`.
 PYNCCLX_API int pyncclx_put_packets_thread(
@@ -118,7 +118,7 @@ PYNCCLX_API int pyncclx_receive_packets_thread(
     return receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_thread());
 }
 
-// The same by a warp, which meets afterwards.
+// Receives like pyncclx_receive_packets_thread, by a warp, which meets afterwards.
 PYNCCLX_API int pyncclx_receive_packets_warp(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
     const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_warp());
@@ -126,7 +126,7 @@ PYNCCLX_API int pyncclx_receive_packets_warp(
     return __all_sync(pyncclx::lanes_of_warp(), ok);
 }
 
-// The same by a block, which meets afterwards.
+// Receives like pyncclx_receive_packets_thread, by a block, which meets afterwards.
 PYNCCLX_API int pyncclx_receive_packets_block(
     pyncclx_team team, pyncclx_address dest, pyncclx_address source, u64 nbytes, u32 epoch) {
     const bool ok = receive_packets(pyncclx::view(team), dest, source, nbytes, epoch, pyncclx::this_block());

@@ -1,6 +1,6 @@
-// A program's device team: one struct in device memory, behind pyncclx.cuh, and the look-ups in it.
+// A program's device team, behind pyncclx.cuh: one struct in device memory, and look-ups in it.
 //
-// Every rank has it at the beginning of memory that all ranks have mapped, with the same layout on all ranks:
+// On every rank it is at the beginning of memory that all ranks have mapped, with the same layout:
 //
 //   DeviceTeam | SignalWord x signals | BarrierWords x blocks | CounterWords x counters
 //
@@ -20,11 +20,11 @@ enum Misuse : u64 {  // continues Overflow; the keys of MISUSES in pyncclx/failu
     kNoSuchRank = 16, kNoSuchSignal, kTooManyBlocks, kNoSuchCounter, kNotInWindow, kMisaligned, kOtherSize
 };
 
-struct alignas(128) SignalWord { u64 value; };  // a line each: polls of one do not slow stores to another
+struct alignas(128) SignalWord { u64 value; };  // a line each, so that polling one does not slow down stores to another
 
 struct alignas(128) BarrierWords {  // words for the blocks with one index
-    u32 arrived[kMaxRanks];  // rank r: how often it has come to a barrier with this rank
-    u32 sent[kMaxRanks];     // this rank: how often it has come to a barrier with rank r
+    u32 arrived[kMaxRanks];  // rank r: number of its barriers with this rank
+    u32 sent[kMaxRanks];     // this rank: number of its barriers with rank r
 };
 
 struct alignas(128) CounterWords { u64 arrived, turn; };  // counts this rank's blocks
@@ -42,13 +42,13 @@ struct DeviceWindows {
 struct alignas(128) DeviceTeam {
     Team team;  // all zero after Free
     u64 signals, blocks, counters;
-    const DeviceWindows* windows;  // the host replaces it when there are more windows; running kernels may go on with this one
+    const DeviceWindows* windows;  // replaced by the host for more windows; running kernels may use this one
     char* state[kMaxRanks];  // every rank's DeviceTeam, as mapped in this process
 };
 
 constexpr int kAnyRank = -1;  // in an error record: a signal may come from any rank
 
-// Loads a word at this place in the code, not where it is used, so that several loads are in flight together.
+// Loads a word at this place in the code instead of at its use, so that several loads are in flight together.
 template <class T>
 __device__ __forceinline__ T now(const T& word) {
     static_assert(sizeof(T) == sizeof(u32) || sizeof(T) == sizeof(u64), "a word");
@@ -56,8 +56,8 @@ __device__ __forceinline__ T now(const T& word) {
     else return (T)ld_here(reinterpret_cast<const u64*>(&word));
 }
 
-// The words of a team that functions use. They do not change while kernels run, so they are loaded through the cache. An
-// acquire empties the cache, so they are loaded together before any.
+// The words of a team that functions use. They do not change while kernels run, so they are loaded through the cache.
+// An acquire empties the cache, so they are all loaded before the first acquire.
 struct View {
     const DeviceTeam* team;
     int rank, size;  // size 0 after Free
@@ -80,7 +80,7 @@ __device__ inline __noinline__ bool misused(const DeviceTeam& team, Misuse what,
     return false;
 }
 
-// These return false in a team after Free, too.
+// These also return false for a team after Free.
 __device__ __forceinline__ bool is_rank(const View& v, DeviceFunction function, int rank) {
     return u32(rank) < u32(v.size) || (v.size != 0 && misused(*v.team, kNoSuchRank, function, u64(i64(rank)), v.size));
 }
@@ -100,7 +100,7 @@ __device__ __forceinline__ u64 block_number() {
 
 __device__ __forceinline__ u64 blocks_of_grid() { return u64(gridDim.x) * gridDim.y * gridDim.z; }
 
-// In a rank's memory, which begins with its DeviceTeam.
+// A word in a rank's memory, which begins with its DeviceTeam.
 __device__ __forceinline__ u64* signal_word(char* state, u32 signal) {
     return &reinterpret_cast<SignalWord*>(state + sizeof(DeviceTeam))[signal].value;
 }
@@ -117,7 +117,7 @@ __device__ __forceinline__ CounterWords* counter_words(const DeviceTeam& team, u
     return reinterpret_cast<CounterWords*>(barrier_words(team, own_state(team), team.blocks)) + counter;
 }
 
-// The memory of `peer` that corresponds to `nbytes` from `address` on of this rank's; null if that is in no window.
+// Returns the peer's memory that corresponds to this rank's `nbytes` at `address`; null if these are in no window.
 __device__ inline char* at_peer(const View& v, DeviceFunction function, u64 address, u64 nbytes, int peer) {
     if (!is_rank(v, function, peer)) return nullptr;
     const u64 count = now(v.windows->count);

@@ -41,7 +41,7 @@ constexpr int kGroupLanes = kGroup / kPackNbytes;     // a lane makes one pack o
 constexpr float kLargestFloat8 = 448.0f;
 constexpr float kSmallestScaled = 1e-30f;             // least of a group's largest magnitude: its inverse is finite
 
-// What pack `i` of a row of To is made of: some packs of a row of From.
+// The source of pack `i` of a row of To: some packs of a row of From.
 template <class From, class To>
 struct Source {
     static constexpr int kPacks = sizeof(From) / sizeof(To), kEach = Elements<From>::kCount;
@@ -56,7 +56,7 @@ struct Source {
         }
     }
 
-    // Of row `row`, by a row transform (row_transform.cuh).
+    // Loads from row `row`, and applies a row transform (row_transform.cuh).
     template <class Transform, class Args>
     __device__ __forceinline__ void transform(const Args& args, i64 row, u64 i) {
 #pragma unroll

@@ -78,7 +78,7 @@ struct LogicalXor : Operator {
     template <class A>
     __device__ static A combine(A a, A b) { return A(!a != !b); }
 };
-// Of equal values the smaller index, as MPI defines it, and so of several NaN.
+// Of equal values, and of several NaN, the smaller index wins, as MPI defines it.
 template <class V>
 __device__ __forceinline__ bool ties(V a, V b) { return a == b || (is_nan(a) && is_nan(b)); }
 

@@ -29,8 +29,8 @@ template <class T, class Shape>
 struct Sums {
     float sums[Shape::kPacks][Elements<T>::kCount] = {};
 
-    // row(s) returns where row s begins, made(s, i, pack) what pack i of row s becomes. Packs from `end` on are left alone;
-    // with kWhole there are none.
+    // row(s) returns the address of row s, made(s, i, pack) the summand for pack i of row s. Packs from `end` on are
+    // not touched; with kWhole there are none.
     template <class Address, bool kWhole, class Row, class Weight, class Made>
     __device__ __forceinline__ void add(int rows, u32 i, u32 end, Row row, Weight weight, Made made) {
 #pragma unroll 1

@@ -22,7 +22,7 @@ struct TransformedPacks {
     using Whole = Run<From, Elements<To>::kCount>;
     const TransformedRows& args;
 
-    // Pack `i` of the span that begins at byte `address` of what is sent.
+    // Returns pack `i` of the span that begins at byte `address` of the data to send.
     __device__ __forceinline__ Pack operator()(const char* address, u64 i, u64 nbytes) const {
         constexpr u64 kCount = Elements<To>::kCount;
         const u64 first = u64(address) / sizeof(To) + i * kCount, left = (nbytes - i * kPackNbytes) / sizeof(To);
@@ -52,7 +52,7 @@ struct TransformedPacks {
     }
 
   private:
-    // The rare way, out of the loops: a pack of several rows, a message's last pack, an unaligned address.
+    // The rare cases, out of the loops: a pack of several rows, a message's last pack, an unaligned address.
     static __device__ __noinline__ Pack one_by_one(const TransformedRows& args, const From* from, u64 count, u64 row, u64 column) {
         Elements<To> made = {};
 #pragma unroll 1

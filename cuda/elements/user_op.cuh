@@ -19,10 +19,10 @@ struct Record {
 };
 
 struct UserOp {
-    static constexpr bool kCostly = true;  // it may be
+    static constexpr bool kCostly = true;  // it may be costly
     template <class A>
     __device__ __forceinline__ static A combine(A a, A b) {
-        A result = a;  // what the function does not set stays
+        A result = a;  // fields that the function does not set keep the values of a
         pyncclx_user_op(&a, &b, &result);
         return result;
     }

@@ -13,8 +13,8 @@ struct Block {
     u64 nbytes;  // bytes of the message; for a receiver, of its place
 };
 
-// sends(from, to): whether a message travels there; out(rank): this rank's message to `rank`; in(rank): the place for the
-// message of `rank`. `out` and `in` are called only where a message travels.
+// sends(from, to): whether there is a message; out(rank): this rank's message to `rank`; in(rank): the place for the
+// message from `rank`. `out` and `in` are called only if there is a message.
 template <class Sends, class Out, class In>
 __device__ void exchange_announced(const Team& team, Sends sends, Out out_block, In in_block) {
     __shared__ Spans spans;

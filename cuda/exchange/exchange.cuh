@@ -1,7 +1,7 @@
 // Moves between every pair of ranks: as packets, as lines, straight to their place, or as chunks, each pair by itself.
 //
-// An operation (Bcast, Allgather, Alltoall, Alltoallv …) fills in, for each block, what goes to each rank and where what
-// comes from each rank belongs (Spans). Sender and receiver compute the way of a span from its length:
+// For each block, an operation (Bcast, Alltoallv …) fills in the data for each rank, and the places for data from each
+// rank (Spans). Sender and receiver compute the transport of a span from its length:
 //   1. Short spans leave as packets, medium ones as lines.
 //   2. For a long span the receiver sends its place in a packet, if that is in a window (window.cuh), else 0.
 //   3. Packets and lines are received. Own data is copied meanwhile.
@@ -58,7 +58,7 @@ struct ExchangeOf {
         }
     }
 
-    // All threads, after the spans have been shared; `ok`: as far as a thread has found so far. False: leave.
+    // All threads, after the spans have been shared; `ok`: whether the thread has seen no failure. False: leave.
     __device__ bool receive(bool ok) {
         if constexpr (!kLong) return receive_packets(ok);
         const int peer = int(threadIdx.x);
@@ -163,7 +163,7 @@ struct ExchangeOf {
             if (peer == channel.team.rank) continue;
             if (ways.is_medium(span)) {
                 const u32 member = crew.member / 32, members = crew.members / 32;
-                ok = __all_sync(0xffffffffu, ok) != 0;  // the whole warp goes on, or none of it
+                ok = __all_sync(0xffffffffu, ok) != 0;  // the whole warp continues, or none of it
                 ok = ok && Lines(channel).receive_message(member, members, peer, span.address, span.nbytes, span.kept);
                 continue;
             }
@@ -199,8 +199,8 @@ struct ExchangeOf {
 
 using Exchange = ExchangeOf<StoredPacks>;
 
-// A whole operation whose spans are given at once, by out(rank) and in(rank). Without kLong the messages go as packets and
-// lines; the code for long ones takes more than half of the time to compile, so that kernel is another one.
+// A whole operation, with its spans from out(rank) and in(rank). Without kLong messages go as packets and lines. The
+// code for long messages takes more than half of the time to compile, so it is in a separate kernel.
 template <bool kLong, class Out, class In, class Load = StoredPacks>
 __device__ void exchange_all(const Team& team, Out out_span, In in_span, bool both_ways = true, Load load = {}) {
     __shared__ Spans spans;

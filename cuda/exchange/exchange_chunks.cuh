@@ -30,8 +30,8 @@ struct ChunkExchange {
         : channel(channel), spans(spans), load(load), peers(u32(channel.team.size - 1)), longest(find_longest()),
           lanes(lanes_of(channel.team, longest)), chunks(channel, int(lanes)) {}
 
-    // All threads. False: leave. In place one group both stores for a peer and takes from it, so that no chunk is stored
-    // where one has yet to be sent from. If `copies`, a group copies this rank's own span.
+    // All threads. False: leave. In place, the same group stores for a peer and takes from it, so that no chunk
+    // overwrites data that is still to be sent. If `copies`, a group copies this rank's own span.
     template <class Copy>
     __device__ bool run(bool in_place, bool copies, Copy copy_own) {
         const u32 copy_job = 2 * lanes * peers, jobs = find_jobs(in_place) | u32(copies) << copy_job;
@@ -65,7 +65,7 @@ struct ChunkExchange {
         return found;
     }
 
-    // A bit for each job that has something to do: lane l of the j-th peer, to store; from bit lanes * peers on, to take.
+    // A bit for each job that has work: lane l of the j-th peer, to store; from bit lanes * peers on, to take.
     __device__ u32 find_jobs(bool in_place) const {
         u32 jobs = 0;
         for (u32 job = 0; job < lanes * peers; ++job) {

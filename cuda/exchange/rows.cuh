@@ -7,19 +7,19 @@
 #include "protocol/wait.cuh"
 
 struct Row {  // the rows that a rank sends to, or gets from, another
-    i64 count, displ, kept;  // kept: how many the receiver has room for
+    i64 count, displ, kept;  // kept: how many fit at the receiver
 };
 
-// How many of `count` rows that begin at `displ` lie before `end`.
+// Returns how many of `count` rows from `displ` on are before `end`.
 __device__ i64 fitting(i64 count, i64 displ, i64 end) {
     return displ < 0 || displ >= end ? 0 : i64(smaller(count, end - displ));
 }
 
-// The sum over the ranks before the lane's. All lanes of a warp; those without a rank pass 0.
+// Returns the sum over the ranks before the lane's rank. All lanes of a warp; those without a rank pass 0.
 __device__ __forceinline__ i64 sum_before(i64 mine) { return i64(sum_to_lane<kMaxRanks>(u64(mine)) - u64(mine)); }
 
-// Where the rows of the lane's rank belong, from the word that the rank sent. All lanes of a warp call this; those
-// without a rank pass 0.
+// Returns where the rows of the lane's rank belong, from the word that this rank has sent. All lanes of a warp call
+// this; those without a rank pass 0.
 __device__ Row row_from(const AlltoallvArgs& args, i64 word) {
     const int rank = int(threadIdx.x % 32);
     const i64 before = sum_before(args.placement == kPacked ? word : 0);

@@ -1,4 +1,4 @@
-// How each span travels, and how warps are divided among peers; both are computed before the previous kernel has ended.
+// The transport of each span, and the peers of each warp; both are computed before the previous kernel has ended.
 #pragma once
 #include "protocol/line.cuh"
 #include "protocol/packet.cuh"
@@ -40,7 +40,7 @@ struct SpanWaysOf {
     // Whether the span goes as packets, and there is any.
     __device__ bool goes_as_packets(const Span& span) const { return span.nbytes > 0 && !is_long(span) && !is_medium(span); }
 
-    // Windows are made by all ranks, so all ranks have windows or none has.
+    // All ranks make windows together, so all ranks have windows or none has.
     __device__ bool has_windows() const { return team.windows != nullptr; }
 
   private:

@@ -12,9 +12,9 @@ struct Span {
 struct Spans {  // the spans of one block, in shared memory; [rank]
     Span out[kMaxRanks], in[kMaxRanks];
     u64 stored[kMaxRanks], taken[kMaxRanks];  // bytes that go as chunks
-    char* place[kMaxRanks];  // in the peer's memory, for what goes straight there; null: by packets or chunks
+    char* place[kMaxRanks];  // in the peer's memory, if the span is stored straight there; else null
 
-    // Whether this rank has nothing to move. Then nothing that it waits for would show a peer that has.
+    // Whether this rank has nothing to move. Then it waits for nothing that would show that a peer has.
     __device__ bool are_empty(int size) const {
         for (int rank = 0; rank < size; ++rank)
             if (out[rank].nbytes > 0 || in[rank].nbytes > 0) return false;

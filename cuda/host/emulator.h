@@ -71,9 +71,9 @@ struct Launch {
     u32 shared_nbytes;  // dynamic shared memory of a block
     u32 hostile;        // not 0: delay and reorder stores to peers (hostile.h)
     u64 seed;           // not 0: resume the fibers in an order drawn from (seed, block)
-    double watchdog_s;  // a block without progress for so long is reported as stuck
+    double watchdog_s;  // a block without progress for this long is reported as stuck
     emulator::Launched* launched = nullptr;        // what the next launch of the stream, if it is early, sees of this one
-    const emulator::Launched* previous = nullptr;  // of an early launch, the one before, which may still run
+    const emulator::Launched* previous = nullptr;  // the previous launch, which may still run, if this one is early
 };
 
 #include "host/sanitizer.h"

@@ -7,7 +7,7 @@
 namespace emulator {
 
 constexpr int kFreedByte = 0xdd;
-constexpr size_t kMostFreedNbytes = 64 << 20;  // kept before the oldest goes back to NumPy
+constexpr size_t kMostFreedNbytes = 64 << 20;  // kept until then; after that, the oldest goes back to NumPy
 
 struct Freed {
     void* context;

@@ -10,7 +10,7 @@ struct Grid {
     void (*call)(void (*kernel)(), const void* args);  // calls the kernel by its true type
     const void* args;  // a tuple of them
     std::atomic<bool> failed{false};
-    char message[400] = "";  // why; the first reason counts
+    char message[400] = "";  // the first reason for a failure
     // Addresses for ThreadSanitizer: a kernel's threads come after its launch and before its return. Two, for
     // with one a thread that ends early would seem to come before a thread that starts late.
     u64 begun = 0, ended = 0;
@@ -39,7 +39,7 @@ EMULATOR_UNSEEN inline void run_thread() {
     block.leave();
 }
 
-// What the calling thread keeps from launch to launch: to run a block, and to have others run blocks.
+// What the calling thread keeps from launch to launch: resources to run a block, and threads that run other blocks.
 inline Storage& storage() {
     static thread_local Storage storage;
     return storage;

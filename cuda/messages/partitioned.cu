@@ -1,7 +1,7 @@
 // Partitioned messages: what the host launches for Start, Pready and Wait. A program's own kernels may send, too.
 #include "device/partitions.cuh"
 
-constexpr u32 kMostListed = 512;  // partitions of one launch, if they are no range
+constexpr u32 kMostListed = 512;  // partitions of one launch, if they are not a range
 
 constexpr u32 kMostRounds = 500;   // rounds that one launch begins: a kernel's parameters are at most 4 KB
 
@@ -21,7 +21,7 @@ struct SendPartitionsArgs {
     u32 numbers[kMostListed];
 };
 
-// One block. What receives thereby gives its buffer to the sender: what the stream did before comes before.
+// One block begins rounds. A receiving end thereby gives its buffer to the sender, after the stream's earlier work.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) begin_rounds(const __grid_constant__ BeginRoundsArgs args) {
     for (u32 i = threadIdx.x; i < args.count; i += blockDim.x) st_release_sys(args.epochs[i], *args.epochs[i] + 1);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) send_partitions(const __grid_c
     }
 }
 
-// One block, until all that is sent has gone, or all that is received has come.
+// One block waits until all parts have been sent, or all parts have arrived.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1) await_partitions(const __grid_constant__ PartitionsArgs args) {
     const Partitions& p = args.partitions;

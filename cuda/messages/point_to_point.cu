@@ -76,14 +76,14 @@ __device__ __forceinline__ void put_message(const Put& put) {
     if (threadIdx.x == 0) st_release_sys(put.ready, put.clock);
 }
 
-// One of `blocks` blocks copies its part of a message and is counted. True on thread 0 of the last one, if no block gave up.
+// One of `blocks` blocks copies a part of a message and is counted. True on thread 0 of the last, if all succeeded.
 __device__ __forceinline__ bool fetch_part(
     const Team& team, const char* from, char* to, u64 nbytes, u32* arrived, u32 blocks, u32 block, bool ok) {
     const Part part(nbytes, blocks, block);
     if (ok) copy_here(threadIdx.x, blockDim.x, from + part.begin, to + part.begin, part.nbytes);
     __syncthreads();
     if (threadIdx.x != 0) return false;
-    // A block that gave up is counted too, so that the next kernel finds 0; then `done` is not signalled.
+    // A block that failed is counted too, so that the next kernel finds 0; then `done` is not signalled.
     __threadfence();
     if (atomicAdd(arrived, 1u) + 1 != blocks) return false;
     __threadfence();  // with the other blocks' before their counts: all have read

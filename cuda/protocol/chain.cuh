@@ -1,18 +1,18 @@
-// Chains: a long message goes from rank to rank in short pieces; a rank passes on each piece while the next one comes.
+// Chains: a long message goes from rank to rank in short pieces; a rank forwards each piece while the next one arrives.
 //
-// Every link carries the message once, and only the previous rank of the chain stores into a rank's lease: stores of several
-// ranks to one rank collide in the switch. A chain ends later by the time that a piece takes from rank to rank, so pieces are
-// short. For piece k of a lane a group of warps
+// Every link carries the message once. Only the previous rank of the chain stores into a rank's lease, because stores
+// of several ranks to one rank collide in the switch. The last rank ends later by the time of a piece for each rank, so
+// pieces are short. For piece k of a lane a group of warps
 //   1. waits for `came` from the previous rank, and for a place at the next rank (`entered` at first, then `taken`);
 //   2. moves the piece into the next rank's lease, meets, and signals `taken` to the previous rank;
 //   3. makes a fence and signals `came` to the next rank.
 //
-// Most of a piece's time is its fence and signals. So there are kLanes lanes, each with its group of warps, which have every
-// kLanes-th piece and do not wait for each other. In this operation all rings' memory serves the lanes. The previous rank is
-// the only writer there, and begins when the owner has entered the operation, which means that it has read what was there.
+// Most of a piece's time is its fence and signals. So there are kLanes lanes; each has a group of warps that moves
+// every kLanes-th piece, and waits for no other group. The memory of all rings belongs to the lanes here. Its only
+// writer is the previous rank, which begins when the owner has entered the operation, and so has read the old contents.
 //
-// `came` and `taken` count the pieces of this operation below its epoch. In another operation other ranks may write them,
-// so a rank waits for all that is written to them in the same operation.
+// `came` and `taken` have the epoch, and below it count the pieces of this operation. In another operation other ranks
+// may write them, so a rank waits in this operation for all that is written to them.
 //
 // Thresholds, of a piece, were measured on 4 H200 with 128 MB (docs/design_notes.md, "`Bcast` and long `Reduce` are
 // chains").
@@ -20,8 +20,8 @@
 #include "protocol/channel.cuh"
 
 constexpr int kNoRank = -1;
-constexpr u64 kPiecesOfPart = 16;  // a block's part has about so many pieces,
-constexpr u64 kShortestPiece = 8 << 10, kLongestPiece = 32 << 10;  //   of so many bytes
+constexpr u64 kPiecesOfPart = 16;  // about the number of pieces of a block's part, …
+constexpr u64 kShortestPiece = 8 << 10, kLongestPiece = 32 << 10;  // … with these limits in bytes
 
 struct Hop {  // this rank's neighbours in the chain, or kNoRank
     int from, to;
@@ -31,15 +31,15 @@ struct Chain {
     Channel& channel;
     const u64 nbytes;  // bytes of this block's part of the message
     const u64 lane_nbytes, piece_nbytes, pieces;
-    const u64 places;  // for pieces, of a lane
+    const u64 places;  // places for pieces in a lane
 
     __device__ Chain(Channel& channel, u64 nbytes)
         : channel(channel), nbytes(nbytes), lane_nbytes(find_lane()), piece_nbytes(find_piece()),
           pieces((nbytes + piece_nbytes - 1) / piece_nbytes), places(lane_nbytes / piece_nbytes) {}
 
-    // All threads. False: leave. A rank where the chain both begins and ends has two hops. The first takes nothing and the
-    // second passes nothing on, so they share no word. If its warps are too few for a group each, a piece ends some rounds
-    // after it began, while others are in flight.
+    // All threads. False: leave. A rank where the chain both begins and ends has two hops. The first hop takes nothing
+    // and the second forwards nothing, so they share no word. If there are too few warps for one group each, a piece
+    // ends some rounds after it began, while others are in flight.
     // move(crew, number of the hop, begin in the message, nbytes, from, to) moves a piece.
     template <class Move>
     __device__ bool run(const Hop* hops, u32 count, Move move) {
@@ -59,7 +59,7 @@ struct Chain {
     }
 
   private:
-    // Bytes of a lane, in whole packs: all places for chunks together, divided by the lanes.
+    // Bytes of a lane, in whole packs: the memory of all places for chunks, divided by the number of lanes.
     __device__ u64 find_lane() const {
         const u64 rings = u64(channel.places()) * kRings * kDepth * channel.team.chunk_nbytes;
         return rings / kLanes / kPackNbytes * kPackNbytes;
@@ -79,7 +79,7 @@ struct Chain {
             team.base[holder] + team.rings_offset + rings + lane * lane_nbytes + u32(k) % u32(places) * piece_nbytes);
     }
 
-    // Piece k of a lane: taken, moved, and passed on.
+    // Takes, moves and forwards piece k of a lane.
     template <class Move>
     __device__ bool pass(const Crew& crew, const Hop& hop, u32 lane, u64 k, Move move) {
         const u64 number = k * kLanes + lane, begin = number * piece_nbytes;

@@ -1,18 +1,18 @@
-// A block's view of its channel: its epoch, the operations that the peers have entered, and when a buffer may be reused.
+// A block's view of its channel: its epoch, the operations that peers have entered, and when a buffer may be reused.
 //
-// Block b is channel b on every rank, and waits for blocks b alone. So a grid that does not fit the GPU goes on as long as
-// the GPUs start blocks in the order of their numbers, which CUDA does not promise: channels are no more than multiprocessors,
-// divided among the ranks that share them. Every rank launches the same grid for an operation, so all ranks count a channel's
-// operations alike; the count is the *epoch*. It lies in device memory and the kernel advances it. So no argument changes
-// from call to call, and a captured launch can be replayed.
+// Block b is channel b on every rank, and waits only for blocks b. So a grid that does not fit on the GPU makes
+// progress as long as the GPUs start blocks in the order of their numbers. CUDA does not promise this order, so there
+// are no more channels than multiprocessors, divided among the ranks that share them. Every rank launches the same grid
+// for an operation, so all ranks count a channel's operations alike; the count is the *epoch*. It is in device memory,
+// and the kernel advances it. So no argument changes from call to call, and a captured launch can be replayed.
 //
 //   1. The constructor reads the epoch, adds 1, and writes it to `entered` at every peer (announce), with a hash of this rank's
 //      calls (calls.cuh).
 //   2. The operation runs. Its data carries the epoch.
 //   3. `leave` stores the epoch as finished.
 //
-// A rank's operations follow each other on its stream, so "entered e" implies "finished e - 1". That is the only flow control
-// between operations:
+// A rank's operations follow each other on its stream, so "entered e" implies "finished e - 1". This is the only flow
+// control between operations:
 //   * slots of packets and lines alternate by the epoch's parity: a rank writes one in e once the peer has entered e - 1, which
 //     means that it has finished e - 2, the last operation in which it read this slot;
 //   * every operation reuses the chunk rings: a rank writes one in e once the peer has entered e.
@@ -20,28 +20,28 @@
 #include "protocol/vector.cuh"
 #include "protocol/wait.cuh"
 
-// Operations that need not announce announce once in kMostSilent all the same: a signed difference would take an older
-// word for one of the future.
+// Operations that need not announce still announce once in kMostSilent operations. Otherwise a signed difference would
+// take an older word for a later one.
 constexpr u32 kMostSilent = 1u << 30;
 
 struct Channel {
     const Team& team;
     const int index;
     ChannelControl* const mine;
-    const u32 failed;  // as record_call takes it; read here, so that it arrives with the epoch
+    const u32 failed;  // argument of record_call; read here, so that it arrives with the epoch
     const u32 calls_before, epoch;
-    const u32 calls;  // hash of all up to this operation; calls_before: without its own
+    const u32 calls;  // hash of all calls, this operation's included; calls_before: without it
     const u32 all_entered;
 
     // All threads of the block call it, and `leave` at the end.
     __device__ explicit Channel(const Team& team) : Channel(team, team.early != 0) {}
 
-    // The first launch of an operation in two launches begins it. An operation that does not announce here calls `announce`
-    // later.
+    // In an operation of two launches, the first one begins it. An operation that does not announce here calls
+    // `announce` later.
     __device__ Channel(const Team& team, bool early, bool begins = true, bool announces = true)
         : Channel(team, awaited(find(team)), early, begins, announces) {}
 
-    // The same for a kernel that has found its control words, and has waited for the previous kernel.
+    // For a kernel that has found its control words, and has waited for the previous kernel.
     __device__ Channel(const Team& team, ChannelControl* found, bool early, bool begins, bool announces)
         : team(team),
           index(int(blockIdx.x)),
@@ -53,24 +53,24 @@ struct Channel {
           all_entered(mine->all_entered) {
         if (!begins) return;
         if (epoch == 0xffffffffu || epoch == 2) scrub();
-        // After 0xffffffff peers wait for epoch 2, since epoch 1 is left out then.
+        // After epoch 0xffffffff peers wait for epoch 2, because epoch 1 is skipped then.
         if (announces || epoch == 2 || epoch % kMostSilent == 0) announce();
         if (index == 0 && peer_of_last_warp() == team.rank) record_call(team, epoch, failed);
     }
 
-    // This block's control words; they are found before the previous kernel has ended (await_previous).
+    // Returns this block's control words, before the previous kernel has ended (await_previous).
     __device__ static ChannelControl* find(const Team& team) { return channel_control(team, team.rank, int(blockIdx.x)); }
     __device__ static u64 dependency(const Team& team) { return u64(find(team)); }
 
-    // Signals to all peers that this rank has begun the operation. What it read in earlier operations may be overwritten, for
-    // their kernels have ended. It does not release what this rank has stored at a peer; barrier.cu has a fence for that.
+    // Signals to all peers that this rank has begun the operation. What it read earlier may then be overwritten, as its
+    // earlier kernels have ended. This does not release its stores at peers; barrier.cu has a fence for that.
     __device__ void announce() const {
         const int peer = peer_of_last_warp();
         if (is_peer(peer)) st_after_loads_sys(&channel_control(team, peer, index)->entered[team.rank], word());
     }
 
-    // Ends the block's operation. `all_entered` on all threads: data of this operation came from every peer, so every
-    // peer has entered it, and the next operation need not wait for that.
+    // Ends the block's operation. `all_entered`, the same on all threads: data of this operation came from every peer.
+    // So every peer has entered it, and the next operation need not wait for that.
     __device__ void leave(bool all_entered = false) {
         const bool on_all_threads = everyone(all_entered);
         if (threadIdx.x != 0) return;
@@ -78,8 +78,8 @@ struct Channel {
         if (on_all_threads) mine->all_entered = epoch;
     }
 
-    // Compares the calls of those peers for which comes(peer) holds: whose data comes as packets. The last warp mostly has no
-    // packets to wait for, and waits for this meanwhile. False: leave.
+    // Compares the calls of the peers for which comes(peer) holds, whose data comes as packets. The last warp usually
+    // has no packets to wait for, so it does this meanwhile. False: leave.
     template <class Comes>
     __device__ bool compare(Comes comes) const {
         const int peer = peer_of_last_warp();
@@ -87,7 +87,7 @@ struct Channel {
         return !compares || wait_for_entered<false>(peer, epoch);
     }
 
-    // `leave`, after it has compared.
+    // Compares, then leaves.
     template <class Came>
     __device__ void leave(bool all_entered, Came came) {
         leave(compare(came) && all_entered);
@@ -95,7 +95,7 @@ struct Channel {
 
     __device__ bool is_peer(int rank) const { return rank < team.size && rank != team.rank; }
 
-    // The j-th peer, counted from this rank, so that ranks begin with different peers.
+    // Returns the j-th peer, counted from this rank, so that ranks begin with different peers.
     __device__ int peer(int j) const {
         const int rank = team.rank + 1 + j;
         return rank < team.size ? rank : rank - team.size;
@@ -108,7 +108,7 @@ struct Channel {
         return everyone(!is_peer(peer) || wait_for_entered(peer, epoch - ago));
     }
 
-    // All threads wait until the peers have read what the slots of this parity held, packets and lines. False: leave.
+    // All threads wait until the peers have read what this parity's slots (packets and lines) held. False: leave.
     __device__ bool await_slots() { return await_entered(1); }
 
     // Waits until a peer has begun an operation, and compares its calls. False: leave.
@@ -123,7 +123,7 @@ struct Channel {
         }
     }
 
-    // The value of a word that counts within this operation, and a wait until a peer has written it.
+    // The value of a word that counts within this operation; and a wait until a peer has written it.
     __device__ u64 mark(u64 count) const { return (u64(epoch) << 32) + count; }
     __device__ bool wait_for_count(const u64* word, int peer, u64 count) {
         return wait_for(team, word, Awaited{epoch, index, peer, mark(count), 0});
@@ -151,13 +151,13 @@ struct Channel {
     }
 
   private:
-    // What a peer finds in `entered`.
+    // The word that a peer finds in `entered`.
     __device__ u64 word() const { return u64(epoch) << 32 | calls; }
 
-    // The rank that a thread of the last warp, which has least to do, serves; of other threads, none.
+    // The rank for which a thread of the last warp, which has least to do, is responsible; for other threads no rank.
     __device__ static int peer_of_last_warp() { return int(blockDim.x - 1 - threadIdx.x); }
 
-    // Whether a peer has made the same calls, if its word is of this operation or the one before.
+    // Returns whether a peer has made the same calls, if its word is of this operation or the previous one.
     __device__ bool agrees(int peer, u64 seen) const {
         const u32 ago = epoch - u32(seen >> 32);
         if (ago > 1 || u32(seen) == (ago == 0 ? calls : calls_before)) return true;
@@ -165,26 +165,26 @@ struct Channel {
         return false;
     }
 
-    // A kernel that takes few multiprocessors may have been launched early: it waits for the previous kernel to end before it
-    // reads what another kernel may write.
+    // A kernel that takes few multiprocessors may have been launched early. It waits for the previous kernel to end
+    // before it reads what another kernel may write.
     __device__ static ChannelControl* awaited(ChannelControl* control) {
         await_previous(u64(control));
         return control;
     }
 
-    // Then the next kernel may begin, if this one takes few multiprocessors, so that a communicator never takes more of
-    // the GPU than one long operation does.
+    // Then lets the next kernel begin, if this one takes few multiprocessors. So a communicator never takes more of the
+    // GPU than one long operation does.
     __device__ static ChannelControl* arrive(bool early, ChannelControl* control) {
         if (early) let_next_begin();
         return control;
     }
 
-    // 0 is left out since untouched packet slots contain it, and 1 since it has the parity of 0xffffffff.
+    // 0 is skipped because untouched packet slots contain it, and 1 because it has the parity of 0xffffffff.
     __device__ static u32 next(u32 epoch) { return epoch == 0xffffffffu ? 2 : epoch + 1; }
 
-    // Values that were left for 2^32 operations would look new. When the epoch begins anew, this clears the slots that the
-    // *next* operation uses, and the counters that this one may use. Peers write them after this rank has announced, which it
-    // does afterwards.
+    // Values that have stayed for 2^32 operations would look new. When the epoch wraps around, this clears the slots
+    // that the *next* operation uses, and the counters that this one may use. Peers write them after this rank's
+    // announcement, which follows.
     __device__ void scrub() {
         for (u32 i = threadIdx.x; i < u32(kRings * kMaxRanks); i += blockDim.x) {
             st_relaxed_sys(&mine->head[0][0] + i, u64(0));
@@ -206,8 +206,8 @@ struct Channel {
     }
 };
 
-// The warps of a block, divided into groups for a number of jobs. With fewer warps than jobs, or more jobs than barriers, a
-// group does several jobs. Each group has a barrier of its own, and waits for no other group.
+// The warps of a block, divided into groups for a number of jobs. With fewer warps or barriers than jobs, a group does
+// several jobs. Each group has its own barrier, and waits for no other group.
 struct Crew {
     u32 first_job, next_job;  // for (job = first_job; job < jobs; job += next_job)
     u32 member, members;      //   for (i = member; i < work; i += members)

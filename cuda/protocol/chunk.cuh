@@ -9,10 +9,10 @@
 // Both words have the epoch in the upper half and count the chunks of this operation in the lower half. So they only
 // grow, need no reset, and ranks need not agree on how many chunks earlier operations have sent.
 //
-// Each way of a chunk, storing it or taking it, is a job of a group of warps (Crew). Groups of a block do not wait for each
-// other, so that some move while signals of others travel. A group with several jobs does them in *rounds*: in round k it
-// stores chunk k and takes chunk k - 1. What a round waits for, peers did in round k - 1 or before, so the group that is
-// furthest behind, on any rank, never waits: no deadlock.
+// Storing chunks for a peer, or taking a peer's chunks, is a job of a group of warps (Crew). Groups of a block do not
+// wait for each other, so that some move data while signals of others travel. A group with several jobs does them in
+// *rounds*: in round k it stores chunk k and takes chunk k - 1. A round waits only for what peers did in round k - 1 or
+// earlier. So the group that is furthest behind, on any rank, never waits, and there is no deadlock.
 //
 // A chunk has a cost whatever its length (waits, barriers, a fence), and the memory of the rings bounds what can be in
 // flight. So chunks are long and rings short: kDepth is 2.
@@ -60,8 +60,8 @@ struct Chunks {
         return channel.wait_for_count(&channel.mine->head[ring][source], source, k + 1);
     }
 
-    // Signals that chunk k is stored in `peer`'s ring. The threads that stored it have met at a barrier, then the caller made
-    // fence_sys: together these order what all of them stored before the signal.
+    // Signals that chunk k is stored in `peer`'s ring. The threads that stored it have met at a barrier; then the
+    // caller has made fence_sys. Together these order all their stores before the signal.
     __device__ void signal_stored(int ring, int peer, u64 k) {
         st_relaxed_sys(&channel.theirs(peer)->head[ring][channel.team.rank], channel.mark(k + 1));
     }
@@ -94,7 +94,7 @@ struct Chunks {
         return true;
     }
 
-    // The same pack by pack: load(i) returns pack i to store, keep(i, pack) keeps a pack that came.
+    // Takes or stores pack by pack: load(i) returns pack i to store, keep(i, pack) keeps a pack that has arrived.
     template <class Load>
     __device__ bool store(const Crew& crew, int ring, int peer, u64 k, u64 chunk_nbytes, Load load) {
         return store(crew, ring, peer, k, [&](Pack* to) {

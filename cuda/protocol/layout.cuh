@@ -41,7 +41,7 @@ struct Called {
 
 // Words that host and device share. The host writes `abort`, the device all others.
 struct Watch {
-    u64 abort;      // host: not 0 makes every wait of the communicator give up
+    u64 abort;      // host: if not 0, every wait of the communicator ends
     u64 failure;    // 0 none, or a Failure; the words below are written before it
     u64 operation;  // as given in Team
     u64 epoch, channel, peer, expected, seen;
@@ -54,8 +54,8 @@ enum Overflow : u64 { kCut = 1, kBadCounts = 2, kTruncated = 3, kBadExpert = 4, 
 struct alignas(128) LeaseHeader {
     u32 failed;    // the thread that changes it from 0 to 1 writes Watch::failure; every wait polls it
     u32 overflow;  // the same for Watch::overflow
-    u32 recorded_late;  // this rank's block 0: it has put a call on record after the failure
-    u64 strips;         // this rank: strips that its circles have got (line_chain.cuh); above it, blocks that have ended
+    u32 recorded_late;  // this rank: whether its block 0 has recorded a call after the failure
+    u64 strips;         // this rank: strips given to its circles (line_chain.cuh); above it, blocks that have ended
 };
 
 struct alignas(128) CallRecord {
@@ -65,12 +65,12 @@ struct alignas(128) CallRecord {
 // Each word has a single writer, which its comment names.
 struct alignas(128) ChannelControl {
     u64 finished;                  // this rank: its last finished operation, as in `entered`
-    u32 all_entered;               // this rank: the last operation that, as it has seen, every peer has entered
-    u64 entered[kMaxRanks];        // rank r: the operation that it has begun, and below it the hash of all its calls so far
+    u32 all_entered;               // this rank: the last operation that all peers are known to have entered
+    u64 entered[kMaxRanks];        // rank r: the operation that it has begun; below it the hash of all its calls
     u64 head[kRings][kMaxRanks];   // rank r: how far it has filled its ring in this lease
     u64 tail[kRings][kMaxRanks];   // rank r: how far it has emptied this rank's ring in r's lease
-    u64 came[kLanes];              // the previous rank of a chain: how many pieces it has stored in this lease
-    u64 taken[kLanes];             // the next rank of a chain: how many of this rank's pieces it has taken
+    u64 came[kLanes];              // the previous rank of a chain: pieces that it has stored in this lease
+    u64 taken[kLanes];             // the next rank of a chain: pieces of this rank that it has taken
 };
 
 // A buffer's place in this rank's part of a window.
@@ -94,7 +94,7 @@ struct Team {
     char* const* windows;   // [number of a window][kMaxRanks]: every rank's part, as mapped in this process
     char* base[kMaxRanks];  // every rank's lease, as mapped in this process
     Place send, recv;       // these and `called` are the only words of Team that may differ between two calls
-    Called called;          // all zero in kernels that are no collective operations
+    Called called;          // all zero in kernels that are not collective operations
 };
 
 struct ReduceArgs {  // Allreduce, Reduce, Reduce_scatter_block
@@ -120,7 +120,7 @@ struct AlltoallvArgs {
     const char* send;
     char* recv;
     i64 row_nbytes;
-    i64 send_rows;            // rows of sendbuf: none past it is read
+    i64 send_rows;            // rows of sendbuf; no row after them is read
     i64 capacity;             // rows of recvbuf (kPacked, kPlaced), of one source's slot (kSlots, kSender); none past it
                               //   is written
     i64 slot_rows;            // from one source's slot to the next (kSlots, kSender)

@@ -48,8 +48,8 @@ struct Packets {
         return inbox + channel.place_of(channel.team.rank, source) * channel.team.slot_packets;
     }
 
-    // Returns false if the word has not come; `word` is then 0. The slot still holds a word of an earlier operation. Nobody
-    // may take that for a place in a window or for a count.
+    // Returns false if the word has not come; `word` is then 0. The slot still contains a word of an earlier operation,
+    // which must not be taken for a place in a window or for a count.
     __device__ bool receive_word(int source, u32 position, u64& word) {
         Patience patience;
         for (word = 0;;) {
@@ -106,7 +106,7 @@ struct Packets {
     }
 
   private:
-    // Whether both packets have come; true where nothing is expected (no place).
+    // Returns whether both packets have come; true if nothing is expected (no place).
     __device__ bool has_come(const Pack* place, const Pack (&both)[2]) const {
         return place == nullptr || (is_new(both[0], channel.epoch) && is_new(both[1], channel.epoch));
     }

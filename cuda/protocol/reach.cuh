@@ -1,7 +1,7 @@
-// Exchange of buffer places: where all ranks' buffers lie, for operations that read or write them in place.
+// Exchange of buffer places: where all ranks' buffers are, for operations that read or write them in place.
 //
 // Every rank sends every peer two packets that describe where its buffers are in windows (window.cuh). So all ranks
-// compute the same `all` and `apart`, and take the same way.
+// compute the same `all` and `apart`, and choose the same transport.
 #pragma once
 #include "protocol/packet.cuh"
 #include "protocol/window.cuh"
@@ -9,8 +9,8 @@
 struct Reach {  // in shared memory: the ranks' buffers as mapped here, null where one is in no window
     const char* send[kMaxRanks];
     char* recv[kMaxRanks];
-    bool all;    // all buffers that are needed lie in windows
-    bool apart;  // every recvbuf lies in a window, and is not the rank's sendbuf
+    bool all;    // all buffers that are needed are in windows
+    bool apart;  // every recvbuf is in a window, and is not the rank's sendbuf
 };
 
 struct OwnBuffers {  // this rank's buffers, and their places in windows
@@ -19,8 +19,8 @@ struct OwnBuffers {  // this rank's buffers, and their places in windows
     Place send_place, recv_place;
 };
 
-// All threads exchange places with all peers, and wait until these have entered: by then the earlier contents of the buffers
-// have been used. `sends(rank)` and `receives(rank)`: whether that rank's buffer is needed. False: leave.
+// All threads exchange places with all peers, and wait until these have entered the operation: the buffers' earlier
+// contents are used by then. `sends(rank)`, `receives(rank)`: whether that rank's buffer is needed. False: leave.
 template <class Sends, class Receives>
 __device__ bool exchange_places(Packets& packets, const OwnBuffers& own, Sends sends, Receives receives, Reach& reach) {
     Channel& channel = packets.channel;

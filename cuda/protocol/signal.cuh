@@ -64,18 +64,18 @@ __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// Stores a word after loads: those of this thread, of threads that it has met at a barrier since, and of kernels that have
-// ended. What they loaded has been used, so it has arrived, and a store cannot overtake it. PTX promises this order for a
-// release only. But a release also waits until all stores of the multiprocessor have reached their peers, which takes
-// microseconds (4 H200, docs/design_notes.md, "What a rank has read is told without a fence"). NCCL's receivers rely on
-// the same.
+// Stores a word after loads: those of this thread, of threads that it has met at a barrier since, and of kernels that
+// have ended. The loaded values have been used, so they have arrived, and the store cannot overtake the loads. PTX
+// promises this order only for a release. But a release also waits until all stores of the multiprocessor have reached
+// their peers, which takes microseconds (4 H200, docs/design_notes.md, "What a rank has read is told without a fence").
+// NCCL's receivers rely on the same order.
 __device__ __forceinline__ void st_after_loads_sys(u32* p, u32 v) { st_relaxed_sys(p, v); }
 __device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }
 
-// The words `entered` (channel.cuh) stand for the end of earlier kernels, too: peers that have seen one load this rank's
-// buffers in place, and store to them. PTX has no release there, for the words are relaxed. But what an ended kernel stored
-// has left its multiprocessors for the L2 cache of its GPU, the one place that peers load from and store to. NCCL's direct
-// reads rely on the same. A fence would take about a microsecond of each operation.
+// The words `entered` (channel.cuh) also signal the end of earlier kernels: peers that have seen one load this rank's
+// buffers in place, and store to them. In PTX this is no release, because the words are relaxed. But what an ended
+// kernel stored has left its multiprocessors for the L2 cache of its GPU, from which peers load and to which they
+// store. NCCL's direct reads rely on the same. A fence would add about a microsecond to each operation.
 
 // A packet is two 64-bit words. Each is read whole, but not both together, so each must carry its own flag.
 __device__ __forceinline__ Pack ld_packet_sys(const Pack* p) {
@@ -90,8 +90,8 @@ __device__ __forceinline__ void st_packet_sys(Pack* p, Pack v) {
                  ::"l"(p), "l"(v.x), "l"(v.y) : "memory");
 }
 
-// A lane's 16 bytes of a line of 128 bytes (line.cuh), of which every eighth lane's end with the flag. All lanes of the warp
-// store or load by one instruction. If they are not together, flags are released after the rest, and acquired before it.
+// A lane's 16 bytes of a line (line.cuh); those of every eighth lane end with the flag. All lanes of the warp store or
+// load by one instruction. If lanes have diverged, flags are released after the rest, and acquired before it.
 __device__ __forceinline__ bool is_whole_warp() { return __activemask() == 0xffffffffu; }
 
 __device__ __forceinline__ void st_line_sys(Pack* p, Pack v) {
@@ -165,8 +165,8 @@ __device__ __forceinline__ u32 atomic_add_block(u32* p, u32 v) {
     return seen;
 }
 
-// Replaces the word by `desired` if it equals `expected`, and returns its old value. Orders nothing. Only threads of this
-// GPU may take part.
+// Replaces the word by `desired` if it equals `expected`, and returns its old value. Orders nothing. Only threads of
+// this GPU may use it.
 __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired) {
     u32 seen;
     asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -174,19 +174,19 @@ __device__ __forceinline__ u32 atomic_cas_gpu(u32* p, u32 expected, u32 desired)
     return seen;
 }
 
-// Adds, and returns the old value. Orders nothing. Only threads of this GPU may take part.
+// Adds, and returns the old value. Orders nothing. Only threads of this GPU may use it.
 __device__ __forceinline__ u64 atomic_add_gpu(u64* p, u64 v) {
     u64 seen;
     asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(seen) : "l"(p), "l"(v) : "memory");
     return seen;
 }
 
-// Releases as st_release_sys, for a word to which several ranks add.
+// Adds, and releases like st_release_sys, for a word to which several ranks add.
 __device__ __forceinline__ void add_release_sys(u64* p, u64 v) {
     asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// Each returns the old value, releases as st_release_sys, and acquires as ld_acquire_sys.
+// Each returns the old value, releases like st_release_sys, and acquires like ld_acquire_sys.
 __device__ __forceinline__ u32 atomic_add_sys(u32* p, u32 v) {
     u32 seen;
     asm volatile("atom.acq_rel.sys.global.add.u32 %0, [%1], %2;" : "=r"(seen) : "l"(p), "r"(v) : "memory");
@@ -221,7 +221,7 @@ __device__ __forceinline__ u64 clock_ns() {
 
 #if __CUDA_ARCH__ >= 890
 #define PYNCCLX_CONVERTS_TO_FLOAT8
-// Two floats as e4m3, the first in the low byte; what is larger than 448 becomes 448.
+// Two floats as e4m3, the first in the low byte; values above 448 become 448.
 __device__ __forceinline__ unsigned short to_float8_pair(float first, float second) {
     unsigned short pair;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
@@ -239,16 +239,16 @@ __device__ __forceinline__ u32 to_bfloat16_pair(float first, float second) {
 }
 #endif
 
-// A kernel that is launched early may begin while the previous kernel of the stream still runs. What follows `await_previous`
-// comes after everything that the previous kernel has done. Without an early launch these functions do nothing.
+// A kernel that is launched early may begin while the previous kernel of the stream still runs. Everything after
+// `await_previous` is ordered after the previous kernel. Without an early launch these functions do nothing.
 __device__ __forceinline__ void await_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// The same, after `dependency` has been computed from addresses and lengths, which the compiler would otherwise compute when
-// they are needed. `dependency` is never ~0, but the assembler cannot exclude it, so it keeps the wait behind the
+// Waits after `dependency` has been computed from addresses and lengths; the compiler would otherwise compute them when
+// they are needed. `dependency` is never ~0, but the assembler cannot exclude it, so it keeps the wait after the
 // computation.
 __device__ __forceinline__ void await_previous(u64 dependency) {
 #if __CUDA_ARCH__ >= 900

@@ -33,7 +33,7 @@ __device__ __forceinline__ void by_alignment(u64 address_and_nbytes, Copy copy) 
     else copy((unsigned char)0);
 }
 
-// The rare ways, kept out of the loops: an address that is not a multiple of 16, a message's last bytes.
+// The rare cases, kept out of the loops: an address that is not a multiple of 16, and a message's last bytes.
 __device__ inline __noinline__ Pack load_bytes(const char* from, u32 nbytes) {
     Pack pack{0, 0};
     by_alignment(u64(from) | nbytes, CopyWords{reinterpret_cast<char*>(&pack), from, nbytes});
@@ -44,9 +44,9 @@ __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack)
     by_alignment(u64(to) | nbytes, CopyWords{to, reinterpret_cast<const char*>(&pack), nbytes});
 }
 
-// Whether this is the end of a message of 4-byte numbers at an aligned address. That case is inlined, for a function out of
-// line has to be fetched first (2 H200, docs/design_notes.md, "The last words of a message …"). Whole packs at
-// unaligned addresses go out of line.
+// Whether these are the last bytes of a message of 4-byte numbers at an aligned address. This case is inlined, because
+// the code of a separate function must be fetched first (2 H200, docs/design_notes.md, "The last words of a message
+// …"). Whole packs at unaligned addresses use the separate function.
 __device__ __forceinline__ bool are_last_words(const char* address, u32 nbytes) {
     return nbytes < kPackNbytes && (u32(u64(address)) | nbytes) % 4 == 0;
 }
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_part(char* to, u32 nbytes, Pack pack) {
         if (w * 4 < nbytes) reinterpret_cast<u32*>(to)[w] = u32((w < 2 ? pack.x : pack.y) >> w % 2 * 32);
 }
 
-// Pack `i` of the message at `message`, `nbytes` long; what lies past its end is zero.
+// Returns pack `i` of a message of `nbytes`; bytes past the message's end are zero.
 __device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes) {
     const char* from = message + i * kPackNbytes;
     const u64 left = nbytes - i * kPackNbytes;
@@ -74,7 +74,7 @@ __device__ __forceinline__ Pack load_pack(const char* message, u64 i, u64 nbytes
     return load_part(from, u32(smaller(left, kPackNbytes)));
 }
 
-// The pack with this thread's number, or zeros. It is loaded while the block reads its epoch.
+// Returns the pack with this thread's number, or zeros. It is loaded while the block reads its epoch.
 __device__ __forceinline__ Pack load_first(const char* message, u64 nbytes) {
     return threadIdx.x < packs_in(nbytes) ? load_pack(message, threadIdx.x, nbytes) : Pack{0, 0};
 }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pac
     else store_part(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
-// The same in a peer's memory.
+// Returns pack `i` of a message in a peer's memory.
 __device__ __forceinline__ Pack get_pack(const char* message, u64 i, u64 nbytes) {
     const char* from = message + i * kPackNbytes;
     const u64 left = nbytes - i * kPackNbytes;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void put_pack(char* message, u64 i, u64 nbytes, Pack 
     else store_part(to, u32(smaller(left, kPackNbytes)), pack);
 }
 
-// The same for a pack that is whole and at a multiple of 16, if kWhole: without a check of each pack.
+// With kWhole, the pack is known to be whole and at a multiple of 16, so it needs no check.
 template <bool kWhole>
 __device__ __forceinline__ Pack get_pack(const char* message, u64 i, u64 nbytes) {
     if constexpr (kWhole) return get_pack(reinterpret_cast<const Pack*>(message) + i);
@@ -121,8 +121,8 @@ __device__ __forceinline__ void store_pack(char* message, u64 i, u64 nbytes, Pac
     else store_pack(message, i, nbytes, pack);
 }
 
-// Moves packs first, first + stride … below `packs`. kUnroll loads are issued before the first store, since a store to a peer
-// would otherwise delay them. `Index` counts packs; a chunk's packs fit 32 bits, which saves registers.
+// Moves packs first, first + stride … below `packs`. kUnroll loads are issued before the first store, because a store
+// to a peer would delay them. `Index` counts packs; a chunk's packs fit 32 bits, which saves registers.
 template <int kUnroll = 4, class Index = u64, class Load, class Store>
 __device__ __forceinline__ void move_packs(u64 first, u64 packs, u64 stride, Load load, Store store) {
     const Index end = Index(packs), step = Index(stride);
@@ -166,7 +166,7 @@ __device__ __forceinline__ void copy_here(u32 member, u32 members, const void* f
     copy_packs<false>(member, members, from, to, nbytes);
 }
 
-// The share of each of `parts` in a message, in whole packs, at most `most`.
+// Returns the length of each of `parts` shares of a message, in whole packs, at most `most`.
 __device__ __forceinline__ u64 share_of(u64 nbytes, int parts, u64 most) {
     return smaller(packs_in(nbytes / parts + 1) * kPackNbytes, most);
 }

@@ -2,7 +2,7 @@
 //
 //   1. A thread polls a word until its condition holds, which acquires what the writer released with it.
 //   2. Every kPollsBetweenLooks polls it reads LeaseHeader::failed, Watch::abort and the clock.
-//   3. It also looks whether the awaited rank has made another call (calls.cuh): then what it waits for may never come.
+//   3. It also checks whether the awaited rank has made another call (calls.cuh): then the awaited word may never come.
 //   4. A wait that ends early writes an error record, once per communicator, and returns false. From then on every wait
 //      of the communicator on this rank stops waiting, too, so that all blocks leave.
 //
@@ -10,7 +10,7 @@
 #pragma once
 #include "protocol/calls.cuh"
 
-constexpr u32 kPollsBetweenLooks = 512;  // the abort word lies in host memory, a read takes about 1 us; not measured
+constexpr u32 kPollsBetweenLooks = 512;  // the abort word is in host memory, a read takes about 1 us; not measured
 
 struct Awaited {  // the contents of an error record
     u32 epoch;
@@ -40,7 +40,7 @@ __device__ inline __noinline__ void record_overflow(const Team& team, u64 kind, 
     st_release_sys(&watch->overflow, kind);
 }
 
-// One thread's patience during one wait.
+// The polls and the deadline of one wait of a thread.
 struct Patience {
     u32 polls = 0;
     u64 deadline = 0;
@@ -51,7 +51,7 @@ struct Patience {
         return !is_due() || look(team, what());
     }
 
-    // The same in two parts: whether a look is due after this poll, and the look.
+    // The same in two parts: whether a check is due after this poll, and the check.
     __device__ __forceinline__ bool is_due() {
         spin_hint();
         return ++polls % kPollsBetweenLooks == 0;

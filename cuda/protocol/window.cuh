@@ -1,8 +1,8 @@
 // Windows: memory of every rank that all ranks have mapped, so that a kernel reads and writes it in place.
 //
-// One word of a packet describes where a rank's buffer lies: the window's number and the offset in the rank's part of it. The
-// peer computes from it the address at which it has mapped that part. 0 means that the buffer is in no window, so both ranks
-// choose the same way for the data without their hosts.
+// One word of a packet describes where a rank's buffer is: the window's number, and the offset in the rank's part of
+// it. From these the peer computes the address at which it has mapped that part. 0 means that the buffer is in no
+// window. So both ranks choose the same transport without their hosts.
 #pragma once
 #include "protocol/layout.cuh"
 

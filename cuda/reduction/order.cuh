@@ -1,4 +1,4 @@
-// The order in which partial results go from rank to rank, and the fold of two of them.
+// The order in which partial results pass from rank to rank, and the fold of two of them.
 #pragma once
 #include "elements/groups.cuh"
 #include "elements/reduce_ops.cuh"
@@ -22,8 +22,8 @@ struct Order {
     }
 };
 
-// The fold of what came before and what comes after in rank order. `finished`: the number of ranks at the last rank; 1: a
-// partial result.
+// Folds an earlier and a later part, in rank order. `finished`: the number of ranks at the last rank; 1: a partial
+// result.
 template <class T, class Op>
 __device__ __forceinline__ Pack fold_two(Pack first, Pack second, int finished) {
     Fold<T, Op> fold;

@@ -1,14 +1,14 @@
-// All-reduce of long vectors by stores alone: every recvbuf lies in a window and is not the sendbuf, so it has room for
-// contributions on their way. Links carry stores faster than loads, best from one rank to one other (4 H200,
+// All-reduce of long vectors by stores alone. Every recvbuf is in a window and is not the sendbuf, so it has room for
+// contributions. Links carry stores faster than loads, and fastest from one rank to one other (4 H200,
 // docs/design_notes.md, "A long all-reduce stores, and loads nothing over the links").
 //
 // The vector is cut into a shard for each rank, and so is every recvbuf:
 //   1. every rank stores its contribution to shard p in the recvbuf of p, one peer after the other;
 //   2. p folds them, and stores the result in its own recvbuf and, at once, in that of the next rank;
 //   3. p copies the result to the other ranks, one after the other.
-// Between the steps all ranks meet. A contribution lies where the shard of its rank belongs, which comes in step 3. The
-// previous rank's shard comes in step 2 already, so its contribution lies where p's own result belongs, which replaces it
-// pack by pack. The few packs or groups that do not divide by the ranks go through the rings, and every rank folds them.
+// Between the steps all ranks meet. A contribution is stored where its rank's shard will belong in step 3. The previous
+// rank's shard arrives in step 2 already, so its contribution is stored in the place of p's own result, which replaces
+// it pack by pack. The packs or groups that do not divide by the ranks go through the rings, and every rank folds them.
 #pragma once
 #include "protocol/reach.cuh"
 #include "reduction/reduce.cuh"

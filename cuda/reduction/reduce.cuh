@@ -66,7 +66,7 @@ __device__ __forceinline__ void fold_shard(u32 member, u32 members, Index packs,
     }
 }
 
-// The same for at most kRanks ranks: kFolds packs of each are loaded before the first is used.
+// Folds for at most kRanks ranks: kFolds packs of each are loaded before the first is used.
 template <class T, class Op, int kRanks, int kFolds = kLoadsAtOnce / kRanks, class Index, class Load, class Keep>
 __device__ __forceinline__ void fold_of_few(u32 member, u32 members, Index packs, int size, Load load, Keep keep) {
 #pragma unroll 1
@@ -91,7 +91,7 @@ __device__ __forceinline__ void fold_of_few(u32 member, u32 members, Index packs
 
 constexpr int kFewRanks = 4;
 
-// The same where loads go over links. kWhole: packs are whole (vector.cuh), and there are at most kFewRanks ranks.
+// Folds with loads over links. kWhole: packs are whole (vector.cuh), and there are at most kFewRanks ranks.
 template <class T, class Op, bool kWhole, class Load, class Keep>
 __device__ __forceinline__ void fold_far(u32 member, u32 members, u64 packs, int size, Load load, Keep keep) {
     if constexpr (!kWhole) fold_shard<T, Op>(member, members, packs, size, load, keep);
@@ -110,7 +110,7 @@ struct Shard {
     u64 nbytes;
 };
 
-// All threads, after a barrier: moves a shard's result to where it belongs, if it is elsewhere.
+// All threads, after a barrier: moves a shard's result to its place, if that is elsewhere.
 __device__ inline void move_result(const Shard& shard, char* to) {
     if (shard.recv == to) return;
     move_packs(

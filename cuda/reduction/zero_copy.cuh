@@ -1,4 +1,4 @@
-// Reductions of long vectors without a copy on the way: where the ranks' buffers lie in windows (reach.cuh).
+// Reductions of long vectors without intermediate copies, if the ranks' buffers are in windows (reach.cuh).
 //
 //   1. All ranks exchange the places of their buffers, and enter the operation (exchange_places).
 //   2. A rank loads its shard of every rank's vector in place, folds it, and stores the result where it belongs.

@@ -1,4 +1,4 @@
-// Combine over nodes, its end: the sums that nodes have made of a token's results are added up.
+// The last step of a combine over nodes: adds up the nodes' sums of each token's results.
 //
 // In the order of the nodes, in single precision, and rounded once. Each node's sum has been
 // rounded to T, and so has each rank's before (combine.cu). A warp adds up a token.

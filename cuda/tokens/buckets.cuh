@@ -96,7 +96,7 @@ struct OwnChoices {
 // fewest tokens.
 __device__ __forceinline__ bool writes_counts() { return blockIdx.x == gridDim.x - 1; }
 
-// Comes first of all uses of the table; a barrier follows.
+// This is called before any use of the table; a barrier follows.
 __device__ __forceinline__ void keep_first_buckets(const Shuffle& shuffle, Table& table) {
     if (int(threadIdx.x) < shuffle.team.size)
         table.first[threadIdx.x] = int(shuffle.first[threadIdx.x]);

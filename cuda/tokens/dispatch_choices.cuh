@@ -11,7 +11,7 @@
 #pragma once
 #include "tokens/buckets.cuh"
 
-// The address of what a lane sends of a step; null: past the row.
+// The address of the data that a lane sends in a step; null: past the row.
 template <class From, class To>
 __device__ __forceinline__ const char* find_step(
     const DispatchArgs& args, const Steps& steps, const Step& step) {

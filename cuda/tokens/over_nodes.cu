@@ -1,5 +1,5 @@
-// Dispatch over nodes: where each choice of all ranks goes, computed by every rank for its node;
-// and what crosses.
+// Dispatch over nodes: every rank computes, for its node, where all ranks' choices go, and which tokens are sent
+// between nodes.
 //
 //   1. announce_choices writes the words of this rank's choices, which all ranks then get.
 //   2. number_choices counts the choices in each bucket of this node, and numbers the tokens that a
