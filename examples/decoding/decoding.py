@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def assign_node(nodes: str | None, world: MPI.Intracomm) -> None:
-    """Put this rank on the pretend node that ``--nodes`` names, for pyncclx and for NCCL."""
+    """Put this rank on the pretend node that ``--nodes`` names."""
     if nodes:
         each = nodes.split(",")
         if len(each) != world.size:

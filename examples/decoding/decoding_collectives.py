@@ -92,5 +92,5 @@ class Nccl:
 
 
 def collectives_of(comm: Any) -> Mpi | Nccl:
-    """Return NCCL's collectives for a communicator on GPUs, mpi4py's on the host device."""
+    """Return NCCL's collectives on GPUs, mpi4py's on the host device."""
     return Mpi(comm) if comm.device == "host" else Nccl(comm)

@@ -107,7 +107,7 @@ def launch(xp: Any, name: str, items: int, threads: int, arguments: list[Any]) -
 
 
 def choose(xp: Any, scores: Array, k: int, scale: float) -> tuple[Array, Array]:
-    """Return the k best experts of each token and their weights, both of shape (tokens, k)."""
+    """Return each token's k best experts and their weights, of shape (tokens, k)."""
     tokens, experts = scores.shape
     chosen, weights = xp.empty((tokens, k), "i4"), xp.empty((tokens, k), "f4")
     numbers = tokens, experts, k, np.float32(scale)

@@ -22,7 +22,7 @@ REQUESTS = 64  # sequences that each place of a batch decodes, one after the oth
 
 
 class Preset(NamedTuple):
-    """Sizes of a model. `heads` queries share `groups` keys; a sequence has at most `context` tokens."""
+    """Sizes of a model: `heads` queries share `groups` keys; at most `context` tokens."""
 
     hidden: int
     experts: int
@@ -190,7 +190,7 @@ class Decoder:
         return snap(xp, x + self.exchange.combine(self.results), 0.75)
 
     def compute(self, layer: Layer, rows: Array) -> Array:
-        """Return the results of this rank's experts for rows of shape (experts, capacity, hidden)."""
+        """Return the results of this rank's experts for rows (experts, capacity, hidden)."""
         sizes = self.model.sizes
         inner = snap(self.xp, self.product(rows, layer.up), scale(sizes.hidden), low=0)
         return snap(self.xp, self.product(inner, layer.down), scale(sizes.inner, SPREAD**2 / 3))

@@ -37,7 +37,7 @@ def snap(xp: Any, x: Array, scale: float, low: float = -LARGEST, by: Array = 1) 
 
 
 def halves(xp: Any, x: Array, best: Array, dtype: Any) -> Array:
-    """Return weights of attention: 2 ** (x - best) if that is at least 1/8, otherwise 0."""
+    """Return attention weights: 2 ** (x - best), or 0 if that is less than 1/8."""
     if xp is np:
         return np.where(best - x < 4, np.exp2(x - best), 0).astype(dtype)
     out = xp.empty(x.shape, dtype)
@@ -46,7 +46,7 @@ def halves(xp: Any, x: Array, best: Array, dtype: Any) -> Array:
 
 
 def add_up(xp: Any, results: Array, slots: Array, weights: Array) -> Array:
-    """Return for each token the sum of weight * result over its choices that have a slot."""
+    """Return each token's sum of weight * result over its choices that have a slot."""
     (tokens, k), hidden = slots.shape, results.shape[-1]
     if xp is np:
         found = results.reshape(-1, hidden)[np.maximum(slots, 0)]
@@ -70,7 +70,7 @@ def _cublas(cupy: Any) -> ctypes.CDLL:
 
 
 def multiply(xp: Any, left: Array, right: Array) -> Array:
-    """Return the product of two matrices or stacks of matrices; float16 is summed in single precision."""
+    """Return the product of two matrices or stacks; float16 is summed in float32."""
     if xp is np:
         return left @ right
     left, (*stack, columns) = xp.ascontiguousarray(left), right.shape

@@ -53,7 +53,7 @@ class Checkpoint:
 
 
 class Plate:
-    """One rank's rows, with a halo of one row above and below, and a column of constants on both sides."""
+    """One rank's rows, with a halo row above and below and constants on both sides."""
 
     def __init__(self, comm: Any, xp: Any, options: argparse.Namespace) -> None:
         self.xp, self.options = xp, options

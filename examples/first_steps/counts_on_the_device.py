@@ -1,4 +1,4 @@
-"""First step 5: all-to-all with counts that only the device reads, and a token shuffle for experts."""
+"""First step 5: an all-to-all with counts on the device, and a token shuffle."""
 
 from start import comm, report, xp
 

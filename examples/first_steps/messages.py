@@ -1,4 +1,4 @@
-"""First step 3: messages between two ranks. MPI matches them, a kernel moves the data."""
+"""First step 3: messages between two ranks; MPI matches, a kernel moves the data."""
 
 from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""First step 2: calls are enqueued on a stream; they can be started again, and captured in a CUDA graph."""
+"""First step 2: calls on a stream, which can be started again or captured."""
 
 from start import comm, report, xp
 

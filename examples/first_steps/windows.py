@@ -1,4 +1,4 @@
-"""First step 4: memory that all ranks have mapped, and operations on the memory of another rank."""
+"""First step 4: memory that all ranks have mapped, and one-sided operations."""
 
 from mpi4py import MPI
 

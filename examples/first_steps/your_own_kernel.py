@@ -1,4 +1,4 @@
-"""First step 6: a kernel of your own that communicates, in CUDA C++, on GPUs and on the host device."""
+"""First step 6: your own kernel that communicates, in CUDA C++."""
 
 import pyncclx.device as d
 from start import comm, report, xp
