@@ -32,7 +32,7 @@ __device__ void report(const SegmentsArgs& args, i64 index, i64 found, i64 most)
     record_overflow(args.rows.team, kBadSegment, int(index), found, most);
 }
 
-// A warp computes where this rank's segments begin, and initialises their words: none goes to any rank.
+// A warp computes where this rank's segments begin, and initialises their words: so far they go to no rank.
 __device__ void read_lengths(const SegmentsArgs& args) {
     i64 used = 0;
     for (i64 first = 0; first < args.segments; first += 32) {

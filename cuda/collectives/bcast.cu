@@ -84,7 +84,7 @@ __device__ void pass_on(const Crew& crew, const Pack* from, char* here, Pack* to
     });
 }
 
-// This rank's neighbours in the chain, which goes from root around.
+// This rank's neighbours in the chain, which begins at root.
 __device__ inline Hop hop_of(const MoveArgs& args) {
     const int me = args.team.rank, size = args.team.size, next = (me + 1) % size;
     return Hop{me == args.root ? kNoRank : (me + size - 1) % size, next == args.root ? kNoRank : next};

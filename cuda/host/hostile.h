@@ -64,7 +64,7 @@ class StoreBuffer {
                 memcpy(&value, &piece.value, sizeof(T));
                 return value;
             }
-            settle(p);  // a word of another width: rare enough to give up the delay
+            settle(p);  // a word of another width: rare, so the delay simply ends here
         }
         return __atomic_load_n(p, __ATOMIC_ACQUIRE);
     }

@@ -98,7 +98,7 @@ __device__ i64 number_tokens(const CrossingArgs& args, i64 source, i64 node, int
     return count;
 }
 
-// Until place_choices has found some, no choice has a row, and no row a choice.
+// Clears the handle: no choice has a row yet, and no row a choice; place_choices finds them.
 __device__ void clear_handle(const CrossingArgs& args) {
     const i64 choices = args.slots * args.max_tokens * args.k, first = i64(thread_of_grid()),
               step = i64(threads_of_grid());
@@ -170,13 +170,13 @@ __device__ void place_buckets(const CrossingArgs& args, i64 source, Buckets& buc
     __syncthreads();
 }
 
-// How many of `count` rows fit that begin `before` rows after a bucket's first.
+// Returns how many of `count` rows fit, if they begin `before` rows after a bucket's first row.
 __device__ __forceinline__ i64 kept_of(const Buckets& buckets, int b, i64 before, i64 count) {
     const i64 left = buckets.limit[b] - buckets.begin[b] - before;
     return left < 0 ? 0 : i64(smaller(count, left));
 }
 
-// The rows of this rank's buckets that a source has, and has no room for.
+// Counts a source's rows in this rank's buckets, and those that do not fit.
 __device__ void count_rows(
     const CrossingArgs& args, const Buckets& buckets, i64 source, int first, int end, i64& rows,
     i64& dropped) {
@@ -194,7 +194,7 @@ __device__ void count_rows(
     }
 }
 
-// Block 0 writes what the caller gets beside the rows.
+// Block 0 writes the outputs for the caller beside the rows.
 __device__ void write_counts(const CrossingArgs& args, const Buckets& buckets) {
     const int first = args.first[args.local_rank], end = args.first[args.local_rank + 1];
     const i64 total = end > first ? buckets.limit[end - 1] : 0;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
 }
 
-// Copies tokens to where they leave for a node. A warp copies a token.
+// Copies tokens to the outbox of a node, a warp for each token.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     pack_tokens(const __grid_constant__ CrossingArgs args) {
@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
 }
 
-// Gives every choice of this rank the number that has come back for it: it has a row on one node at
-// most, and 0 on others.
+// Stores for every choice of this rank the number that has come back: a choice has a row on at most one node, and 0
+// comes from the others.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     join_values(const __grid_constant__ CrossingArgs args) {

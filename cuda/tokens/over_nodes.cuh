@@ -1,5 +1,5 @@
-// Token shuffles over nodes: what their kernels are given, and the words in which ranks announce
-// their choices.
+// Token shuffles over nodes: the arguments of their kernels, and the words by which ranks announce their
+// choices.
 //
 // A token crosses once to each node that has experts of it, to one rank there, its *proxy*, which
 // dispatches it inside the node as if it was its own. A proxy has *slots*: its own tokens are in

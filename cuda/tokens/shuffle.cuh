@@ -8,9 +8,9 @@
 // lease.
 //
 //   *route*   at the token's rank: the rank and row that a choice becomes, and its expert's place
-//   *way*     at the row's rank: the row of a choice, or kNoWay *note*    at the row's rank: the
-//   expert and weight of a choice *bucket*  the rows of one expert on a rank, or of one source
-//   (by_source)
+//   *way*     at the row's rank: the row of a choice, or kNoWay
+//   *note*    at the row's rank: the expert and weight of a choice
+//   *bucket*  the rows of one expert on a rank, or of one source (by_source)
 //
 // Twin: ShuffleStruct of pyncclx/tokens/parameters.py; pyncclx/tokens/memory.py computes the
 // offsets.
@@ -30,10 +30,10 @@ constexpr u32 kNoWay = ~u32(0);    // a choice that has no row here
 enum Phase : i64 { kSend = 1, kReceive = 2 };
 __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend | kReceive); }
 
-// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one.
-// Computed from the grid, for with a word of the arguments the compiler issued one load less in the
-// loop of combine that adds rows (1024 tokens 93 µs, not 79; 2 H200, docs/design_notes.md, "Of many
-// tokens, too, what is needed is on its way before").
+// Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. It is computed from the
+// grid: with an argument instead, the compiler issued one load less in the loop of combine that adds rows (1024
+// tokens took 93 µs instead of 79; 2 H200, docs/design_notes.md, "Of many tokens, too, what is needed is on its way
+// before").
 __device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
 // A thread's number from the last: the first warps move steps of few tokens, so the last ones do
@@ -66,7 +66,7 @@ struct Shuffle {
     i64 results_of_token;  // ranks that a token's results can come from, at most
     i64 buckets;           // buckets of all ranks
     i64 by_source;
-    i64 drops;                     // rows without room are left out; 0: they are an error
+    i64 drops;                     // rows that do not fit are dropped; 0: they are an error
     i64 first[kMaxRanks + 1];      // the first bucket of every rank
 
     __device__ u32* ways_of(int holder, int source, i64 token) const {
@@ -88,7 +88,7 @@ __device__ __forceinline__ u32 place_local(u32 place) { return place & 0xffff; }
 __device__ __forceinline__ u32 words_of_expert(u32 replicas) {
     return replicas == 1 ? 1 : 1 + replicas;
 }
-// The place to which an expert's ranks, in turn, take a token.
+// Returns the place of the replica that takes a token; an expert's ranks take tokens in turn.
 __device__ __forceinline__ u32 expert_replica(
     const u32* places, u32 replicas, u32 expert, u32 turn) {
     const u32* own = places + expert * words_of_expert(replicas);
@@ -170,9 +170,9 @@ __device__ void scrub_own_slots(const Shuffle& shuffle, const Channel& channel) 
     __syncthreads();
 }
 
-// A block that has received packets of all ranks, though not of their blocks with its own number:
-// whether that counts as if all had entered the operation (Channel::leave). It does not in the
-// operation in which those blocks clear their slots.
+// Whether packets from all ranks, though not from their blocks with this block's number, show that all have
+// entered the operation (Channel::leave). They do not in the operation in which those blocks clear their
+// slots.
 __device__ __forceinline__ bool counts_as_entered(const Channel& channel) {
     return channel.epoch != 2;
 }

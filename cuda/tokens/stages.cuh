@@ -35,8 +35,8 @@ struct Share {
     u32 member, members;
 };
 
-// The jobs of a block: the tokens of some sources, as many of each source as the one with most has;
-// a job may have no token. A job is a token, or a part of one where tokens are few.
+// The jobs of a block: tokens of some sources, or parts of tokens if these are few. Each source has as many jobs as the
+// source with most tokens, so a job may have no token.
 struct Jobs {
     const u32 sources, tokens, stage_tokens, parts;
 
