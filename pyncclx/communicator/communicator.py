@@ -15,7 +15,9 @@ from typing import Any, TypeVar, cast
 from mpi4py import MPI
 
 from mpi_bootstrap.groups import made_of_groups
+from mpi_bootstrap.interrupts import interrupts_deferred
 from mpi_bootstrap.plain import note_duplication
+from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..collectives.neighbors import meet_neighbors
 from ..failures.policy import explains_failures
@@ -40,6 +42,7 @@ from .spawned import arguments_under_runner, each_under_runner
 from .staged import StagedCollectives, StagedMessages, StagedNeighbors
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+_Comm = TypeVar("_Comm", bound="Comm")
 
 
 def _makes_ours(method: _Method) -> _Method:
@@ -56,11 +59,33 @@ def _makes_ours(method: _Method) -> _Method:
     return cast(_Method, make)
 
 
-def _makes_graph(method: _Method) -> _Method:
-    """Wrap an mpi4py method so that it returns a pyncclx distributed graph."""
-    of_ours = _makes_ours(method)
+def _with_own_topology(method: _Method) -> _Method:
+    """Wrap an mpi4py method so that MPI calls its result a distributed graph.
+
+    If the parent is Cartesian or a graph, Open MPI (5.0.11) gives the distributed graph the parent's kind of topology,
+    and crashes in its neighbourhood collectives. A duplicate has the right kind.
+    """
 
     @functools.wraps(method)
+    def make(self: Comm, *args: Any, **kwargs: Any) -> MPI.Distgraphcomm:
+        graph = method(self, *args, **kwargs)
+        if graph.topology == MPI.DIST_GRAPH:
+            return cast(MPI.Distgraphcomm, graph)
+        duplicate = graph.Dup()
+        with polls_stopped(WHILE_FREED_S):
+            graph.Free()
+        return cast(MPI.Distgraphcomm, duplicate)
+
+    return cast(_Method, make)
+
+
+def _makes_graph(method: _Method) -> _Method:
+    """Wrap an mpi4py method so that it returns a pyncclx distributed graph."""
+    of_ours = _makes_ours(_with_own_topology(method))
+
+    # If a handler raised between these steps, the other ranks would wait for this one.
+    @functools.wraps(method)
+    @interrupts_deferred()
     def make(self: Comm, *args: Any, **kwargs: Any) -> Any:
         graph = of_ours(self, *args, **kwargs)
         meet_neighbors(graph)  # collective now, because a rank without neighbours may make no later call
@@ -237,17 +262,18 @@ _TREE: tuple[tuple[type[MPI.Comm], type[Comm]], ...] = (  # derived classes befo
 )
 
 
-def _predefined(comm: MPI.Intracomm) -> Intracomm:
-    """Return the pyncclx communicator for an mpi4py constant such as COMM_WORLD."""
-    # The handle is copied because the constructor would call MPI, which may not be initialised yet.
-    own = Intracomm()
+def _with_handle(cls: type[_Comm], comm: MPI.Comm) -> _Comm:
+    """Return an object of a class for the handle of an mpi4py communicator."""
+    # The constructor would ask MPI what kind of communicator this is. MPI may not be initialised yet, and Open MPI
+    # (5.0.11) gives some distributed graphs another kind; see `_with_own_topology`.
+    own = cls()
     ctypes.memmove(MPI._addressof(own), MPI._addressof(comm), MPI._sizeof(comm))
     return own
 
 
 COMM_NULL = Comm(MPI.COMM_NULL)
-COMM_SELF = _predefined(MPI.COMM_SELF)
-COMM_WORLD = _predefined(MPI.COMM_WORLD)
+COMM_SELF = _with_handle(Intracomm, MPI.COMM_SELF)
+COMM_WORLD = _with_handle(Intracomm, MPI.COMM_WORLD)
 Comm.constants = {"COMM_NULL": COMM_NULL, "COMM_SELF": COMM_SELF, "COMM_WORLD": COMM_WORLD}
 
 
@@ -256,7 +282,7 @@ def adopt(comm: MPI.Comm, parent: Comm | None = None) -> Comm:
     if not isinstance(comm, Base):
         cls = next(cls for base, cls in _TREE if isinstance(comm, base))
         constants = [constant for constant in Comm.constants.values() if type(constant) is cls and constant == comm]
-        comm = constants[0] if constants else cls(comm)
+        comm = constants[0] if constants else _with_handle(cls, comm)
     own = cast(Comm, comm)
     if parent is not None and comm != MPI.COMM_NULL:
         state_of(own, parent).made_here = True
