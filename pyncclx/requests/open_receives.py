@@ -22,6 +22,8 @@ class OpenReceive:
         Lamport clock of its message. Receives are launched in the order of their clocks.
     has_arrived : bool
         Whether its envelope has arrived.
+    is_polled : bool
+        Whether a poll is in progress. In it, a signal handler or destructor of the program may call MPI, too.
     launched : bool
         Whether its kernel has been launched.
     is_posted : bool
@@ -33,7 +35,7 @@ class OpenReceive:
     """
 
     clock = 0
-    has_arrived = launched = is_posted = is_awaited = False
+    has_arrived = is_polled = launched = is_posted = is_awaited = False
     start_event: Any = None
 
     @property

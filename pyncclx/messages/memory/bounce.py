@@ -20,7 +20,6 @@ from collections.abc import Callable
 
 from ...backends import Device, Exported
 from ...requests.open_receives import LOCK
-from ...system.process import lock
 from .headers import HEADER_NBYTES, HEADERS, Headers
 
 # Number of offered messages between two sweeps. A sweep closes exports of messages that have ended, which may hold
@@ -51,27 +50,32 @@ class Places:
         self._free = deque(range(first, first + number))
         # For each place in use: clock of its message, its export, number of the receiver.
         self._held: dict[int, tuple[int, Exported | None, int]] = {}
-        self._lock = lock()
 
     def take(self, clock: int, number: int, exported: Exported | None = None) -> int | None:
         """Return a free place for a message to a rank; None if there is none.
 
         `exported` stays open until the message has ended.
         """
-        with self._lock:
+        with LOCK:
             if not self._free or (exported is not None and len(self._held) % _SWEEP == _SWEEP - 1):
                 self._sweep()
-            if not self._free:
-                return None
-            place = self._free[0]
-            # Record the place as held before removing it from the free ones, so that an exception cannot lose it.
-            self._held[place] = clock, exported, number
-            del self._free[0]
-            return place
+            message = clock, exported, number
+            # A signal handler or destructor may call this method inside this loop. So a place is held before it is
+            # removed from the free ones, and belongs to the first message that holds it.
+            while self._free:
+                place = self._free[0]
+                holder = self._held.setdefault(place, message)
+                try:  # noqa: SIM105  `suppress` would be three Python calls
+                    self._free.remove(place)
+                except ValueError:
+                    pass
+                if holder is message:
+                    return place
+            return None
 
     def place_of(self, clock: int) -> int | None:
         """Return the place of the message with this clock; None if it has no place."""
-        with self._lock:
+        with LOCK:
             return next((place for place, held in self._held.items() if held[0] == clock), None)
 
     def held_for(self, number: int) -> list[tuple[int, int]]:
@@ -79,15 +83,18 @@ class Places:
 
         `number` identifies the rank (`Peers.numbers`).
         """
-        with self._lock:
+        with LOCK:
             self._sweep()
             return [(place, clock) for place, (clock, _, each) in self._held.items() if each == number]
 
     def _sweep(self) -> None:
         """Free the places whose messages have ended."""
         done = self._done_words(self._first, self._number)
-        for place, (clock, exported, _) in list(self._held.items()):
-            if done[place - self._first] == clock:
+        for place, held in self._held.copy().items():
+            clock, exported, _ = held
+            has_ended = done[place - self._first] == clock
+            # No signal handler runs between this test and the deletion, because they call no function.
+            if has_ended and place in self._held and self._held[place] is held:
                 del self._held[place]
                 self._free.append(place)
                 if exported is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from typing import Any
 
 from mpi_bootstrap import node_identity
 from mpi_bootstrap.own_errors import own_error
 
 from ...backends import Device, Peer
+from ...requests.open_receives import LOCK
 from ...team.team import Team
 from ..envelope import EMPTY, INLINE, OFFERED, WINDOW, Envelope, Sender
 from .bounce import CLOCK, READY
@@ -43,11 +43,11 @@ class OpenedMemory:
         self.bounces: dict[bytes, int | None] = {uid: bounce}
         self._memories: list[Peer] = []
         self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
-        # Number of kernels still to be launched that will use each allocation.
-        self._in_use: Counter[_Key] = Counter()
+        # An item for each kernel still to be launched that will use an allocation. A list changes in one step, also if
+        # a signal handler or destructor makes calls inside a call.
+        self._in_use: dict[_Key, list[None]] = {}
         # Envelopes whose data is to be released. Destructors may append to it at any time.
         self.unused: deque[Envelope] = deque()
-        self._lock = threading.Lock()
 
     def bounce_address(self, sender: Sender) -> int | None:
         """Return the address of a sender's bounce memory; None if it cannot be opened.
@@ -55,7 +55,7 @@ class OpenedMemory:
         Each sender's memory is tried once.
         """
         if sender.uid not in self.bounces:
-            with self._lock:
+            with LOCK:
                 # Another thread may have opened it meanwhile.
                 if sender.uid not in self.bounces:
                     self.bounces[sender.uid] = self._open_bounce(sender)
@@ -81,14 +81,19 @@ class OpenedMemory:
         if envelope.sender.uid == self._uid:
             return envelope.allocation + envelope.offset
         key = self._key(envelope)
-        with self._lock:
-            if key not in self._allocations:
-                handle = envelope.handle.rstrip(b"\0")
-                self._allocations[key] = self._device.open_exported(handle, envelope.allocation_nbytes)
-                self.is_full = len(self._allocations) > MAX_OPEN
-            self._allocations.move_to_end(key)
-            self._in_use[key] += 1
-            return self._allocations[key].address + envelope.offset
+        with LOCK:
+            uses = self._in_use.setdefault(key, [])
+            uses.append(None)
+            try:
+                if key not in self._allocations:
+                    handle = envelope.handle.rstrip(b"\0")
+                    self._allocations[key] = self._device.open_exported(handle, envelope.allocation_nbytes)
+                    self.is_full = len(self._allocations) > MAX_OPEN
+                self._allocations.move_to_end(key)
+                return self._allocations[key].address + envelope.offset
+            except BaseException:
+                uses.pop()
+                raise
 
     def release(self, envelope: Envelope) -> None:
         """Allow offered data to be closed, once its kernel has been launched.
@@ -98,13 +103,12 @@ class OpenedMemory:
         if envelope.sender.uid == self._uid:
             return
         key = self._key(envelope)
-        with self._lock:
-            self._in_use[key] -= 1
-            if not self._in_use[key]:
-                del self._in_use[key]
-            if self._device.exports_are_copies:
-                self._allocations.pop(key).close()
-                self.is_full = len(self._allocations) > MAX_OPEN
+        # Without a lock: on the host device a stream calls this, and another thread may wait for the stream.
+        self._in_use[key].pop()
+        if self._device.exports_are_copies:
+            del self._in_use[key]
+            self._allocations.pop(key).close()
+            self.is_full = len(self._allocations) > MAX_OPEN
 
     def _key(self, envelope: Envelope) -> _Key:
         # If exports are copies, another thread may open the next copy, at the same address, before this one is closed.
@@ -117,10 +121,12 @@ class OpenedMemory:
         Closing memory may wait for all work of the device. So only the program's thread does it, at the end of a
         receive, after kernels that the sender may wait for have been launched. See also `MessageContext.make_room`.
         """
-        with self._lock:
-            idle = [key for key in self._allocations if key not in self._in_use]
-            closing = idle[: max(0, len(self._allocations) - MAX_OPEN)]
-            memories = [self._allocations.pop(key) for key in closing]
+        with LOCK:
+            memories = []
+            for key in list(self._allocations):
+                if len(self._allocations) > MAX_OPEN and not self._in_use[key]:
+                    del self._in_use[key]
+                    memories.append(self._allocations.pop(key))
             self.is_full = len(self._allocations) > MAX_OPEN
         if memories:
             self._device.synchronize()

@@ -28,12 +28,9 @@ from .watcher import Watcher
 _Begun = TypeVar("_Begun", bound=MPI.Request)
 # Most new requests before they are counted. With many more objects the garbage collector would start.
 MOST_NEW = 64
-# Progress steps of MPI in one poll. In one step, a receiver may accept as little as one message (MPICH).
-STEPS = 16
-# Number of kept messages tested in one poll.
-_AT_A_LOOK = 64
-# Number of kept messages that are tested when one is added. With more than one, ended messages do not accumulate.
-_FOR_ONE = 2
+STEPS = 16  # progress steps of MPI in one poll; in one step, a receiver may accept as little as one message (MPICH)
+_AT_A_LOOK = 64  # kept messages that are tested in one poll
+_FOR_ONE = 2  # kept messages that are tested when one is added; more than one, so that ended ones do not accumulate
 # If this many messages have no receiver yet, kernels move further ones, so that copies take little memory (number not
 # measured).
 _MOST_COPIES = 256
@@ -116,7 +113,9 @@ class PendingSends:
             self._watcher.wake()
 
     def _count_new(self) -> None:
-        new = [self.new.popleft() for _ in range(len(self.new))]
+        new = list[ref[Any]]()
+        while self.new:
+            new.append(self.new.popleft())
         self.begun += len(new)
         self.may_have_more |= not all(isinstance(reference, Follows) for reference in new)
         self._followed += [reference for reference in new if is_under_way(reference)]
@@ -211,7 +210,9 @@ class PendingSends:
         """Abandon the messages of requests that the program has dropped."""
         with LOCK:
             # Empty `dropped` first: `abandon` calls `sweep`, which would otherwise call this function recursively.
-            taken = deque(self.dropped.popleft() for _ in range(len(self.dropped)))
+            taken = deque[Any]()
+            while self.dropped:
+                taken.append(self.dropped.popleft())
             try:
                 while taken:
                     taken.popleft().abandon()

@@ -129,7 +129,10 @@ class ReceiveProgress:
             return
         before, self._leaving = self._leaving, [*self._leaving, *arrived]
         try:
-            for receive in arrived:
+            for receive in arrived[:]:
+                if receive not in OPEN_RECEIVES:  # a signal handler or destructor of the program has launched it
+                    arrived.remove(receive)
+                    continue
                 OPEN_RECEIVES.remove(receive)
                 if not receive.is_awaited:
                     receive.leave_stream()
@@ -176,7 +179,7 @@ class ReceiveProgress:
         """Launch arrived receives that a sender may wait for and whose data is ready."""
         with LOCK:
             for receive in self._arrived():
-                if receive.is_due():
+                if receive.is_due() and receive in OPEN_RECEIVES:
                     OPEN_RECEIVES.remove(receive)
                     before, self._leaving = self._leaving, [*self._leaving, receive]
                     try:
@@ -196,7 +199,12 @@ class ReceiveProgress:
         while found:
             self.round, found = self.round + 1, False
             for receive in OPEN_RECEIVES:
-                found |= not receive.has_arrived and receive.poll()
+                if not (receive.has_arrived or receive.is_polled):
+                    receive.is_polled = True
+                    try:
+                        found |= receive.poll()
+                    finally:
+                        receive.is_polled = False
         for receive in OPEN_RECEIVES:
             if receive.has_arrived:
                 arrived.append(receive)

@@ -1,0 +1,141 @@
+"""Calls that the program makes while a call is in progress: a signal handler, or a destructor of an object in a cycle.
+
+Python runs both in the middle of the library's own code.
+"""
+
+import gc
+import signal
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import pyncclx
+from pyncclx.messages.memory.bounce import PLACES, SLOTS
+from support.arrays import HOST, get, put, synchronize, xp
+from support.labelled_messages import LARGE, data_of, map_peers
+from support.reference import comparing
+
+WORLD, TAG, ROUNDS = MPI.COMM_WORLD, 5, 40
+pytestmark = pytest.mark.ranks(2, 3)
+
+
+@pytest.fixture
+def comms():
+    """A communicator for the program's calls, and one for those within them."""
+    with pyncclx.Communicator(WORLD).Dup() as outer, pyncclx.Communicator(WORLD).Dup() as inner:
+        map_peers(outer)
+        map_peers(inner)
+        yield outer, inner
+
+
+class Chain:
+    """Messages on a ring: each time the last receive has ended, the next one begins, and a message is sent."""
+
+    def __init__(self, comm):
+        self.comm, self.found, self.sends = comm, [], []
+        self.dest, self.source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        self.begin()
+
+    def begin(self):
+        self.array = xp.full(LARGE, -1, "i8")
+        self.receive = self.comm.Irecv(self.array, self.source, TAG)
+        sent = put(data_of(self.comm.rank, TAG, len(self.sends) % 100, LARGE))
+        self.sends.append(self.comm.Isend(sent, self.dest, TAG))
+
+    def go_on(self):
+        if self.receive.Test():
+            self.found.append(self.array)
+            self.begin()
+
+    def end(self):
+        """Receive what has been sent, and compare it."""
+        total = self.comm.allgather(len(self.sends))
+        while len(self.found) < total[self.source]:
+            self.receive.Wait()
+            self.found.append(self.array)
+            self.array = xp.full(LARGE, -1, "i8")
+            self.receive = self.comm.Irecv(self.array, self.source, TAG)
+        self.receive.Cancel()
+        self.receive.Wait()
+        pyncclx.Request.Waitall(self.sends)
+        synchronize()
+        with comparing() as compare:
+            for index, array in enumerate(self.found):
+                compare(get(array), data_of(self.source, TAG, index % 100, LARGE), f"message {index}")
+
+
+def exchange(comm, rounds):
+    """Send long messages around a ring, and compare each."""
+    dest, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for index in range(rounds):
+        found = xp.full(LARGE, -1, "i8")
+        receive, sent = comm.Irecv(found, source, TAG), put(data_of(comm.rank, TAG, index, LARGE))
+        pyncclx.Request.Waitall([receive, comm.Isend(sent, dest, TAG)])
+        comm.synchronize()
+        assert (get(found) == data_of(source, TAG, index, LARGE)).all(), index
+
+
+@pytest.mark.skipif(not HOST, reason="launches on a GPU cannot be made within each other; see limits.md")
+def test_a_signal_handler_makes_calls(comms):
+    outer, inner = comms
+    chain, is_within = Chain(inner), False
+
+    def handler(*_):
+        nonlocal is_within
+        if not is_within:
+            is_within = True
+            chain.go_on()
+            is_within = False
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        exchange(outer, ROUNDS)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    chain.end()
+
+
+def test_destructors_make_calls(comms):
+    outer, inner = comms
+    chain, before = Chain(inner), gc.get_threshold()
+
+    class Holder:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            chain.go_on()
+
+    gc.set_threshold(20, 3, 3)
+    try:
+        for _ in range(ROUNDS):
+            Holder()
+            exchange(outer, 1)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    chain.end()
+
+
+@pytest.mark.ranks(2, 2)
+def test_old_sends_end_although_their_places_are_in_use_again(comms):
+    """Also while a receive is open, for which the host has to look."""
+    comm, _ = comms
+    dest, source, sends = (comm.rank + 1) % 2, (comm.rank - 1) % 2, []
+    late = xp.full(3, -1, "i8")
+    receive = comm.Irecv(late, source, TAG + 1)
+    for index in range(PLACES - SLOTS + 10):
+        found = xp.full(LARGE, -1, "i8")
+        incoming = comm.Irecv(found, source, TAG)
+        sends.append(comm.Isend(put(data_of(comm.rank, TAG, index % 100, LARGE)), dest, TAG))
+        incoming.Wait()
+        comm.synchronize()
+        assert (get(found) == data_of(source, TAG, index % 100, LARGE)).all(), index
+    pyncclx.Request.Waitall(sends)
+    comm.Send(put(np.arange(3)), dest, TAG + 1)
+    receive.Wait()
+    synchronize()
+    assert get(late).tolist() == [0, 1, 2]
