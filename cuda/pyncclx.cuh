@@ -58,7 +58,7 @@ PYNCCLX_API u64 pyncclx_peer_pointer(pyncclx_team team, pyncclx_address address,
 
 // ---- signals: 64-bit words that peers write ------------------------------------------------------------
 
-// A thread sets a signal of `peer`. Release: what this thread did or acquired earlier is ordered before the signal.
+// A thread sets a signal of `peer`. Releases: what this thread did or acquired earlier is ordered before the signal.
 PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalSet, peer) || !is_signal(v, pyncclx::kSignalSet, signal)) return 0;
@@ -66,7 +66,7 @@ PYNCCLX_API int pyncclx_signal_set(pyncclx_team team, int peer, u32 signal, u64 
     return 1;
 }
 
-// A thread adds to a signal of `peer`. Over NVLink several ranks may add to one signal. Release, like signal_set.
+// A thread adds to a signal of `peer`. Over NVLink several ranks may add to one signal. Releases, like signal_set.
 PYNCCLX_API int pyncclx_signal_add(pyncclx_team team, int peer, u32 signal, u64 value) {
     const auto v = pyncclx::view(team, peer);
     if (!is_rank(v, pyncclx::kSignalAdd, peer) || !is_signal(v, pyncclx::kSignalAdd, signal)) return 0;

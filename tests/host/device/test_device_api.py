@@ -40,7 +40,7 @@ def test_python_declares_what_the_header_has() -> None:
 
 def test_every_function_says_what_it_orders() -> None:
     """In the comment before it, or at the beginning of its section."""
-    ordered = "rders? nothing|eleases|cquires|comes before|The same"
+    ordered = "rders? nothing|eleases|cquires|Orders what|[Ll]ike pyncclx_"
     for section in re.split(r"^// ---- ", HEADER, flags=re.MULTILINE)[1:]:
         comments = section.split("PYNCCLX_API")
         for before, function in itertools.pairwise(comments):

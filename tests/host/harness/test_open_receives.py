@@ -9,7 +9,7 @@ from support import open_receives
 class Unmatched:
     """A receive whose message never comes."""
 
-    has_arrived = False
+    has_arrived = is_polled = False
 
     def poll(self):
         return False

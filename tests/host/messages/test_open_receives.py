@@ -498,7 +498,8 @@ def test_a_call_that_waits_for_several_receives_sees_the_watcher_fail(monkeypatc
     class Silent:
         """Its message never comes; the watcher fails at the third look."""
 
-        clock, has_arrived, launched, is_awaited, looks = 0, False, False, False, 0
+        clock, looks = 0, 0
+        has_arrived = is_polled = launched = is_awaited = False
 
         def poll(self):
             self.looks += 1
