@@ -1,21 +1,24 @@
 """Signal handlers that raise after a time, as a program's time limit does."""
 
-import contextlib
 import signal
 
 
-@contextlib.contextmanager
-def raising(kind, seconds, interval=0.0):
-    """Let the handler of SIGALRM raise an exception of this kind after some seconds, and then at each interval."""
+class raising:
+    """Context in which the handler of SIGALRM raises an exception of this kind, once, after some seconds.
 
-    def raises(*_):
-        raise kind("by the handler")
+    The exception may come at the beginning of `__exit__`, or in `__enter__`. No signal comes afterwards.
+    """
 
-    before = signal.signal(signal.SIGALRM, raises)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, interval)
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    def __init__(self, kind, seconds):
+        self.kind, self.seconds = kind, seconds
+
+    def _raise(self, *_):
+        raise self.kind("by the handler")
+
+    def __enter__(self):
+        self._before = signal.signal(signal.SIGALRM, self._raise)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+    def __exit__(self, *_):
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, self._before)

@@ -79,7 +79,7 @@ def test_a_loop_of_tests_keeps_the_data(own, place, complete):
             looks["Testsome"] = lambda request=request: Request.Testsome([request])
             pause = 0.0005
             while request:
-                with contextlib.suppress(Late), raising(Late, pause, pause):
+                with contextlib.suppress(Late), raising(Late, pause):
                     while request:
                         looks[complete]()
                 pause *= 1.05  # where the machine is busy, a call may need longer
