@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
 }
 
-// Stores for every choice of this rank the number that has come back: a choice has a row on at most one node, and 0
-// comes from the others.
+// Stores, for each choice of each token of this rank, the number that the nodes have sent back. At most one node has the
+// choice's row; the others send 0.
 template <class = void>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     join_values(const __grid_constant__ CrossingArgs args) {

@@ -123,7 +123,7 @@ class Shuffle:
         return experts, weights / weights.sum(axis=1, keepdims=True)
 
     def apply_experts(self) -> Array:
-        """Return results for all capacity: the host does not know how much is used."""
+        """Return results for the whole capacity, because the host does not know how much of it is used."""
         experts = self.local_experts[self.arrived.experts]
         scale, shift = self.model.scale[experts], self.model.shift[experts]
         return self.xp.tanh(self.arrived.data.astype("f4") * scale + shift).astype(self.rows.dtype)

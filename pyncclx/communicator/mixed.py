@@ -1,10 +1,10 @@
 """Collectives with one buffer on the device and the other on the host.
 
-CUDA-aware MPIs accept such calls. Either kernels run such a call on all ranks or MPI does, but a rank does not know
-where its peers' buffers are. So the rule is: an operation with a root runs in kernels if the buffer that every rank
-passes is on the device, otherwise in MPI. All other operations run in kernels. Kernels use a device copy of the host
-buffer. A persistent request keeps its copy: each start copies the host buffer to it, each completion copies the result
-back.
+CUDA-aware MPIs accept such calls. All ranks must run a call in the same way, in kernels or in MPI, although no rank
+knows where the buffers of the others are. So the rule is: an operation with a root runs in kernels if the buffer that
+every rank passes is on the device, otherwise in MPI. All other operations run in kernels. Kernels use a device copy of
+the host buffer. A persistent request keeps its copy: each start copies the host buffer to it, each completion copies
+the result back.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Typemap:
     lower, upper : int
         Offset of its first byte, and of the end of its last one.
     element : Datatype or None
-        The predefined datatype of all elements; None if they have several, or one that the library does not know.
+        The predefined datatype, if all elements have the same one and the library knows it; otherwise None.
     """
 
     nests: Nests

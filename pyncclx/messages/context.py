@@ -55,7 +55,7 @@ class LamportClock:
     def observe(self, clock: int) -> None:
         """Raise the clock to that of an arrived message, so that later sends exceed it."""
         with LOCK:
-            # A signal handler may send inside a call of a function, as of `max`.
+            # Not by `max`: a signal handler may run after any call of a function, send, and raise the clock.
             if clock > self.now:  # noqa: PLR1730
                 self.now = clock
 

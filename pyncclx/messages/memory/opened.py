@@ -43,8 +43,8 @@ class OpenedMemory:
         self.bounces: dict[bytes, int | None] = {uid: bounce}
         self._memories: list[Peer] = []
         self._allocations: OrderedDict[_Key, Peer] = OrderedDict()
-        # An item for each kernel still to be launched that will use an allocation. A list changes in one step, also if
-        # a signal handler or destructor makes calls inside a call.
+        # For each allocation, a list with one item for each kernel that still has to be launched and will use it. A
+        # counter would take two steps, between which a signal handler or destructor may run.
         self._in_use: dict[_Key, list[None]] = {}
         # Envelopes whose data is to be released. Destructors may append to it at any time.
         self.unused: deque[Envelope] = deque()
@@ -103,7 +103,7 @@ class OpenedMemory:
         if envelope.sender.uid == self._uid:
             return
         key = self._key(envelope)
-        # Without a lock: on the host device a stream calls this, and another thread may wait for the stream.
+        # No lock: on the host device a stream's thread calls this, and who holds the lock may wait for that stream.
         self._in_use[key].pop()
         if self._device.exports_are_copies:
             del self._in_use[key]
