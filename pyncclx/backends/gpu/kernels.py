@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,10 +30,9 @@ class GpuKernels(GpuProperties):
         super().__init__()
         # Loaded functions are valid as long as their modules exist.
         self._modules: list[Any] = []
-        self._launcher = Launcher(MOST_PARAMETERS_NBYTES)
-        self._early_launcher = Launcher(MOST_PARAMETERS_NBYTES, early=self._launches_early)
-        # Only one thread at a time may use the launchers.
-        self._launching = threading.Lock()
+        # Launchers that no launch is using, for launches with and without `early`. In the middle of a launch another
+        # thread may launch, and so may a signal handler on the same thread.
+        self._launchers: dict[bool, list[Launcher]] = {False: [], True: []}
 
     def compile(
         self,
@@ -72,18 +70,25 @@ class GpuKernels(GpuProperties):
         return functions
 
     def launch(self, function: Any, grid: int, block: int, parameters: bytes, stream: Any, early: bool = False) -> None:
-        with self._launching:
-            launcher = self._early_launcher if early else self._launcher
-            room = launcher.parameters
-            room.view[: len(parameters)] = parameters
-            launcher.launch(function, grid, block, room.pointers, stream.ptr, parameters)
+        launcher = self._launcher(early)
+        room = launcher.parameters
+        room.view[: len(parameters)] = parameters
+        launcher.launch(function, grid, block, room.pointers, stream.ptr, parameters)
+        self._launchers[early].append(launcher)
 
     def launch_arguments(self, function: Any, grid: int, block: int, arguments: Sequence[bytes], stream: Any) -> None:
         values = [ctypes.create_string_buffer(argument, len(argument)) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        with self._launching:
-            place = ctypes.c_void_p(ctypes.addressof(pointers))
-            self._launcher.launch(function, grid, block, place, stream.ptr)
+        launcher = self._launcher(False)
+        launcher.launch(function, grid, block, ctypes.c_void_p(ctypes.addressof(pointers)), stream.ptr)
+        self._launchers[False].append(launcher)
+
+    def _launcher(self, early: bool) -> Launcher:
+        """Take a launcher that no other launch is using."""
+        try:
+            return self._launchers[early].pop()
+        except IndexError:
+            return Launcher(MOST_PARAMETERS_NBYTES, early=early and self._launches_early)
 
     def repeated(self, function: Any, grid: int, block: int, parameters: bytes, event: Event | None = None) -> Repeated:
         return Repeated(self.launch, [Step(function, grid, block, parameters, event)])

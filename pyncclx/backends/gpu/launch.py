@@ -1,7 +1,7 @@
 """Kernel launches through the CUDA driver, by ctypes with prepared arguments.
 
 Conversion of Python objects to arguments at each launch would take the host twice as long (device and date not noted).
-Only one thread at a time may use a launcher.
+Only one launch at a time may use a launcher.
 """
 
 from __future__ import annotations

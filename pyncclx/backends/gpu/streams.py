@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import threading
 import weakref
@@ -45,9 +44,9 @@ class GpuStreams(GpuProperties):
         # The device's own non-blocking stream. Dumps of the flight recorder, for example, use it while kernels wait for
         # a dead rank.
         self._stream = self.new_stream()
-        self._event = cupy.cuda.Event(disable_timing=True)
-        self._event_pointer = ctypes.c_void_p(self._event.ptr)
-        self._ordering = threading.Lock()  # guards `_event`
+        # Events that no `order_eager` is using. In the middle of one, another thread may call it, and so may a signal
+        # handler on the same thread.
+        self._events = [Event()]
         self._of_thread = threading.local()
 
     def current_stream(self) -> Any:
@@ -131,10 +130,14 @@ class GpuStreams(GpuProperties):
             self.order_eager(first, then)
 
     def order_eager(self, first: Any, then: Any) -> None:
-        event = self._event_pointer
-        with self._ordering:
-            if status := driver.RECORD(event, POINTERS[first.ptr]) or driver.WAIT(POINTERS[then.ptr], event, 0):
-                driver.fail(status)
+        try:
+            event = self._events.pop()
+        except IndexError:
+            event = Event()
+        pointer = event.pointer
+        if status := driver.RECORD(pointer, POINTERS[first.ptr]) or driver.WAIT(POINTERS[then.ptr], pointer, 0):
+            driver.fail(status)
+        self._events.append(event)
 
     def fork(self, stream: Any, side: Any) -> bool:
         capture = capture_of(side)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import pyncclx
 from pyncclx.messages.memory.bounce import PLACES, SLOTS
-from support.arrays import HOST, get, put, synchronize, xp
+from support.arrays import get, put, synchronize, xp
 from support.labelled_messages import LARGE, data_of, map_peers
 from support.reference import comparing
 
@@ -76,7 +76,6 @@ def exchange(comm, rounds):
         assert (get(found) == data_of(source, TAG, index, LARGE)).all(), index
 
 
-@pytest.mark.skipif(not HOST, reason="launches on a GPU cannot be made within each other; see limits.md")
 def test_a_signal_handler_makes_calls(comms):
     outer, inner = comms
     chain, is_within = Chain(inner), False
