@@ -14,6 +14,7 @@ from ..collectives.rooted import gather, gatherv, scatter, scatterv
 from ..launch.run import by_kernel
 from ..messages.host.dropped import DROPPED, serve_dropped
 from ..team.base import IntraBase
+from ..team.state import state_of
 from .methods import nonblocking, or_staged, persistent
 
 
@@ -31,10 +32,15 @@ class Collectives(IntraBase):
         algorithm : {"numba"}, optional
             "numba": use the kernel written in Python.
         """
-        if not by_kernel(self, barrier, device=device, algorithm=algorithm):
-            super().Barrier()
-            if DROPPED:
-                serve_dropped()
+        state = state_of(self)
+        if device or algorithm is not None or state.checking or state.background is not None:
+            if by_kernel(self, barrier, device=device, algorithm=algorithm):
+                return
+        elif (calls := state.calls(self)) is not None:
+            calls.on_host("Barrier")
+        super().Barrier()
+        if DROPPED:
+            serve_dropped()
 
     Ibarrier = nonblocking(barrier)
     Barrier_init = persistent(barrier)

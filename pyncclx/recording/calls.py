@@ -88,6 +88,17 @@ class Calls:
         self.skipped += 1
         return self.ring.add_packed(next(self.numbers), facts)
 
+    def on_host(self, operation: str) -> None:
+        """Write the entry of a call without arrays that MPI runs.
+
+        All calls of one operation share the program line of the first one.
+        """
+        facts = self._kept.get(operation)
+        if facts is None:
+            self._kept[operation] = self.begin(operation).of_host_arrays(operation)
+        else:
+            self.again(facts)
+
     @contextmanager
     def meeting(self, operation: str) -> Iterator[None]:
         """Write the entry of a call with a rendezvous on the host, and its end."""
@@ -226,10 +237,11 @@ class Begun:
             self.not_launched()
         self.end()
 
-    def of_host_arrays(self, operation: str) -> None:
-        """Record that MPI runs the call."""
+    def of_host_arrays(self, operation: str) -> bytes:
+        """Record that MPI runs the call; return the packed facts for later equal calls."""
         self.describe(operation=operation, signature=("host arrays",))
         self.not_launched()
+        return FACTS.pack(*self._facts._replace(flags=self._facts.flags | layout.REPEATED))
 
     def by_steps(self) -> bytes:
         """Record that the call ran as steps in and between nodes, and has ended.
