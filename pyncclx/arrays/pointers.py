@@ -59,6 +59,9 @@ def is_over_device(thing: Any) -> bool:
     while type(thing) is np.ndarray and isinstance(thing.base, np.ndarray):
         # The view is a part of the memory of its base.
         thing = thing.base
+    # A NumPy array of a tensor's memory. PyTorch knows where the tensor is, and programs make such arrays often.
+    if type(thing) is np.ndarray and getattr(thing.base, "is_cuda", True) is False:
+        return False
     known = _known.get(id(thing))
     if known is not None and known[0]() is thing:
         return known[1]
