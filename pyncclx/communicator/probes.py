@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ..failures.policy import explained, explained_request
 from ..messages.base import MessageBase
+from ..messages.envelope import may_be_envelope
 from ..messages.host.dropped import DROPPED, serve_dropped
 from ..messages.matched import Message
 from ..messages.probe import HOLDING, ProbedMessage
@@ -128,14 +129,15 @@ class Probes(MessageBase):
         """Probe the messages held by earlier probes, then by mpi4py's method."""
         if DROPPED:
             serve_dropped()
-        found = self.probed.find_and_read(source, tag)
+        found = self.probed.find_and_read(source, tag) if HOLDING else None
         if found is None:
             status = MPI.Status() if status is None else status
             if not self._by_mpi(probe, source, tag, status):
                 return False
             if status.source not in self.guarded:
                 self.guard(status.source)
-            found = self.probed.hold(self, status)
+            if may_be_envelope(status.Get_elements(MPI.BYTE)):
+                found = self.probed.hold(self, status)
         if found is not None:
             found.fill(status)
         return True

@@ -123,14 +123,12 @@ class ProbedMessages:
             HOLDING.add(self)
 
     @mpi_bootstrap.interrupts_deferred()
-    def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage | None:
-        """Match and hold the message that `probed` describes, if it may be an envelope.
+    def hold(self, comm: MPI.Comm, probed: MPI.Status) -> ProbedMessage:
+        """Match and hold the message that `probed` describes, which may be an envelope.
 
         Earlier messages from the same rank with other tags are held too, unread, because a receive with MPI.ANY_TAG
         must get them first.
         """
-        if not may_be_envelope(probed.Get_elements(MPI.BYTE)):
-            return None
         status = MPI.Status()
         while True:
             found = MPI.Comm.Mprobe(comm, probed.source, MPI.ANY_TAG, status)
