@@ -34,6 +34,11 @@ def _listed(comm: MessageBase, items: list[Any], dests: Iterable[int]) -> list[A
     return messages
 
 
+def _allreduce(comm: MessageBase, obj: Any, op: Any) -> Any:
+    """Reduce objects on all ranks by mpi4py; the caller defers signal handlers."""
+    return operands.carefully(comm, partial(MPI.Comm.allreduce, comm, obj), op)
+
+
 if TYPE_CHECKING:
 
     class _IntraBase(IntraBase, MessageBase):
@@ -106,11 +111,11 @@ class ObjectCollectives(_IntraBase):
         operator in Python.
         """
         if not operands.is_reduced(sendobj, op):
-            result = super().allreduce(sendobj, operands.listing(op))
-            return super().allreduce(sendobj, op) if operands.are_sound(self, result) else result
+            result = _allreduce(self, sendobj, operands.listing(op))
+            return _allreduce(self, sendobj, op) if operands.are_sound(self, result) else result
         stand_in, own = operands.form_operand(sendobj)
-        result = operands.reduce_on_all(self, super().allreduce(stand_in, operands.listing(op)), own, op)
-        return super().allreduce(sendobj, op) if result is None else result
+        result = operands.reduce_on_all(self, _allreduce(self, stand_in, operands.listing(op)), own, op)
+        return _allreduce(self, sendobj, op) if result is None else result
 
     @in_step
     def reduce(self, sendobj: Any, op: MPI.Op | Callable[[Any, Any], Any] = MPI.SUM, root: int = 0) -> Any:
@@ -123,7 +128,8 @@ class ObjectCollectives(_IntraBase):
             sendobj, message = operands.sealed_operand(self, sendobj, root)
             messages = (message,)
         with Exchange(self, messages, defers=True):
-            result = super().reduce(sendobj, operands.listing(op), root)
+            reduction = partial(MPI.Comm.reduce, self, sendobj, root=root)
+            result = operands.carefully(self, reduction, operands.listing(op))
             return operands.reduce_here(self, result, op) if type(result) is operands.Operands else result
 
     @in_step
