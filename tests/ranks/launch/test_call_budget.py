@@ -33,6 +33,8 @@ BUDGETS = {
     "Get": 13,
     "Allreduce over nodes": 43,
     "Alltoallv": 14,
+    "Barrier": 6,
+    "allreduce of a number": 14,
     "dispatch": 22,
     "combine": 20,
 }
@@ -101,6 +103,8 @@ class Calls:
             "Sendrecv": lambda: comm.Sendrecv(x, right, 0, y, left, 0),
             "Irecv, Isend, Waitall": lambda: Waitall([comm.Irecv(y, left, 3), comm.Isend(x, right, 3)]),
             "halo of 4": self.halo,
+            "Barrier": lambda: comm.Barrier(),
+            "allreduce of a number": lambda: comm.allreduce(1),
             "Alltoallv": lambda: comm.Alltoallv([x, self.each], [y, self.each]),
         }[name]
 
