@@ -64,9 +64,17 @@ def combine(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weigh
 
 
 def dispatch_move(
-    shuffle: Launching, tokens: Any, topk_ids: Any, topk_weights: Any, handle: Handle | None, transform: Any
+    shuffle: Launching,
+    tokens: Any,
+    topk_ids: Any,
+    topk_weights: Any,
+    handle: Handle | None = None,
+    transform: Any = None,
+    into: Handle | None = None,
 ) -> Move:
     """Prepare a dispatch of tokens, by their choices or with the routing of a handle.
+
+    A dispatch by choices writes the routing to `into`; default: a new handle.
 
     Raises
     ------
@@ -83,7 +91,7 @@ def dispatch_move(
     if topk_weights is not None:
         weights = _read(topk_weights, "dispatch: topk_weights", (count, shuffle.k), ("float32",))
     applied = _applied(shuffle, transform, "dispatch", shuffle.rows_dtype)
-    written = handle or shuffle.memory().new_handle(count)
+    written = handle or into or shuffle.memory().new_handle(count)
     arguments = DispatchArgs(
         tokens=sent.address,
         experts=ids.address if ids else 0,
@@ -104,7 +112,9 @@ def dispatch_move(
     )
 
 
-def combine_move(shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any) -> Move:
+def combine_move(
+    shuffle: Launching, expert_out: Any, handle: Handle, out: Any, weighted: bool, transform: Any = None
+) -> Move:
     """Prepare a combine of the rows' results.
 
     Raises

@@ -136,9 +136,9 @@ class Memory:
         self.parts = plan(settings, self.blocks, lines=members.has_lines(self.team.members))
         self.window: Window = allocate_window(settings.comm, self.team.device, 0, self.parts.end)
         self.nbytes = self.window.memory.nbytes
-        self.output_parts = parts_of(output_shapes(settings))
-        self.output_offsets = [part.offset for part in self.output_parts.values()]
-        self.routes_offset = aligned(list(self.output_parts.values())[-1].end)  # shape (tokens, k), uint64
+        self.handle_parts = parts_of(output_shapes(settings))
+        self.output_offsets = [part.offset for part in self.handle_parts.values()]
+        self.routes_offset = aligned(list(self.handle_parts.values())[-1].end)  # shape (tokens, k), uint64
         try:
             mpi_bootstrap.agree(settings.comm, self._fill)
         except BaseException:
@@ -227,10 +227,20 @@ class Memory:
 
     def new_handle(self, tokens: int) -> Handle:
         """Allocate the arrays that a dispatch of `tokens` tokens writes."""
-        memory = self.xp.empty(self.routes_offset + tokens * self.settings.k * 8, np.uint8)
-        rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.output_parts)
-        base = address_of(memory)
-        outputs = Outputs(base + self.routes_offset, *map(base.__add__, self.output_offsets))
+        memory = self.xp.empty(self.handle_nbytes(tokens), np.uint8)
+        return self.handle_at(address_of(memory), tokens, memory)
+
+    def handle_nbytes(self, tokens: int) -> int:
+        """Return the length of the memory of a handle of `tokens` tokens."""
+        return self.routes_offset + tokens * self.settings.k * 8
+
+    def handle_at(self, address: int, tokens: int, memory: Any = None) -> Handle:
+        """Return a handle in memory at an address.
+
+        Its rows have arrays besides `data` and `scales` only if `memory` is an array of that memory.
+        """
+        rows = Rows(self.data, self.scales if self.scales.size else None, memory, self.handle_parts)
+        outputs = Outputs(address + self.routes_offset, *map(address.__add__, self.output_offsets))
         return Handle(rows, tokens, outputs, self.window)
 
     def close(self) -> None:

@@ -153,10 +153,17 @@ class SpanningMemory:
 
     def new_handle(self, tokens: int) -> SpanningHandle:
         """Allocate the arrays that a dispatch of `tokens` tokens writes."""
-        parts = self.handle_parts
-        memory = self.xp.empty(max(part.end for part in parts.values()), np.uint8)
-        at = {name: address_of(memory) + part.offset for name, part in parts.items()}
-        inner = self.inner
+        memory = self.xp.empty(self.handle_nbytes(tokens), np.uint8)
+        return self.handle_at(address_of(memory), tokens, memory)
+
+    def handle_nbytes(self, tokens: int) -> int:
+        """Return the length of the memory of a handle, the same for any number of tokens."""
+        return max(part.end for part in self.handle_parts.values())
+
+    def handle_at(self, address: int, tokens: int, memory: Any = None) -> SpanningHandle:
+        """Return a handle in memory at an address, as `Memory.handle_at` does."""
+        inner, parts = self.inner, self.handle_parts
+        at = {name: address + part.offset for name, part in parts.items()}
         rows = Rows(inner.data, inner.scales if inner.scales.size else None, memory, parts)
         where, crossing = at.pop("where"), at.pop("crossing")
         outputs = Outputs(**at, token_counts=self._token_counts.address)
