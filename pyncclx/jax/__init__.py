@@ -11,14 +11,17 @@ if TYPE_CHECKING:
     from .collectives import allgather, allreduce, alltoall, barrier, bcast, gather, reduce, scan, scatter
     from .dynamic import alltoallv
     from .messages import recv, send, sendrecv
+    from .tokens import TokenShuffle
 
 _MODULES = {
     **dict.fromkeys(("allgather", "allreduce", "alltoall", "barrier", "bcast", "gather"), "collectives"),
     **dict.fromkeys(("reduce", "scan", "scatter"), "collectives"),
     **dict.fromkeys(("recv", "send", "sendrecv"), "messages"),
     "alltoallv": "dynamic",
+    "TokenShuffle": "tokens",
 }
 __all__ = [
+    "TokenShuffle",
     "allgather",
     "allreduce",
     "alltoall",

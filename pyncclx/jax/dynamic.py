@@ -12,10 +12,8 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..arrays.datatypes import TABLE
-from ..errors import NotSupported
 from .handlers import Array
-from .primitives import Call, as_bytes, define, like
+from .primitives import Call, as_device_array, define, like
 from .statics import Static, comm_of
 
 __all__ = ["alltoallv"]
@@ -25,18 +23,17 @@ _OVERFLOWS = ("raise", "drop")
 
 def _rows(array: Array) -> Buffer:
     """Return an array as rows of bytes."""
-    shape = array.shape[0], math.prod(array.shape[1:]) * array.itemsize
-    return Buffer(array.address, array.nbytes, TABLE["uint8"], shape, False, None, as_bytes(array)[0])
+    nbytes = math.prod(array.shape[1:]) * array.itemsize
+    return as_device_array(Array(array.address, (array.shape[0], nbytes), 1, "uint8"))
 
 
 def _numbers(array: Array) -> Buffer:
     """Return an array of pairs of 32-bit words as 64-bit integers."""
-    return Buffer(array.address, array.shape[0], TABLE["int64"], array.shape[:1], False, None, as_bytes(array)[0])
+    return as_device_array(Array(array.address, array.shape[:1], 8, "int64"))
 
 
 def _alltoallv(call: Call) -> None:
-    if not call.on_gpu and call.comm.device != "host":
-        raise NotSupported("alltoallv: JAX's arrays are on the CPU and pyncclx's on the GPU; set PYNCCLX_DEVICE=host")
+    call.check_device("alltoallv")
     x, counts, displs, _, *places = call.ins
     result, stored = call.outs
     received: Any = (_numbers(stored), _numbers(places[0])) if places else _numbers(stored)

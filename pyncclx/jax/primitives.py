@@ -22,11 +22,14 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from mpi4py import MPI
 
+from ..arrays.buffers import Buffer
 from ..arrays.datatypes import TABLE
+from ..errors import NotSupported
 from .handlers import PLATFORMS, Array, register
 from .statics import value_of
 
-__all__ = ["ORDERED", "Call", "as_bytes", "as_numbers", "at_axis_0", "batch_alike", "define", "like"]
+__all__ = ["ORDERED", "Call", "as_bytes", "as_device_array", "as_numbers", "at_axis_0", "batch_alike", "define", "like"]
+__all__ += ["wait_for_programs"]
 
 
 class Ordered(effects.Effect):  # type: ignore[misc]  # without JAX it is Any
@@ -62,6 +65,11 @@ class Call(NamedTuple):
     def is_root(self) -> bool:
         """Whether this rank is the root of the call."""
         return bool(self.comm.rank == self.given["root"])
+
+    def check_device(self, name: str) -> None:
+        """Raise NotSupported if JAX's arrays are not on the device of pyncclx's kernels."""
+        if not self.on_gpu and self.comm.device != "host":
+            raise NotSupported(f"{name}: JAX's arrays are on the CPU and pyncclx's on the GPU; set PYNCCLX_DEVICE=host")
 
 
 def define(
@@ -127,7 +135,7 @@ def _run(
 ) -> None:
     """Make the call of a compiled program, on XLA's stream."""
     given = _parameters_of(description)
-    comm = given["comm"]
+    comm = given["comm"] if "comm" in given else given["shuffle"].comm
     if stream is not None and (comm.stream is None or comm.stream.ptr != stream):
         comm.stream = stream
     try:
@@ -181,6 +189,11 @@ def as_numbers(array: Array) -> list[Any]:
     return [MPI.buffer.fromaddress(array.address, array.nbytes), array.size, datatype.mpi or datatype]
 
 
+def as_device_array(array: Array) -> Buffer:
+    """Return a buffer argument for an array whose shape and type matter."""
+    return Buffer(array.address, array.size, TABLE[array.dtype], array.shape, False, None, as_bytes(array)[0])
+
+
 def at_axis_0(args: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
     """Return arguments of a batching rule with the batch at axis 0 in each of them."""
     pairs = list(zip(args, axes, strict=True))
@@ -196,6 +209,15 @@ def batch_alike(primitive: Any, args: Sequence[Any], axes: Sequence[Any], **give
     return results, [0] * len(results)
 
 
+def wait_for_programs() -> None:
+    """Wait for the end of compiled programs, without raising their exceptions.
+
+    The use of a result, or a later call, raises them.
+    """
+    with suppress(jax.errors.JaxRuntimeError):
+        jax.effects_barrier()
+
+
 def _finish() -> None:
     """Wait for compiled programs at exit; after an exception, for a limited time."""
     if hasattr(sys, "last_value") and not hasattr(sys, "ps1") and not _end_soon():
@@ -203,8 +225,7 @@ def _finish() -> None:
         print("pyncclx.jax: an exception has ended this rank during a call; the job is aborted", file=sys.stderr)
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(1)
-    with suppress(jax.errors.JaxRuntimeError):  # the program has caught it, or does not use the result
-        jax.effects_barrier()
+    wait_for_programs()
     dispatch.runtime_tokens.clear()  # JAX waits for them, too
 
 

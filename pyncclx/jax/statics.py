@@ -21,8 +21,10 @@ from ..operators import ops
 from ..operators.user_op import Op
 from ..system.process import lock
 from ..team.state import State
+from ..tokens.shuffle import TokenShuffle
 
-__all__ = ["Static", "check_blocks", "check_operator", "comm_of", "op_of", "rank_of", "status_of", "tag_of", "value_of"]
+__all__ = ["Static", "check_blocks", "check_operator", "comm_of", "op_of", "rank_of", "shuffle_of", "status_of"]
+__all__ += ["tag_of", "value_of"]
 
 
 class Static:
@@ -39,11 +41,13 @@ class Static:
 _comms: list[Static | None] = [None]  # the first one is for COMM_WORLD
 _ops = [Static(op.mpi or op, number) for number, op in enumerate(ops.TABLE.values())]
 _statuses: list[Static] = []
-_KINDS: dict[str, list[Any]] = {"comm": _comms, "op": _ops, "status": _statuses}
+_shuffles: list[Static] = []
+_KINDS: dict[str, list[Any]] = {"comm": _comms, "op": _ops, "status": _statuses, "shuffle": _shuffles}
 
 _by_state: weakref.WeakKeyDictionary[State, Static] = weakref.WeakKeyDictionary()
 _by_op = {id(op): each for op, each in zip(ops.TABLE.values(), _ops, strict=True)}
 _by_status: dict[int, Static] = {}
+_by_shuffle: dict[int, Static] = {}
 # Two threads that trace programs must not give their objects one number.
 _LOCK = lock()
 
@@ -101,6 +105,11 @@ def op_of(op: Any) -> Static:
 def status_of(status: MPI.Status | None) -> Static | None:
     """Return a status with its number; None for None."""
     return None if status is None else _numbered(_statuses, _by_status, status)
+
+
+def shuffle_of(shuffle: TokenShuffle) -> Static:
+    """Return a token shuffle with its number."""
+    return _numbered(_shuffles, _by_shuffle, shuffle)
 
 
 def _numbered(kind: list[Static], by_identity: dict[int, Static], value: Any) -> Static:

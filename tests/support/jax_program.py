@@ -190,7 +190,8 @@ def raises(kind, function, text):
 
 def main():
     """Run the subjects, or those that the command line names."""
-    import jax_subjects  # noqa: F401, PLC0415  it adds to SUBJECTS
+    import jax_shuffles  # noqa: F401, PLC0415  it adds to SUBJECTS
+    import jax_subjects  # noqa: F401, PLC0415
 
     for name in sys.argv[1:] or SUBJECTS:
         try:
