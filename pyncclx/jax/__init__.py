@@ -20,24 +20,8 @@ _MODULES = {
     "alltoallv": "dynamic",
     "TokenShuffle": "tokens",
 }
-__all__ = [
-    "TokenShuffle",
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "alltoallv",
-    "barrier",
-    "bcast",
-    "gather",
-    "has_cuda_support",
-    "has_sycl_support",
-    "recv",
-    "reduce",
-    "scan",
-    "scatter",
-    "send",
-    "sendrecv",
-]
+__all__ = ["TokenShuffle", "allgather", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "gather"]
+__all__ += ["has_cuda_support", "has_sycl_support", "recv", "reduce", "scan", "scatter", "send", "sendrecv"]
 #: The version of mpi4jax whose functions this module has.
 __version__ = "0.9.1"
 

@@ -38,16 +38,11 @@ class Static:
 
 
 # Objects of each kind by number. They are never dropped: a compiled program may outlive its trace.
-_comms: list[Static | None] = [None]  # the first one is for COMM_WORLD
-_ops = [Static(op.mpi or op, number) for number, op in enumerate(ops.TABLE.values())]
-_statuses: list[Static] = []
-_shuffles: list[Static] = []
-_KINDS: dict[str, list[Any]] = {"comm": _comms, "op": _ops, "status": _statuses, "shuffle": _shuffles}
+_OPS = [Static(op.mpi or op, number) for number, op in enumerate(ops.TABLE.values())]
+_KINDS: dict[str, list[Any]] = {"comm": [None], "op": _OPS, "status": [], "shuffle": []}  # None is for COMM_WORLD
 
 _by_state: weakref.WeakKeyDictionary[State, Static] = weakref.WeakKeyDictionary()
-_by_op = {id(op): each for op, each in zip(ops.TABLE.values(), _ops, strict=True)}
-_by_status: dict[int, Static] = {}
-_by_shuffle: dict[int, Static] = {}
+_by_identity = {id(op): each for op, each in zip(ops.TABLE.values(), _OPS, strict=True)}
 # Two threads that trace programs must not give their objects one number.
 _LOCK = lock()
 
@@ -83,8 +78,9 @@ def comm_of(comm: MPI.Comm | None) -> Static:
         private.staging, private.blocking, private.stream = True, "stream", None
         is_world = ours == MPI.COMM_WORLD
         with _LOCK:
-            _by_state[state] = static = Static(private, 0 if is_world else len(_comms))
-            _comms[static.number : static.number + 1] = [static]
+            comms = _KINDS["comm"]
+            _by_state[state] = static = Static(private, 0 if is_world else len(comms))
+            comms[static.number : static.number + 1] = [static]
     return _by_state[state]
 
 
@@ -99,25 +95,25 @@ def op_of(op: Any) -> Static:
     if not isinstance(op, (MPI.Op, Op, ops.BuiltinOp)):
         raise TypeError(f"jax: op is {op!r}; expecting MPI.SUM, another MPI.Op, or a pyncclx.Op")
     builtin = ops.predefined(op) if isinstance(op, MPI.Op) else None
-    return _numbered(_ops, _by_op, builtin or op)
+    return _numbered("op", builtin or op)
 
 
 def status_of(status: MPI.Status | None) -> Static | None:
     """Return a status with its number; None for None."""
-    return None if status is None else _numbered(_statuses, _by_status, status)
+    return None if status is None else _numbered("status", status)
 
 
 def shuffle_of(shuffle: TokenShuffle) -> Static:
     """Return a token shuffle with its number."""
-    return _numbered(_shuffles, _by_shuffle, shuffle)
+    return _numbered("shuffle", shuffle)
 
 
-def _numbered(kind: list[Static], by_identity: dict[int, Static], value: Any) -> Static:
+def _numbered(kind: str, value: Any) -> Static:
     with _LOCK:
-        if id(value) not in by_identity:
-            by_identity[id(value)] = Static(value, len(kind))
-            kind.append(by_identity[id(value)])
-        return by_identity[id(value)]
+        if id(value) not in _by_identity:
+            _by_identity[id(value)] = Static(value, len(_KINDS[kind]))
+            _KINDS[kind].append(_by_identity[id(value)])
+        return _by_identity[id(value)]
 
 
 def rank_of(comm: Any, value: Any, name: str, also: tuple[int, ...] = ()) -> int:
