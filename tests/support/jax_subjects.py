@@ -1,5 +1,7 @@
 """More subjects of jax_program.py: batches, errors, communicators, dynamic exchanges."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +93,18 @@ def stable_programs():
     """The text of a program is the same in each run, on which persistent caches rely."""
     text = jax.jit(lambda x: pj.allreduce(x, MPI.SUM)).lower(jnp.ones(3)).as_text()
     assert 'call = "comm=0 op=0"' in text, text
+
+
+@subject
+def stable_shuffles():
+    """A program's text has the shuffle's number and no address, so it is equal on all ranks."""
+    one, other = (pj.TokenShuffle(SIZE, 8, 16, "float32", k=1, max_tokens=1) for _ in range(2))
+    numbers = []
+    for shuffle in (one, other, one):
+        text = jax.jit(shuffle.dispatch).lower(jnp.ones((1, 16)), jnp.zeros((1, 1), int)).as_text()
+        numbers += map(int, re.findall(r'call = "shuffle=(\d+)"', text))
+        assert len(set(WORLD.allgather(text))) == 1
+    assert numbers == [numbers[0], numbers[0] + 1, numbers[0]], numbers
 
 
 @subject

@@ -18,7 +18,7 @@ SUBJECTS = (
     *("moves", "reductions", "operators", "messages", "order", "gradients", "batches", "donated", "errors"),
     *("communicators", "stable_programs", "dynamic_exchange", "dynamic_gradient", "token_shuffles", "shuffle_options"),
     *("shuffle_overflows", "shuffle_gradients", "shuffle_gradients_of_pieces", "shuffle_control_flow"),
-    *("shuffle_errors", "stable_shuffles"),
+    *("shuffle_errors", "stable_shuffles", "shuffles_over_nodes"),
 )
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX: pip install pyncclx[jax]")
 SETTINGS = {"JAX_PLATFORMS": "cpu", "PYNCCLX_HEAP": "512K"}
