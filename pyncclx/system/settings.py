@@ -9,7 +9,7 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -281,6 +281,13 @@ def foreign(name: str) -> str | None:
 def set_foreign(name: str, value: str) -> None:
     """Set another program's environment variable, unless it is already set."""
     os.environ.setdefault(name, value)
+
+
+def swap_foreign(prefixes: tuple[str, ...], variables: Mapping[str, str]) -> dict[str, str]:
+    """Replace the variables with these prefixes by others; return the old ones."""
+    replaced = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(prefixes)}
+    os.environ.update(variables)
+    return replaced
 
 
 def environment() -> dict[str, str]:

@@ -127,3 +127,12 @@ def test_no_other_name_is_in_the_sources():
         name for path in (ROOT / "pyncclx").rglob("*.py") for name in re.findall(r"PYNCCLX_[A-Z_]+", path.read_text())
     }
     assert names - set(BY_NAME) - {"PYNCCLX_", "PYNCCLX_TEST_", "PYNCCLX_API", "PYNCCLX_HOST"} == set()
+
+
+def test_variables_of_other_programs_are_swapped(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "3")
+    monkeypatch.delenv("PMI_FD", raising=False)
+    replaced = settings.swap_foreign(("PMI_", "PMIX_"), {"PMI_FD": "5"})
+    assert (settings.foreign("PMI_FD"), settings.foreign("PMI_SIZE"), replaced["PMI_SIZE"]) == ("5", None, "3")
+    assert settings.swap_foreign(("PMI_", "PMIX_"), replaced) == {"PMI_FD": "5"}
+    assert (settings.foreign("PMI_FD"), settings.foreign("PMI_SIZE")) == (None, "3")
