@@ -25,6 +25,7 @@ from ..communicator.adopting import Communicator
 from ..communicator.communicator import Intracomm
 from ..system import settings
 from ..system.process import PerProcess
+from . import torchrun
 from .calls import Moves, Reductions
 
 __all__ = ["PyncclxGroup", "communicator_of", "find_by_mpi", "register"]
@@ -166,4 +167,6 @@ def register() -> None:
 
 def _create(place: Any, options: Any) -> PyncclxGroup:
     """Return a new group that PyTorch describes by `place`. Collective."""
+    if distributed.is_torchelastic_launched():
+        torchrun.start(place.store, place.group_size)
     return PyncclxGroup(communicator_of(place.store, place.group_rank, place.group_size, str(place.group_id)))
