@@ -139,7 +139,7 @@ def remove_memory():
 
 
 def errors():
-    """A group without all ranks, then one with a late rank; after both errors the group works."""
+    """A group without all ranks, then those with a late rank; after these errors the group works."""
     import pyncclx.torch  # noqa: PLC0415
 
     dist.init_process_group("gloo")
@@ -148,6 +148,9 @@ def errors():
         raises(lambda: pyncclx.torch.torchrun.start(store, 1), "has 1 of torchrun's 2 ranks")
         late = dist.PrefixStore("late", store)
         raises(lambda: pyncclx.torch.torchrun.start(late, 2), "MPI cannot be initialized: after 2 s", "missing: 1")
+    else:
+        early = dist.PrefixStore("early", store)
+        raises(lambda: pyncclx.torch.torchrun.start(early, 2), "rank 0 has not started MPI's server within 2 s")
     dist.barrier()
     os.environ["PYNCCLX_TIMEOUT"] = "60"
     x = torch.full((3,), 1.0 + RANK)
