@@ -10,7 +10,7 @@ import pytest
 import steps
 
 SERVER = steps.ROOT / "pyncclx" / "torch" / "pmi_server.py"
-TOKEN, SIZE, LIMIT_S = "secret", 3, 30.0
+TOKEN, SIZE, LIMIT_S = "secret", 3, 20.0
 
 
 class Client:
@@ -41,7 +41,7 @@ class Client:
 def server():
     """Start a server for three ranks; return its process and port. At the end it must have ended by itself."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [sys.executable, "-I", str(SERVER), str(listener.fileno()), str(SIZE), "20"]
+        command = [sys.executable, "-I", str(SERVER), str(listener.fileno()), str(SIZE), "200"]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], text=True)
         port = listener.getsockname()[1]
     with process.stdin as pipe:
@@ -73,6 +73,7 @@ def test_values_and_barriers(server):
     for client in clients:
         found = [client.ask(f"cmd=get kvsname=x key=of-{rank}") for rank in range(SIZE)]
         assert found == [f"cmd=get_result rc=0 value=a=b#{rank}" for rank in range(SIZE)]
+    assert clients[0].ask("cmd=get_my_kvsname") == f"cmd=my_kvsname rc=0 kvsname={TOKEN}"  # differs from job to job
     assert clients[1].ask("cmd=get kvsname=x key=none") == "cmd=get_result rc=-1 msg=not_found"
     blocks = clients[1].ask("cmd=get kvsname=x key=PMI_process_mapping")
     assert blocks == "cmd=get_result rc=0 value=(vector,(0,1,2),(1,1,1))"
