@@ -111,12 +111,12 @@ def others():
 
 
 def restarts():
-    """Rank 1 raises, then aborts, then ends during MPI_Init; the fourth attempt works."""
+    """Rank 1 raises, then aborts, then ends before MPI_Init; the fourth attempt works."""
     import pyncclx.torch  # noqa: F401, PLC0415
     from pyncclx.torch import torchrun  # noqa: PLC0415
 
     if ATTEMPT == 2 and RANK == 1:
-        torchrun._initialize = lambda variables: os._exit(4)
+        torchrun.join = lambda *arguments: os._exit(4)
     dist.init_process_group("pyncclx")
     dist.barrier()
     if ATTEMPT < 2 and RANK == 1:
