@@ -91,8 +91,13 @@ def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[in
     return handle
 
 
+@functools.cache
+def _format(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
+
+
 def _words(address: int, count: int) -> tuple[int, ...]:
-    return struct.unpack(f"={count}q", ctypes.string_at(address, 8 * count))
+    return _format(count).unpack(ctypes.string_at(address, 8 * count))
 
 
 @functools.cache
