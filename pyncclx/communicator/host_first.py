@@ -133,6 +133,8 @@ _GUARD = """try:
 def host_first(name: str, native: _Method, family: type = object, staged: _Method | None = None) -> _Method:
     """Return a method that passes plain arrays to mpi4py and other arrays to `native`.
 
+    If mpi4py has no method of this name, return `native` itself.
+
     Parameters
     ----------
     name : str
@@ -144,7 +146,9 @@ def host_first(name: str, native: _Method, family: type = object, staged: _Metho
     staged : callable, optional
         Called when `native` raises NotSupported and `staging` is true.
     """
-    original: _Method = getattr(MPI.Cartcomm, name)
+    original: _Method | None = getattr(MPI.Cartcomm, name, None)
+    if original is None:
+        return native
     known = list(inspect.signature(original).parameters.values())[1:]
     arguments = ["self", *(each.name for each in known)]
     defaults = {each.name: each.default for each in known if each.default is not each.empty}

@@ -69,7 +69,8 @@ class _Method:
 def or_staged(native: _Decorated) -> _Decorated:
     """Return a method that calls MPI on host copies when `native` raises NotSupported.
 
-    MPI is called only if `staging` is true. `native` must raise NotSupported on all ranks or none, before any launch.
+    If mpi4py has no such method, the result is `native` itself. MPI is called only if `staging` is true. `native` must
+    raise NotSupported on all ranks or none, before any launch.
     """
     return cast(_Decorated, _Method(lambda family, name: _or_staged(native, family, name)))
 
@@ -124,7 +125,7 @@ def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI
                 events.emit(name, events.NATIVE, nbytes, began, comm=self)
             return request
 
-        return _form(begin, family, name, _NONBLOCKING_DOC)
+        return _form(begin, make, family, name, _NONBLOCKING_DOC)
 
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
 
@@ -133,8 +134,8 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
     """Return the persistent form of the operation whose calls `make` returns."""
 
     def method(family: type, name: str) -> _Function:
-        # `info` is the last parameter. Kernels do not use it.
-        before_info = parameters(name).index("info")
+        # `info` is the last parameter of mpi4py's method. Kernels do not use it.
+        before_info = len(parameters(name)) - 1 if parameters(name) else None
 
         @interrupts_deferred()
         def prepare(self: Any, *args: Any, **kwargs: Any) -> MPI.Prequest:
@@ -149,7 +150,7 @@ def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
             request.emits(name, events.NATIVE, events.longest_nbytes([*args, *kwargs.values()]))
             return request
 
-        return _form(prepare, family, name, _PERSISTENT_DOC)
+        return _form(prepare, make, family, name, _PERSISTENT_DOC)
 
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
 
@@ -186,7 +187,12 @@ def _span(comm: Any) -> None:
 
 
 def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call mpi4py's method, without the keywords that only pyncclx has."""
+    """Call mpi4py's method, without the keywords that only pyncclx has.
+
+    Raise NotSupported if mpi4py has no such method.
+    """
+    if not hasattr(MPI.Cartcomm, name):
+        raise NotSupported(f"{name}: mpi4py has no such method for host arrays; pass device arrays")
     theirs = {key: value for key, value in kwargs.items() if key in parameters(name)}
     try:
         return getattr(super(family, comm), name)(*args, **theirs)
@@ -194,8 +200,13 @@ def _by_mpi(comm: Any, family: type, name: str, args: tuple[Any, ...], kwargs: d
         raise_explained(comm, error, name)
 
 
-def _form(native: _Function, family: type, name: str, doc: str) -> _Function:
-    functools.update_wrapper(native, getattr(MPI.Cartcomm, name))
+def _form(native: _Function, make: _Function, family: type, name: str, doc: str) -> _Function:
+    """Return a method with the signature of mpi4py's method.
+
+    If mpi4py has no such method, the signature is that of `make`.
+    """
+    functools.update_wrapper(native, getattr(MPI.Cartcomm, name, make))
+    native.__name__ = name
     native.__doc__ = doc.format(operation=blocking_form(name))
     return _or_staged(native, family, name)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mpi4py import MPI
+
 from ..errors import NotSupported
 from ..operations import COLLECTIVES
 from ..operators import ops
@@ -52,7 +54,10 @@ def _is_of_mpi(call: Call) -> bool:
 def is_left_to_host(comm: Intracomm, operation: str, nbytes: int) -> bool:
     """Return whether MPI on host copies is faster than kernels for a message.
 
-    All ranks must choose alike, so the length counts only in operations where it is equal on all ranks.
+    All ranks must choose alike, so the length counts only in operations where it is equal on all ranks. False for an
+    operation that mpi4py does not have.
     """
+    if not hasattr(MPI.Cartcomm, operation):
+        return False
     by_length = operation in COLLECTIVES and COLLECTIVES[operation].has_one_length
     return comm.team.is_time_sliced and (not by_length or nbytes <= LONGEST_NBYTES)

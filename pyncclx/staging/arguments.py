@@ -129,8 +129,12 @@ class GivenCall(NamedTuple):
 
 @functools.cache
 def parameters(name: str) -> tuple[str, ...]:
-    """Return the names of the parameters of mpi4py's method, without `self`."""
-    return tuple(inspect.signature(getattr(MPI.Cartcomm, name)).parameters)[1:]
+    """Return the names of the parameters of mpi4py's method, without `self`.
+
+    Return an empty tuple if mpi4py has no such method.
+    """
+    method = getattr(MPI.Cartcomm, name, None)
+    return () if method is None else tuple(inspect.signature(method).parameters)[1:]
 
 
 def is_nonblocking(operation: str) -> bool:

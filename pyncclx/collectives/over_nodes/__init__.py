@@ -8,26 +8,32 @@ host exchange of messages for which `Spanning.is_short` is true.
 """
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 from ...nodes.rails import Places
 from ...nodes.spanning import Spanning
-from ...operations import COLLECTIVES
+from ...operations import COLLECTIVES, Operation
 from .. import FUNCTIONS, lowering
-from . import (
-    allgather,
-    allreduce,
-    alltoallv,
-    bcast,
-    exchanges,
-    movement,
-    reduce,
-    reduce_scatter,
-)
+from . import allreduce, movement, reduce, reduce_scatter
 
-_FILES = allgather, allreduce, alltoallv, bcast, exchanges, reduce, reduce_scatter
-# The file with each operation's lowering, a function with the name of the operation's module inside a node.
-_FILE = {name: next(file for file in _FILES if hasattr(file, row.module)) for name, row in COLLECTIVES.items()}
+_FILES = [import_module(f".{each.name}", __name__) for each in iter_modules(__path__)]
+
+
+def _file_of(row: Operation) -> ModuleType:
+    """Return the file that defines an operation's lowering.
+
+    The lowering has the name of the operation's module inside a node.
+    """
+    for file in _FILES:
+        if getattr(vars(file).get(row.module), "__module__", None) == file.__name__:
+            return file
+    raise NotImplementedError(f"{row.name}: no file of {__name__} defines the function {row.module}")
+
+
+_FILE = {name: _file_of(row) for name, row in COLLECTIVES.items()}
 #: The function that makes the call over nodes, by the function for one node.
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
     make: lowering.over_nodes(make, getattr(_FILE[name], COLLECTIVES[name].module)) for name, make in FUNCTIONS.items()

@@ -1,7 +1,6 @@
-"""Reduce, Scan and Exscan over nodes.
+"""Reduce over nodes.
 
-In Reduce, each node folds its vectors in pieces. Root's node receives the pieces, folds them, and sends the results to
-root. In Scan, each rank sends its vector to all higher ranks, which fold the received vectors in rank order.
+Each node folds its vectors in pieces. Root's node receives the pieces, folds them, and sends the results to root.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from ..reduction import Reduction
 from .bcast import broadcast_all
 from .folding import Folding, fold_in_rank_order, fold_shared, part_of_node, reduction_call, whole_of_node
 from .inside import Span, aligned, blocks_from, gatherv_call
-from .movement import exchange
 
 ON_HOST = {"reduce": "each rank's vector goes to root, which folds those of each node, and then of the nodes"}
 HOW = {
     "reduce": "a fold of pieces inside each node, which go over rails to root's node, are folded there, and go to root",
-    "scan": "each vector goes to all ranks above its own, which fold; memory and traffic grow with the ranks",
 }
 
 
@@ -94,21 +91,3 @@ def _by_node(composition: Composition, folding: Folding, send: int, recv: int, n
     if places.local_size > 1:
         blocks = blocks_from(recv, spans) if is_root else None
         composition.kernel(gatherv_call(result, mine.nbytes, blocks, places.local_of(root)))
-
-
-def scan(comm: Intracomm, given: Reduction) -> SpanningCall:
-    """Return the call of Scan or Exscan over several nodes."""
-    return reduction_call(comm, given, _compose_scan, nbytes=given.nbytes, inclusive=given.operation == "Scan")
-
-
-def _compose_scan(
-    composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int, inclusive: bool
-) -> None:
-    places, stride = composition.places, aligned(nbytes)
-    count = places.rank + inclusive
-    (slots,) = composition.memory(count * stride)
-    sends = [Transfer(rank, send, nbytes) for rank in range(places.rank + (not inclusive), places.size)]
-    receives = [Transfer(rank, slots + rank * stride, nbytes) for rank in range(count)]
-    moved = exchange(composition, "exchange of contributions", sends, receives)
-    vectors, length = Vectors(slots, count, stride), nbytes if count else 0
-    composition.fold(folding.template, vectors, length, recv, finish_as=max(count, 1), after=(moved,))
