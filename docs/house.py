@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from imported import imported
+
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = Path(__file__).with_suffix(".svg")
 TOPS = ("pyncclx", "mpi_bootstrap")
@@ -38,6 +40,11 @@ FLOORS = (  # from the ground up; a room imports from lower floors only
     ("MPI", "__init__", "autograd", "jax", "tools", "torch"),
     ("__main__",),
 )
+# Imports that are not downwards, with the reason for each: `python -m pyncclx run` puts these in the place of others.
+DELIBERATE = {
+    ("pyncclx.tools.cli.run", "pyncclx.jax.__init__"): "for programs that import mpi4jax",
+    ("pyncclx.tools.cli.run", "pyncclx.MPI"): "for programs that import mpi4py.MPI",
+}
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 # What the sources in a folder of cuda/ may include beside their own folder; "" is pyncclx.cuh, for programs' kernels.
@@ -89,27 +96,16 @@ def sources(root: Path = ROOT) -> dict[str, Path]:
     return {".".join(path.relative_to(root).with_suffix("").parts): path for path in paths}
 
 
-def imported(module: str, path: Path) -> Iterator[tuple[int, str]]:
-    """The modules that a module imports from, with the lines."""
-    package = module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            source = ".".join([*base, *([node.module] if node.module else [])])
-            # "from .. import arrays" names a room, "from . import layout" a file, "from .. import AVG" neither
-            yield from ((node.lineno, source if node.module else f"{source}.{alias.name}") for alias in node.names)
-
-
 def upward_imports(root: Path = ROOT) -> list[str]:
-    """A sentence for each import from a room of the same or a higher floor."""
+    """A sentence for each import from a room of the same or a higher floor, unless `DELIBERATE` has a reason for it."""
+    files = sources(root)
     return [
         f"{path.relative_to(root)}:{line}: {own} (floor {FLOOR[own] + 1}) imports {used} (floor {FLOOR[used] + 1})"
-        for module, path in sources(root).items()
-        for line, each in imported(module, path)
+        for module, path in files.items()
+        for line, each in imported(module, path, files)
         for used, own in [(room_of(each), room_of(module))]
         if each.partition(".")[0] in TOPS and used in FLOOR and used != own and FLOOR[used] >= FLOOR[own]
+        if (module, each) not in DELIBERATE
     ]
 
 
@@ -125,17 +121,19 @@ def circles(graph: Mapping[str, set[str]]) -> set[str]:
 def uses_of_files(root: Path = ROOT) -> dict[str, set[str]]:
     """Of each module, the modules of the same room that it imports from."""
     files = sources(root)
-    return {
-        module: {each for _, each in imported(module, path) if each in files and room_of(each) == room_of(module)}
-        for module, path in files.items()
-    }
+    found: dict[str, set[str]] = {module: set() for module in files}
+    for module, path in files.items():
+        used = {each for _, each in imported(module, path, files)} & set(files)
+        found[module].update(each for each in used if room_of(each) == room_of(module))
+    return found
 
 
 def uses_of_rooms(root: Path = ROOT) -> dict[str, set[str]]:
     """Of each room, the rooms that it imports from."""
-    found: dict[str, set[str]] = {}
-    for module, path in sources(root).items():
-        rooms = {room_of(each) for _, each in imported(module, path) if each.partition(".")[0] in TOPS}
+    files, found = sources(root), dict[str, set[str]]()
+    for module, path in files.items():
+        used = {each for _, each in imported(module, path, files) if (module, each) not in DELIBERATE}
+        rooms = {room_of(each) for each in used if each.partition(".")[0] in TOPS}
         found.setdefault(room_of(module), set()).update(rooms - {room_of(module)})
     return found
 

@@ -24,7 +24,7 @@ from mpi4py.run import run_command_line, set_abort_status
 
 from ...system import driver, settings
 
-_PACKAGE = __package__.partition(".")[0]
+_PACKAGE = "pyncclx"
 # Switches of programs that copy device arrays through the host unless MPI is GPU-aware. Their own checks cannot
 # recognize pyncclx, or are turned off. These environment variables are set before the program starts.
 VARIABLES = {"PYLOPS_MPI_CUDA_AWARE": "1"}
