@@ -18,12 +18,12 @@ from pyncclx.arrays.datatypes import TABLE
 from pyncclx.backends.compilers import cache, gxx
 from pyncclx.backends.host import Device
 from pyncclx.launch import kernels
-from pyncclx.launch.sources import FILES, REDUCTIONS, Template, instantiation
+from pyncclx.launch.sources import FILES, Template, instantiation
 from pyncclx.operators import ops
 from pyncclx.operators.bound_op import BoundOp, bound_op
 from pyncclx.system import paths
 from support import sample
-from support.reduction_pairs import FEW, NAMED, PAIRS, SUITE
+from support.reduction_pairs import FEW, NAMED, PAIRS, REDUCTIONS, SUITE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "operators"))
 import operators_gallery
@@ -121,7 +121,8 @@ def compile_unit(unit: Unit) -> str:
 
 def compile_file(file: str) -> str:
     """Compile one file of cuda/ with all its kernels; return its name."""
-    kernels.compile_whole(Device(), file)
+    names, templates = FILES[file]
+    Device().compile(file, [instantiation(name, *each) for name in names for each in templates()])
     return file
 
 

@@ -270,11 +270,6 @@ def compile_image(device: Device, file: str, kernels: Sequence[str], template: T
     return device.compile(file, names_of_template, within=_all_names(file) if device.compiles_together else ())
 
 
-def compile_whole(device: Device, file: str) -> bytes:
-    """Return the image of all kernels of a file with all their template arguments."""
-    return device.compile(file, _all_names(file))
-
-
 def _all_names(file: str) -> list[str]:
     kernels, templates = FILES[file]
     return [instantiation(kernel, *each) for kernel in kernels for each in templates()]

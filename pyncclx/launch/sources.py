@@ -114,9 +114,6 @@ FILES = {
 _OF_BYTES = [source.kernels for source in FILES.values() if source.templates is _bytes]
 # Several kernels in one file are templates, because NVRTC compiles only those templates that are requested.
 _BESIDE_OTHERS = {kernel for kernels in _OF_BYTES if len(kernels) > 1 for kernel in kernels}
-REDUCTIONS = tuple(
-    file for file, source in FILES.items() if source.templates in (_reductions, _reductions_without_halves)
-)
 
 # Kernels for short messages of operations that move bytes: a program that calls one operation probably calls these too.
 LIKELY = ("bcast_direct", "allgather", "alltoall", "gather", "scatter")

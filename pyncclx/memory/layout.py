@@ -17,7 +17,6 @@ LEASE_OVERFLOW_OFFSET, RECORDED_LATE_OFFSET = 4, 8  # LeaseHeader::overflow and 
 CHANNEL_NBYTES = 768
 ENTERED_OFFSET = 16  # ChannelControl::entered
 DEPTH = 2  # chunks of a ring
-LANES = 2  # lanes of a chain
 HEADER_PACKETS = 2  # kHeader of cuda/exchange/span_ways.cuh
 FEWEST_PACKETS = HEADER_PACKETS + 2  # packets of a slot
 # The length of a chunk is a multiple of this number of bytes.

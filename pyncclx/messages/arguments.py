@@ -13,17 +13,18 @@ from collections.abc import Iterable, Sequence
 from ..memory import layout
 from ..memory.parameters import NO_CALL, TeamStruct
 
-# `Put`, for `put_eager`: copy a short message to its slot, set its ready word.
-PUT, PUT_FIELDS = struct.Struct("=QQQQQ"), "data slot ready nbytes clock"
+# `Put`, for `put_eager`: copy a short message to its slot, set its ready word. Fields: data slot ready nbytes clock.
+PUT = struct.Struct("=QQQQQ")
 # `OfferArgs`, for `offer`: set a long message's ready word if `signals`, wait for its done word unless that is 0.
-OFFER, OFFER_FIELDS = struct.Struct("=QQQiiii"), "ready done clock peer tag signals unused"
+# Fields: ready done clock peer tag signals unused.
+OFFER = struct.Struct("=QQQiiii")
 # `Pull`, for `pull`: wait for the ready word, copy the data to the buffer, set the done word. The word at `arrived`
-# counts the kernel's blocks.
-PULL, PULL_FIELDS = struct.Struct("=QQQQQQQii"), "ready done arrived data buffer nbytes clock peer tag"
+# counts the kernel's blocks. Fields: ready done arrived data buffer nbytes clock peer tag.
+PULL = struct.Struct("=QQQQQQQii")
 # `Message`, one of a batch. A channel's message has the address of its `epoch`, and `stride`, the distance in bytes
-# between the channel's slots.
+# between the channel's slots. Fields: data buffer nbytes ready done clock arrived epoch stride first_block blocks kind
+# peer tag unused.
 MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
-MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first_block blocks kind peer tag unused"
 MOST_MESSAGES = 39  # kMostMessages
 BATCH = struct.Struct(f"=II{MOST_MESSAGES * MESSAGE.size}s")  # `BatchArgs`, for `move_messages`
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind

@@ -62,10 +62,6 @@ class Failures:
         if other.of_call is not None:
             self.add_of_call(other.of_call, indices[other._index])
 
-    def is_pending(self, index: int) -> bool:
-        """Return whether MPI has left a request active because another request failed."""
-        return index in self._pending
-
     @contextmanager
     def keeping(self, index: int) -> Iterator[None]:
         """Record exceptions of the block as errors of the request with this index."""

@@ -31,7 +31,6 @@ _CALLED = "has_called_handler"  # attribute of an exception
 _ENDING = MPI.ERRORS_ARE_FATAL, MPI.ERRORS_ABORT
 _Owner = MPI.Comm | MPI.Win
 _followed: dict[type, None] = held({})  # classes; their methods call handlers once one is set
-_undo: list[Callable[[], None]] = held([])  # function that restores the methods
 
 
 def is_ours(cls: type) -> bool:
@@ -39,10 +38,8 @@ def is_ours(cls: type) -> bool:
     return cls.__module__.startswith(f"{__name__.partition('.')[0]}.")
 
 
-def replace_public(classes: Iterable[type], make: Callable[[str, _Method], _Method]) -> Callable[[], None]:
+def replace_public(classes: Iterable[type], make: Callable[[str, _Method], _Method]) -> None:
     """Replace every public method of classes and of their base classes in pyncclx.
-
-    Return a function that restores the methods.
 
     Parameters
     ----------
@@ -50,7 +47,6 @@ def replace_public(classes: Iterable[type], make: Callable[[str, _Method], _Meth
     make : callable
         Returns the new function of a method, given its name and function.
     """
-    before: list[tuple[type, str, Any]] = []
     for base in {base for cls in classes for base in cls.__mro__ if is_ours(base)}:
         for name, method in list(vars(base).items()):
             if name.startswith("_"):
@@ -61,14 +57,7 @@ def replace_public(classes: Iterable[type], make: Callable[[str, _Method], _Meth
                 new = type(method)(make(name, method.__func__))
             else:
                 continue
-            before.append((base, name, method))
             setattr(base, name, new)
-
-    def bring_back() -> None:
-        for base, name, method in before:
-            setattr(base, name, method)
-
-    return bring_back
 
 
 def refuse_in_children(classes: Iterable[type]) -> None:
@@ -104,22 +93,15 @@ def follow_handlers(classes: Iterable[type]) -> None:
     """Make the classes' methods call error handlers as soon as the program sets one."""
     new = dict.fromkeys(cls for cls in classes if cls not in _followed)
     _followed.update(new)
-    if _undo:
-        _undo.append(replace_public(new, _calling_handlers))
+    if shown.ON_ERROR:
+        replace_public(new, _calling_handlers)
 
 
 def note_handler(handler: MPI.Errhandler) -> None:
     """Make methods call handlers from now on, unless this one is MPI.ERRORS_RETURN."""
-    if handler != MPI.ERRORS_RETURN and not _undo:
-        _undo.append(replace_public(_followed, _calling_handlers))
+    if handler != MPI.ERRORS_RETURN and not shown.ON_ERROR:
+        replace_public(_followed, _calling_handlers)
         shown.ON_ERROR.append(_call_for_state)
-
-
-def unfollow_handlers() -> None:
-    """Make methods call no error handlers until the program sets another handler."""
-    shown.ON_ERROR.clear()
-    while _undo:
-        _undo.pop()()
 
 
 def _calling_handlers(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import pyncclx
 from pyncclx.memory.layout import CALLS_NBYTES, CHANNEL_NBYTES, HEADER_NBYTES, MAX_RANKS, RINGS, Layout
 from support.arrays import get, memory_at, put, synchronize
 
+LANES = 2  # kLanes: lanes of a chain
 CHANNEL = np.dtype(  # ChannelControl of cuda/protocol/layout.cuh
     {
         "names": ["calls", "epoch", "all_entered", "entered", "head", "tail"],

@@ -6,11 +6,15 @@ Among those of the sample is each datatype, and each operator with each kind of 
 import os
 
 from pyncclx.arrays.datatypes import TABLE
+from pyncclx.launch.sources import FILES
 from pyncclx.operators import ops
 from support import sample
 
 COMMON = {("float32", "SUM"), ("float64", "SUM"), ("int64", "SUM"), ("int32", "MAX"), ("bfloat16", "SUM")}
 EVERY = [(row.name, op.name) for row in TABLE.values() for op in ops.TABLE.values() if row.kind in op.kinds]
+_TEMPLATES = {(TABLE[name].cxx, ops.TABLE[operator].cxx) for name, operator in EVERY}
+# The files of cuda/ whose kernels are templates of such pairs, and of nothing else.
+REDUCTIONS = [file for file, (_, templates) in FILES.items() if templates() and _TEMPLATES.issuperset(templates())]
 
 
 def _sampled() -> list[tuple[str, str]]:

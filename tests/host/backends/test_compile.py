@@ -21,11 +21,13 @@ from pathlib import Path
 
 import pytest
 
-from pyncclx.launch.sources import FILES, REDUCTIONS, instantiation
+from pyncclx.launch.sources import FILES, instantiation
 from pyncclx.memory import layout
 from pyncclx.system import paths
 from pyncclx.system.cache_folders import cache_directory
 from support import sample
+from support.lease import LANES
+from support.reduction_pairs import REDUCTIONS
 
 nvrtc = pytest.importorskip("pyncclx.backends.compilers.nvrtc", reason="needs cuda-bindings")
 
@@ -216,11 +218,11 @@ def without_signals(report: Report) -> Iterator[str]:
 # nothing was stored that they could overtake.
 ENTERED = layout.HEADER_NBYTES + layout.CALLS_NBYTES + 16
 TAIL = ENTERED + 8 * (1 + layout.RINGS) * layout.MAX_RANKS
-TAKEN = TAIL + 8 * (layout.MAX_RANKS * layout.RINGS + layout.LANES)
+TAKEN = TAIL + 8 * (layout.MAX_RANKS * layout.RINGS + LANES)
 AFTER_LOADS = (
     f"+{ENTERED:#x}]",
     *(f"+{TAIL + 8 * layout.MAX_RANKS * ring:#x}]" for ring in range(layout.RINGS)),
-    *(f"+{TAKEN + 8 * lane:#x}]" for lane in range(layout.LANES)),
+    *(f"+{TAKEN + 8 * lane:#x}]" for lane in range(LANES)),
 )
 
 

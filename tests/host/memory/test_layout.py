@@ -17,6 +17,7 @@ from pyncclx.memory import called, layout, parameters
 from pyncclx.memory.cstruct import offsets_of
 from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
 from pyncclx.system import paths
+from support.lease import LANES
 
 PROGRAM = r"""
 #include <stddef.h>
@@ -153,7 +154,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         layout.MAX_RANKS,
         layout.RINGS,
         layout.DEPTH,
-        layout.LANES,
+        LANES,
         layout.PACK_NBYTES,
         layout.HEADER_NBYTES,
         layout.LEASE_OVERFLOW_OFFSET,

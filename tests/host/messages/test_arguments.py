@@ -11,6 +11,7 @@ from pyncclx.messages import arguments
 from pyncclx.system import paths
 
 CPP_NAMES = {"data": "from", "buffer": "to"}
+MESSAGE_FIELDS = "data buffer nbytes ready done clock arrived epoch stride first_block blocks kind peer tag unused"
 
 
 def assertions(pack, packed, cpp_struct, begin):
@@ -27,10 +28,10 @@ def test_structs_are_those_of_the_kernels(tmp_path):
     lines = [
         "#include <stddef.h>",
         '#include "messages/point_to_point.cu"',
-        *assertions(arguments.PUT_FIELDS, arguments.PUT, "Put", "0"),
-        *assertions(arguments.PULL_FIELDS, arguments.PULL, "Pull", "0"),
-        *assertions(arguments.OFFER_FIELDS, arguments.OFFER, "OfferArgs", "sizeof(Team)"),
-        *assertions(arguments.MESSAGE_FIELDS, arguments.MESSAGE, "Message", "0"),
+        *assertions("data slot ready nbytes clock", arguments.PUT, "Put", "0"),
+        *assertions("ready done arrived data buffer nbytes clock peer tag", arguments.PULL, "Pull", "0"),
+        *assertions("ready done clock peer tag signals unused", arguments.OFFER, "OfferArgs", "sizeof(Team)"),
+        *assertions(MESSAGE_FIELDS, arguments.MESSAGE, "Message", "0"),
         f"static_assert(sizeof(BatchArgs) == sizeof(Team) + {arguments.BATCH.size});",
         f"static_assert(kMostMessages == {arguments.MOST_MESSAGES});",
         "static_assert(offsetof(BatchArgs, messages) == sizeof(Team) + 8);",

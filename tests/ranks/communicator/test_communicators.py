@@ -15,8 +15,9 @@ from pyncclx.memory.heap import Heap
 from pyncclx.messages.progress.polling import PROGRESS
 from pyncclx.operators import ops
 from pyncclx.system import settings
-from pyncclx.team import handlers, members
+from pyncclx.team import members
 from support.arrays import Output, get, put, xp
+from support.error_handlers import unfollow_handlers
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing, contributions, counts, fold
 
@@ -147,7 +148,7 @@ def test_callbacks_are_given_ours():
     handler = pyncclx.Comm.Create_errhandler(lambda comm, code: seen.append((type(comm), code)))
     comm.Set_errhandler(handler)
     comm.Call_errhandler(MPI.ERR_OTHER)
-    handlers.unfollow_handlers()
+    unfollow_handlers()
     comm.Free()
     handler.Free()
     pyncclx.Comm.Free_keyval(keyval)

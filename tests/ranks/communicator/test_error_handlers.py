@@ -8,9 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.team import handlers
 from pyncclx.team.state import STAGES_BY_DEFAULT
 from support.arrays import put
+from support.error_handlers import unfollow_handlers
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -28,7 +28,7 @@ HANDLERS = {
 def _methods_as_before():
     seen.clear()
     yield
-    handlers.unfollow_handlers()
+    unfollow_handlers()
 
 
 class Side:
@@ -266,7 +266,7 @@ def test_no_method_is_changed_before():
         comm.Set_errhandler(MPI.ERRORS_ARE_FATAL)
         assert pyncclx.Comm.Send is not send
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-    handlers.unfollow_handlers()
+    unfollow_handlers()
     assert pyncclx.Comm.Send is send
 
 

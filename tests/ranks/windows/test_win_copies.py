@@ -7,8 +7,8 @@ import pytest
 from mpi4py import MPI
 
 import pyncclx
-from pyncclx.team import handlers
 from support.arrays import get, host_only, put
+from support.error_handlers import unfollow_handlers
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing, labels
 from support.window_memory import COUNT, Memory, opened
@@ -150,7 +150,7 @@ def test_error_handlers(comm, memory):
     with raises_everywhere(comm, MPI.Exception):
         memory.win.Put(put(np.zeros(1, "i8")), 99)
     memory.win.Set_errhandler(MPI.ERRORS_RETURN)
-    handlers.unfollow_handlers()
+    unfollow_handlers()
     assert seen == [(memory.array.nbytes, memory.array.nbytes)]
 
 
