@@ -1,6 +1,7 @@
 """Persistent collectives: started again and again with other data, the result of the blocking form each time."""
 
 import contextlib
+import time
 import weakref
 from functools import partial
 
@@ -12,7 +13,7 @@ import pyncclx
 from pyncclx.operators import ops
 from pyncclx.staging import requests as staged
 from support.arrays import HOST, POISON, Output, get, gpu_only, put, xp
-from support.everywhere import raises_everywhere
+from support.everywhere import assert_everywhere, raises_everywhere
 from support.forms import COUNT, NAMES, arguments, spec, total
 from support.reference import comparing, contributions, fold, labels
 
@@ -58,11 +59,23 @@ def test_bcast_in_place(comm):
 
 
 def test_barrier(comm):
-    request = comm.Barrier_init(device=True)
-    for _ in range(STARTS):
+    """Each rank counts its starts in memory that all see. One rank starts later than the others, each in its turn."""
+    window = MPI.Win.Allocate_shared(8, 8, comm=comm)
+    arrived = [np.frombuffer(window.Shared_query(rank)[0], "i8") for rank in range(comm.size)]
+    arrived[comm.rank][0] = 0
+    MPI.Intracomm.Barrier(comm)
+    request, early = comm.Barrier_init(device=True), []
+    for call in range(1, STARTS * comm.size + 1):
+        if comm.rank == call % comm.size:
+            time.sleep(0.02)
+        arrived[comm.rank][0] = call
         request.Start()
         request.Wait()
+        comm.synchronize()
+        early += [(call, rank) for rank in range(comm.size) if arrived[rank][0] < call]
     request.Free()
+    assert_everywhere(comm, not early, f"(call, rank) not waited for: {early[:5]}")
+    window.Free()
 
 
 def test_a_start_at_a_time(comm):

@@ -9,7 +9,7 @@ import pytest
 import pyncclx
 from pyncclx import backends
 from pyncclx.launch import kernels
-from support.arrays import put, xp
+from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing
 
@@ -144,8 +144,18 @@ def test_a_token_shuffle_that_one_rank_cannot_free(comm, monkeypatch):
 def test_a_view_of_a_peers_memory_outlives_the_communicator(comm):
     """On one rank alone: no rank may raise. On a GPU the view must not be used then."""
     duplicate = comm.Dup()
-    win = pyncclx.Win.Create(duplicate.Alloc(100, "u1"), comm=duplicate)
+    memory = duplicate.Alloc(100, "u1")
+    memory[...] = put(np.arange(100, dtype="u1") + comm.rank + 1)
+    duplicate.synchronize()
+    win = pyncclx.Win.Create(memory, comm=duplicate)
+    win.Fence()
     view = win.remote(0) if comm.rank == comm.size - 1 else None
+    found = np.arange(100) + 1 if view is None else get(view)
+    win.Fence()
     win.Free()
     duplicate.Free()
+    assert_everywhere(comm, not win and not duplicate and (found == np.arange(100) + 1).all(), str(found))
+    works(comm)
     del view
+    gc.collect()
+    works(comm)

@@ -87,12 +87,29 @@ def test_an_array_that_cannot_be_written_is_refused_as_before(comm):
     readonly.flags.writeable = False
     with pytest.raises(BufferError):
         comm.Sendrecv(xp.ones(7, "i4"), RIGHT, 0, readonly, LEFT, 0)
-    comm.Sendrecv(xp.ones(7, "i4"), RIGHT, 0, xp.ones(7, "i4"), LEFT, 0)
+    recv = xp.ones(7, "i4")
+    comm.Sendrecv(xp.full(7, comm.rank + 5, "i4"), RIGHT, 0, recv, LEFT, 0)
+    np.testing.assert_array_equal(get(recv), np.full(7, LEFT + 5))
 
 
 def test_none_has_no_address(comm):
-    for _ in range(2):
+    for turn in range(2):
+        nothing, empty = ended(), ended()
         comm.Send([None, 0, MPI.INT], MPI.PROC_NULL)
-        comm.Recv([None, 0, MPI.INT], MPI.PROC_NULL)
-        comm.Send(xp.empty(0, "i4"), RIGHT, 1)
-        comm.Recv(xp.empty(0, "i4"), LEFT, 1)
+        comm.Recv([None, 0, MPI.INT], MPI.PROC_NULL, status=nothing)
+        comm.Send(xp.empty(0, "i4"), RIGHT, 1 + turn)
+        comm.Recv(xp.empty(0, "i4"), LEFT, MPI.ANY_TAG, status=empty)
+        assert [nothing.source, nothing.tag, nothing.Get_count(MPI.INT)] == [MPI.PROC_NULL, MPI.ANY_TAG, 0]
+        assert [empty.source, empty.tag, empty.Get_count(MPI.INT)] == [LEFT, 1 + turn, 0]
+    # No message is left that this one could be taken for.
+    recv = xp.zeros(3, "i4")
+    comm.Sendrecv(xp.full(3, comm.rank + 1, "i4"), RIGHT, 1, recv, LEFT, MPI.ANY_TAG)
+    np.testing.assert_array_equal(get(recv), np.full(3, LEFT + 1))
+
+
+def ended():
+    """A status that no call has written."""
+    status = MPI.Status()
+    status.source, status.tag = 99, 99
+    status.Set_elements(MPI.INT, 99)
+    return status

@@ -87,9 +87,14 @@ def test_ranks_of_one_node_can_be_taken_apart(plain: MPI.Intracomm) -> None:
     assert found.nodes == tuple(rank % 2 for rank in range(plain.size))
 
 
-def test_launch_is_accepted(plain: MPI.Intracomm) -> None:
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_a_launch_is_accepted_unless_the_process_is_alone(plain: MPI.Intracomm, name: str) -> None:
+    """A communicator of one rank is accepted if the world has more."""
     mpi_bootstrap.check_launch(plain)
-    mpi_bootstrap.check_launch(MPI.COMM_SELF)
+    alone = MPI.COMM_WORLD.size == 1
+    for comm in (plain, MPI.COMM_SELF):
+        with pytest.raises(mpi_bootstrap.LaunchError, match=name) if alone else nullcontext():
+            mpi_bootstrap.check_launch(comm, {name: "8"})
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------

@@ -107,7 +107,20 @@ def test_elements_without_arithmetic(comm, win):
 
 
 def test_put_to_proc_null(comm, win):
+    """No rank's memory changes, nothing is received, and the next put is the right one."""
+    y = Array(np.full(2, -1.0))
     win.Put(Array(ramp(comm, 2)), MPI.PROC_NULL)
+    win.Get(y, MPI.PROC_NULL)
+    win.Fence()
+    memory = np.frombuffer(win.tomemory(), "f8")
+    check(y, [-1, -1])
+    np.testing.assert_array_equal(memory, np.zeros(COUNT * comm.size))
+    win.Fence()
+    win.Put(Array(ramp(comm, 2)), (comm.rank + 1) % comm.size, 1)
+    win.Fence()
+    expected = np.zeros(COUNT * comm.size)
+    expected[1:3] = ramp(comm, 2, rank=(comm.rank - 1) % comm.size)
+    np.testing.assert_array_equal(memory, expected)
     win.Fence()
 
 

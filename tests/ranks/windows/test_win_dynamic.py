@@ -151,11 +151,20 @@ def test_addresses_are_integers_of_any_kind(comm, attached):
 
 
 def test_the_communicator_goes_first(comm):
+    """The window works without it."""
     dup = comm.Dup()
-    win = pyncclx.Win.Create_dynamic(comm=dup)
+    win, host = pyncclx.Win.Create_dynamic(comm=dup), np.full(COUNT, -1)
     dup.Free()
+    win.Attach(host)
+    places = MPI.Comm.allgather(comm, MPI.Get_address(host))
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     win.Fence()
+    win.Put(labels(comm.rank, COUNT), right, places[right])
+    win.Fence()
+    found = host.copy()
+    win.Detach(host)
     win.Free()
+    np.testing.assert_array_equal(found, labels(left, COUNT))
 
 
 @gpu_only
