@@ -22,7 +22,7 @@ from ..team.team import Team
 from . import barrier
 
 COPY_ENGINE = "copy_engine"  # name of the algorithm
-OPERATIONS = ("Allgather", "Alltoall", "Bcast")
+OPERATIONS = ("Allgather", "Alltoall", "Bcast")  # those whose lowering calls `copy_engine_call`
 
 
 class Copy(NamedTuple):

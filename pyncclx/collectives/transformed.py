@@ -13,6 +13,7 @@ from ..errors import NotSupported
 from ..launch.call import Call, Choice, is_in_place
 from ..memory.layout import Layout
 from ..memory.parameters import TransformedRows
+from ..operations import COLLECTIVES
 from ..operators import row_transform
 from ..team.base import IntraBase as Intracomm
 from .arguments import resolve_recvbuf, resolve_sendbuf
@@ -66,7 +67,8 @@ def arguments_of(
     if algorithm is not None:
         raise ValueError(f"{operation}: algorithm is {algorithm!r}; with transform there is one, leave it out")
     recv = resolve_recvbuf(operation, recvbuf, comm.size)
-    send = resolve_sendbuf(operation, sendbuf, comm.size if operation == "Alltoall" else 1, rows=True)
+    blocks = comm.size if "sendbuf" in COLLECTIVES[operation].blocks else 1
+    send = resolve_sendbuf(operation, sendbuf, blocks, rows=True)
     if send.count != recv.count:
         raise ValueError(
             f"{operation}: each rank sends {send.count} elements to a block of {recv.count} elements of recvbuf; "

@@ -19,7 +19,8 @@ from ..system.cache_folders import cache_directory
 
 Limits = tuple[tuple[str, int], ...]  # kernel, nbytes
 
-#: Algorithm tables: each operation's algorithms, from short messages to long ones. The last one has no limit.
+#: Algorithm tables of the operations that `tune` measures: the algorithms from short messages to long ones. The last
+#: one has no limit. The operations' own tables (collectives/) are on a higher layer.
 ALGORITHMS = {
     "allreduce": ("one_shot", "two_shot_lines", "two_shot"),
     "reduce": ("one_shot", "two_shot_lines", "chain_lines", "two_shot", "chain"),

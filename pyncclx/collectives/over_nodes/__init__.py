@@ -38,6 +38,8 @@ _FILE = {name: _file_of(row) for name, row in COLLECTIVES.items()}
 OVER_NODES: dict[Callable[..., Any], Callable[..., Any]] = {
     make: lowering.over_nodes(make, getattr(_FILE[name], COLLECTIVES[name].module)) for name, make in FUNCTIONS.items()
 }
+# The operations that do not reduce and whose `compose` calls a collective of NCCL for the whole call.
+_WHOLE_BY_NCCL = "Bcast", "Allgather", "Alltoall"
 #: The functions of neighbourhood collectives inside a node.
 NEIGHBORS = {FUNCTIONS[name] for name, row in COLLECTIVES.items() if row.is_of_neighbors}
 
@@ -50,7 +52,7 @@ def explain(operation: str, spanning: Spanning, nbytes: int) -> str:
     if on_host is not None and spanning.is_short(nbytes * blocks):
         return f"{on_host}, through pinned memory of the host"
     if spanning.rails.has_collectives:
-        if operation in ("Bcast", "Allgather", "Alltoall"):
+        if operation in _WHOLE_BY_NCCL:
             return "a collective of NCCL's: each rank is alone on its node"
         name, folded = _of_nccl(operation, places, nbytes), _folded(operation, places, nbytes)
         if name is None:
