@@ -77,6 +77,10 @@ def _transpose_of_exchange(cotangents: Any, sent: Any, received: Any, **given: A
     of_sent = of_received = None
     if ad.is_undefined_primal(sent):
         back = {**given, "source": given["dest"], "dest": given["source"], "status": None}
+        if given["source"] == MPI.ANY_SOURCE:
+            raise ValueError("sendrecv: JAX cannot differentiate a receive from MPI.ANY_SOURCE; give a rank")
+        if given["recvtag"] != MPI.ANY_TAG:
+            back["sendtag"], back["recvtag"] = given["recvtag"], given["sendtag"]
         nothing = jnp.zeros(sent.aval.shape, sent.aval.dtype)
         (of_sent,) = sendrecv_p.bind(cotangent, nothing, **back)
     if ad.is_undefined_primal(received):

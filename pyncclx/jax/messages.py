@@ -90,7 +90,8 @@ def sendrecv(
 ) -> Any:
     """Send an array, and return a received one; JAX differentiates the call.
 
-    The transpose sends the other way: the gradient of the result at `dest` becomes the gradient of `sendbuf`.
+    The transpose sends the other way, with the tags exchanged: the gradient of the result at `dest` becomes the gradient
+    of `sendbuf`. If `recvtag` is MPI.ANY_TAG, the tags stay as they are.
 
     Parameters
     ----------
@@ -103,6 +104,11 @@ def sendrecv(
     comm : MPI.Intracomm, default MPI.COMM_WORLD
     status : MPI.Status, optional
         Filled in when the message has arrived, by each run of the compiled program.
+
+    Raises
+    ------
+    ValueError
+        If JAX differentiates a receive from MPI.ANY_SOURCE.
 
     Examples
     --------

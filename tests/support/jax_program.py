@@ -9,6 +9,7 @@ import json
 import re
 import sys
 import traceback
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -175,6 +176,10 @@ def gradients():
         jax.jit(jax.grad(lambda x: (jax.lax.scan(twice, x, None, 2)[0] * weight).sum()))(x),
         np.arange(5.0) * ((RANK + 4) % SIZE + 1),
     )
+    tagged = partial(pj.sendrecv, recvbuf=jnp.zeros_like(x), sendtag=RANK, recvtag=LEFT)
+    same(jax.grad(lambda x: (tagged(x, source=LEFT, dest=RIGHT) * weight).sum())(x), np.arange(5.0) * (RIGHT + 1))
+    anyone = partial(pj.sendrecv, recvbuf=jnp.zeros_like(x), source=MPI.ANY_SOURCE, dest=RIGHT)
+    raises(ValueError, lambda: jax.grad(lambda x: anyone(x).sum())(x), "cannot differentiate")
     sent, received = jax.grad(line, (0, 1))(x, x)
     same(sent, np.arange(5.0) * (RANK + 2) * (RANK + 1 < SIZE))
     same(received, weight * (RANK == 0))
