@@ -144,6 +144,8 @@ def _by_new_kernel(
     """
     if state.background is not None:
         state.settle()
+    if state.first_calls is not None and state.first_calls(comm, make, args, options):
+        return True
     operation, calls = make.__name__.capitalize(), state.calls(comm)
     over_nodes = comm.key_over_nodes(make, args, options) if is_cached and state.team is None else None
     again = over_nodes is not None and comm.by_nodes_again(state, over_nodes, args, options)

@@ -23,6 +23,7 @@ import mpi_bootstrap
 
 from ..communicator.adopting import Communicator
 from ..communicator.communicator import Intracomm
+from ..launch.later import launch_as_nonblocking
 from ..system import settings
 from ..system.process import PerProcess
 from . import torchrun
@@ -92,6 +93,7 @@ def communicator_of(store: Any, rank: int, size: int, name: str) -> Intracomm:
     store.set(f"{rank}", f"{MPI.COMM_WORLD.rank}")
     comm = Communicator(_of_processes([int(store.get(f"{each}")) for each in range(size)], name))
     comm.staging = True
+    comm.state.first_calls = launch_as_nonblocking  # each rank chooses `async_op` for itself
     comm.Bcast(torch.zeros(1, dtype=torch.uint8, device="cuda" if comm.device == "gpu" else "cpu"))
     return comm
 

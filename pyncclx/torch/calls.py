@@ -145,7 +145,10 @@ class Moves(Calls):
 
     def barrier(self, opts: Any = DEFAULTS) -> Work:
         """Wait on the host for all ranks: in the call, or in `wait` if asynchronous."""
-        return self._begin(opts, "Barrier")
+        work = Work([self.comm.Ibarrier()], (), ())
+        if not getattr(opts, "asyncOp", True):
+            work.wait()
+        return self._noted(work)
 
     # The names of PyTorch before 2.14.
     _allgather_base = all_gather_single
