@@ -88,7 +88,7 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise if some rank will never arrive at a rendezvous, or this rank has left one."""
+    """Raise if a rendezvous cannot complete: a rank has failed, or this one has left."""
     reason = _policies[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason

@@ -199,9 +199,9 @@ class Streams(Protocol):
         """Return a new event."""
 
     def can_leave(self, stream: Any) -> bool:
-        """Return whether work on a stream can continue on another stream.
+        """Return whether any thread can record an event on a stream.
 
-        This is possible if every thread may record an event on the stream.
+        Then another stream can wait for that event and continue the work.
         """
 
     def is_capturing(self, stream: Any) -> bool:

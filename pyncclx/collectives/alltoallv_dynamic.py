@@ -77,7 +77,7 @@ _Arrays = dict[str, Buffer]
 
 
 class Rows(NamedTuple):
-    """A buffer as rows: a row is what one index of the first dimension selects."""
+    """The number of rows of a buffer, and the bytes of a row (an index of axis 0)."""
 
     number: int
     nbytes: int  # bytes of a row

@@ -96,7 +96,7 @@ def check_not_in_place(comm: MPI.Comm, operation: str, argument: str, spec: Any)
 
 @dataclass(slots=True, kw_only=True)
 class BlocksArgs(ReduceArgs):
-    """`BlocksArgs` of cuda/exchange/blocks.cuh after its Team."""
+    """The members of `BlocksArgs` (cuda/exchange/blocks.cuh) that follow `team`."""
 
     nbytes_of: EachRankU64 = ()
     begin_of: EachRankU64 = ()

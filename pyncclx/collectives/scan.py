@@ -21,7 +21,7 @@ from .reduction import Reduction, reduction_call, reduction_of
 
 @dataclass(slots=True, kw_only=True)
 class ScanArgs(ReduceArgs):
-    """`ScanArgs` of cuda/collectives/scan.cu after its Team."""
+    """The members of `ScanArgs` (cuda/collectives/scan.cu) that follow `team`."""
 
     exclusive: I32
 

@@ -1,4 +1,4 @@
-"""mpi4py's lower-case messages: Python objects whose device arrays kernels move."""
+"""mpi4py's lower-case messages: kernels move the device arrays in Python objects."""
 
 from __future__ import annotations
 

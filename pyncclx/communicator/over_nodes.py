@@ -31,7 +31,7 @@ from ..team.windows import Registration
 
 
 class OverNodes(IntraBase):
-    """Methods that run calls in several steps if the ranks are on several nodes."""
+    """Base class of communicators: runs calls over several nodes as a list of steps."""
 
     @property
     def spanning(self) -> Spanning | None:

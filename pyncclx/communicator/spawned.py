@@ -1,4 +1,4 @@
-"""Run spawned Python programs under the spawning program's own runner."""
+"""Run spawned Python programs under `python -m pyncclx run` if it runs this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # Python's options with a
 
 
 def arguments_under_runner(command: Any, args: Any) -> Any:
-    """Return `Spawn`'s `args`, with the runner inserted if the command is Python."""
+    """Return `Spawn`'s `args`; if the command is Python, with `RUNNER` in them."""
     runner = RUNNER.get()
     if not runner or not isinstance(command, (str, bytes, os.PathLike)) or not _is_python(os.fsdecode(command)):
         return args

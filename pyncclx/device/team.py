@@ -26,7 +26,7 @@ from ..team.team import Team
 
 @dataclass(slots=True, kw_only=True)
 class DeviceTeamStruct(CStruct):
-    """`DeviceTeam` of cuda/device/team.cuh after its Team."""
+    """The members of `DeviceTeam` (cuda/device/team.cuh) that follow `team`."""
 
     signals: U64
     blocks: U64

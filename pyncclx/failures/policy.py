@@ -35,7 +35,7 @@ _OF_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKE
 
 
 class FailurePolicy(mpi_bootstrap.WaitPolicy):
-    """The failure policy of `mpi_bootstrap.waiting`, based on the failure detector."""
+    """pyncclx's `WaitPolicy`: how long ranks wait, and what a failed wait raises."""
 
     def __init__(self) -> None:
         self._asked = 0.0  # when MPI was asked last

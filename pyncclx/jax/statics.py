@@ -28,7 +28,7 @@ __all__ += ["tag_of", "value_of"]
 
 
 class Static:
-    """An object that is a parameter of a primitive, compared by identity."""
+    """A static parameter of a JAX primitive: an object, and its number in programs."""
 
     def __init__(self, value: Any, number: int) -> None:
         self.value, self.number = value, number

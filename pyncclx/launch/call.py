@@ -55,7 +55,7 @@ class Call:
     choose: Callable[..., Choice]  # the operation's function that chooses a kernel from a layout and `sized`
     sized: tuple[Any, ...]  # bytes of the message, and whatever else the choice depends on
     template: tuple[str, ...] = ()  # template arguments of the kernel: element type and operator, if any
-    arguments: bytes = b""  # the kernel's arguments after the Team
+    arguments: bytes = b""  # members of the kernel's argument struct that follow `team`
     buffers: tuple[Buffer, ...] = ()  # the send buffer first, the receive buffer last
     signature: tuple[Any, ...] = ()  # values that kernels compare, since they must be equal on all ranks
     before: Callable[[Team, Any], None] | None = None  # enqueues work on a stream before the kernel

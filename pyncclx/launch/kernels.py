@@ -206,7 +206,7 @@ def _load(device: Device, parts: Sequence[Part], images: Sequence[bytes]) -> Non
 
 
 def _explained_if_long(device: Device, parts: Sequence[Part]) -> AbstractContextManager[None]:
-    """Log the reason if loading kernels takes long.
+    """Return a context that logs why kernels load slowly, if they do.
 
     CUDA loads no module while the process has work on any stream of the GPU.
     """

@@ -77,7 +77,7 @@ TEAM_NBYTES = sizeof(TeamStruct) + len(NO_CALL)
 
 @dataclass(slots=True, kw_only=True)
 class ReduceArgs(CStruct):
-    """`ReduceArgs` after its Team."""
+    """The members of `ReduceArgs` (cuda/protocol/layout.cuh) that follow `team`."""
 
     send: U64
     recv: U64
@@ -90,7 +90,10 @@ MoveArgs = ReduceArgs
 
 @dataclass(slots=True, kw_only=True)
 class AlltoallvArgs(CStruct):
-    """`AlltoallvArgs` after its Team; addresses of omitted arrays are 0."""
+    """The members of `AlltoallvArgs` (cuda/protocol/layout.cuh) that follow `team`.
+
+    The address of an omitted array is 0.
+    """
 
     send: U64
     recv: U64

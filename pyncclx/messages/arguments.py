@@ -28,7 +28,7 @@ MESSAGE = struct.Struct("=QQQQQQQQQIIiiiI")
 MOST_MESSAGES = 39  # kMostMessages
 BATCH = struct.Struct(f"=II{MOST_MESSAGES * MESSAGE.size}s")  # `BatchArgs`, for `move_messages`
 PUT_MESSAGE, SIGNAL_MESSAGE, PULL_MESSAGE, AWAIT_MESSAGE = range(4)  # MessageKind
-# `Partitions`, one end of a partitioned message, after its Team. `SendPartitionsArgs` has further fields.
+# The members of `Partitions`, one end of a partitioned message, that follow `team`. `SendPartitionsArgs` has more.
 PARTITIONS = struct.Struct("=QQQQQQQQIIii")
 _SEND = struct.Struct("=IIII")
 MOST_LISTED = 512  # kMostListed
@@ -60,7 +60,7 @@ def partitions(
     peer: int,
     tag: int,
 ) -> bytes:
-    """Pack one end of a message: the bytes of a `Partitions` after its Team.
+    """Pack one end of a message: the members of `Partitions` that follow `team`.
 
     All arguments but `nbytes` and the last four are addresses.
     """
@@ -68,7 +68,7 @@ def partitions(
 
 
 def send_arguments(end: bytes, numbers: Sequence[int], chunks: int) -> bytes:
-    """Pack the bytes of a `SendPartitionsArgs` after its Team.
+    """Pack the members of `SendPartitionsArgs` that follow `team`.
 
     `numbers` are at most MOST_LISTED partitions, or a range of any length.
     """

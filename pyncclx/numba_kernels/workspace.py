@@ -36,7 +36,7 @@ def chunk_nbytes(size: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class NumbaArgs(CStruct):
-    """`NumbaArgs` of cuda/numba_kernels/numba_collective.cu after its Team."""
+    """The members of `NumbaArgs` (cuda/numba_kernels/) that follow `team`."""
 
     device_team: U64
     workspace: U64
@@ -64,7 +64,7 @@ class Workspace(DeviceTeam):
         self.address = window.memory.address
 
     def pack(self, *words: int) -> bytes:
-        """Return the bytes of a kernel's arguments after its Team."""
+        """Return the bytes of `NumbaArgs` that follow its member `team`."""
         return NumbaArgs(device_team=self.pointer, workspace=self.address, words=words).pack()
 
 

@@ -109,7 +109,7 @@ class Careful:
 
 
 def carefully(comm: MessageBase, reduction: Callable[[Careful], Any], op: Any) -> Any:
-    """Return the result of mpi4py's reduction, whose operator may raise."""
+    """Run mpi4py's reduction; if its operator raises, raise on all receiving ranks."""
     _meet_before_duplicate(comm)
     careful = Careful(comm, op)
     return careful.checked(reduction(careful))

@@ -206,8 +206,8 @@ class Begun:
     def launched(self, kernel: str, stream: int, *, beside: bool = False) -> Callable[[], None]:
         """Record that the call has launched a kernel on a stream.
 
-        Return a function that writes a new entry, to be called each time the call is repeated. Set `beside` if the
-        kernel uses none of the communicator's channels. The channels do not count such a call.
+        Return a function to call at each repetition, which writes an entry. Set `beside` if the kernel uses none of the
+        communicator's channels. The channels do not count such a call.
         """
         calls = self._calls
         calls.skipped += beside
@@ -220,9 +220,9 @@ class Begun:
         self._change(kind=kind)
 
     def prepared(self, kernel: str, *, beside: bool = False) -> Callable[[], None]:
-        """Record that this call, whose name ends in `_init`, has prepared a request.
+        """Record that a call whose name ends in `_init` has prepared a request.
 
-        Return a function that writes a new entry, to be called each time the request is started.
+        Return a function to call at each start, which writes an entry. Set `beside` as in `launched`.
         """
         started = self._facts._replace(algorithm=self._ring.text(kernel), flags=self._facts.flags | layout.PERSISTENT)
         self._change(operation=self._ring.text(f"{self.operation}_init"), kind=layout.MEETING)

@@ -24,7 +24,7 @@ class Varying(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class ShuffleStruct(CStruct):
-    """Fields of the C++ struct `Shuffle` after its first field, a Team.
+    """The members of `Shuffle` (cuda/tokens/shuffle.cuh) that follow `team`.
 
     They are constant over all calls. The struct is in cuda/tokens/shuffle.cuh.
     """
@@ -129,7 +129,7 @@ VARYING = {
 
 @dataclass(slots=True, kw_only=True)
 class CrossingArgs(CStruct):
-    """`CrossingArgs` of cuda/tokens/over_nodes.cuh after its Team.
+    """The members of `CrossingArgs` (cuda/tokens/over_nodes.cuh) that follow `team`.
 
     The address of an omitted array is 0.
     """

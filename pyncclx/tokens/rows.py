@@ -126,7 +126,7 @@ class Rows:
 
     @cached_property
     def dropped(self) -> Any:
-        """The number of dropped rows of each rank; shape (size,), int64."""
+        """Number of rows from each rank that were dropped here; shape (size,), int64."""
         return self._array("dropped")
 
     @cached_property

@@ -93,7 +93,7 @@ class Accesses(Stateful):
         return stages
 
     def _copy_back(self, rank: int | None = None) -> None:
-        """Copy results of completed staged operations with one or all ranks to the device."""
+        """Copy results of staged operations with a rank (None: all ranks) to the device."""
         if self._state.origins is not None:
             self._state.origins.copy_back(rank)
 

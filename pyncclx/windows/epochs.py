@@ -98,9 +98,9 @@ class Epochs(Accesses):
 
     @recorded
     def Lock_all(self, assertion: int = 0) -> None:
-        """Acquire shared locks of all ranks, and begin an epoch with them.
+        """Acquire a shared lock on every rank, and begin an epoch with all ranks.
 
-        As mpi4py's Lock_all.
+        MPI's `Lock_all`. It raises what `Lock` raises.
         """
         begin = functools.partial(super().Lock_all, assertion)
         self._lock(begin, super().Unlock_all, shared=True, assertion=assertion)

@@ -38,7 +38,7 @@ def allreduce(comm: Intracomm, given: Reduction) -> SpanningCall:
 
 
 def compose(composition: Composition, *, folding: Folding, send: int, recv: int, nbytes: int) -> None:
-    """Add the steps of an Allreduce."""
+    """Add an Allreduce's steps to a composition; `send` and `recv` are addresses."""
     everyone = range(composition.places.size)
     if not folding.goes_by_node(composition.places):
         fold_in_rank_order(composition, folding, send, recv, nbytes, to=everyone, name="exchange of results")

@@ -24,7 +24,7 @@ _Copies = list[tuple[int, int, int]]  # source row, destination row, number of r
 
 
 def compose_segments(composition: Composition, *, arguments: AlltoallvArgs, segments: Segments) -> None:
-    """Add the steps of an Alltoallv of segments."""
+    """Add the steps of an Alltoallv of segments to a composition."""
     announce = partial(_announce, arguments=arguments, segments=segments)
     move = partial(_move, arguments=arguments, segments=segments)
     exchange_numbers(composition, "exchange of lengths", segments.number * WORD_NBYTES, announce, move)

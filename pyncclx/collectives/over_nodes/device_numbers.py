@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 def exchange_numbers(
     composition: Composition, name: str, nbytes: int, announce: Callable[..., None], move: Callable[..., None]
 ) -> None:
-    """Add the steps that exchange counts, and then the data that they describe.
+    """Add steps that exchange counts, then the data that these describe.
 
     Parameters
     ----------

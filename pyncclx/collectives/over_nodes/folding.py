@@ -49,7 +49,7 @@ class Folding(NamedTuple):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """The template arguments inside a node, where an average is only a sum."""
+        """Template arguments inside a node: a sum for an average; the last fold divides."""
         element, operator = self.template
         return (element, "Sum") if operator == "Avg" else self.template
 

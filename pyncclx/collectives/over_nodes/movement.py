@@ -39,7 +39,7 @@ def exchange(
     *,
     drops: bool = False,
 ) -> int:
-    """Add the steps of an exchange; return the index of the step between nodes.
+    """Add an exchange to a composition; return the index of the step between nodes.
 
     A rank sends at most one piece to each rank of its node. Sent and received memory must not overlap. With `drops`, a
     rank of the node may send more than fits, and the excess is dropped.

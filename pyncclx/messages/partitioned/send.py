@@ -224,9 +224,9 @@ class PartitionedSend(PartitionedMessage):
                 self._send(numbers, self._side)
 
     def _beside(self, stream: Any) -> Any:
-        """Return the request's own stream, ordered after the work of `stream`.
+        """Return the request's own stream, after making it wait for `stream`.
 
-        No other work waits for this stream.
+        Return `stream` itself if the own stream is in another capture.
         """
         device = self.endpoint.device
         captured = device.is_capturing(stream)

@@ -69,7 +69,7 @@ def _odd_ones(entries: dict[int, Entry], value: Callable[[Entry], Any]) -> tuple
 
 
 def _calls(entries: dict[int, Entry], words: Words) -> tuple[str, ...]:
-    """Return a line for each rank's call."""
+    """Return a line of text for each rank: its name, its call and the arguments."""
     return tuple(f"{words.rank(rank)}: {described(entry)}" for rank, entry in sorted(entries.items()))
 
 

@@ -189,7 +189,7 @@ class Case:
         return self.spec(array)
 
     def further(self) -> tuple[Any, ...]:
-        """Return the arguments after the buffers."""
+        """Return the method's arguments after the buffers: the root, if it has one."""
         return (self.root,) if self.rooted else ()
 
     def expected(self) -> Any:
