@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(kFoldThreads, 1) reduce_scatter_block_one_shot
 }
 
 // A warp has the same rows of all blocks, and sends a row before it folds the previous one: both are in flight at the same
-// time, and in place a row is replaced after it has been sent (4 H200, docs/design_notes.md, "A look at what has come
-// is short").
+// time, and in place a row is replaced after it has been sent (4 H200, docs/design_notes.md, "A poll for arrived
+// packets is short").
 template <class T, class Op>
 __global__ void __launch_bounds__(kMaxThreads, 2) reduce_scatter_block_one_shot_lines(const __grid_constant__ ReduceArgs args) {
     const Team& team = args.team;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void st_release_sys(u64* p, u64 v) {
 // Stores a word after loads: those of this thread, of threads that it has met at a barrier since, and of kernels that
 // have ended. The loaded values have been used, so they have arrived, and the store cannot overtake the loads. PTX
 // promises this order only for a release. A release takes microseconds longer, because it waits until peers have all
-// stores of the multiprocessor (4 H200; docs/design_notes.md, "What a rank has read is told without a fence").
+// stores of the multiprocessor (4 H200; docs/design_notes.md, "A receiver signals without a fence …").
 // NCCL's receivers rely on the same order.
 __device__ __forceinline__ void st_after_loads_sys(u32* p, u32 v) { st_relaxed_sys(p, v); }
 __device__ __forceinline__ void st_after_loads_sys(u64* p, u64 v) { st_relaxed_sys(p, v); }

@@ -45,8 +45,8 @@ __device__ inline __noinline__ void store_bytes(char* to, u32 nbytes, Pack pack)
 }
 
 // Whether these are the last bytes of a message of 4-byte numbers at an aligned address. This case is inlined, because
-// the code of a separate function must be fetched first (2 H200, docs/design_notes.md, "The last words of a message
-// …"). Whole packs at unaligned addresses use the separate function.
+// the code of a separate function must be fetched first (2 H200, docs/design_notes.md, "The loop that finds the last
+// words …"). Whole packs at unaligned addresses use the separate function.
 __device__ __forceinline__ bool are_last_words(const char* address, u32 nbytes) {
     return nbytes < kPackNbytes && (u32(u64(address)) | nbytes) % 4 == 0;
 }

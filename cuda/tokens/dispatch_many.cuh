@@ -93,7 +93,7 @@ __device__ int list_leaders(
 template <u32 kUnroll, class From, class To, class Transform, class List>
 __device__ void store_token(
     const DispatchArgs& args, Share share, i64 token, const Leader* leaders, List list) {
-    // packs that leave together (docs/design_notes.md, "Of many tokens, too …": 2 H200)
+    // packs that leave together (docs/design_notes.md, "For many tokens, too …": 2 H200)
     constexpr u32 kTogether = kUnroll < 2 ? kUnroll : 2;
     const u32 packs = u32(packs_of<To>(args.shuffle.hidden)), lane = threadIdx.x % 32;
     const char* from = args.tokens + token * args.shuffle.hidden * sizeof(From);

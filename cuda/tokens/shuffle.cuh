@@ -32,8 +32,8 @@ __device__ __forceinline__ bool is_whole(i64 phases) { return phases == (kSend |
 
 // Whether the kernel takes few multiprocessors: two blocks of half of the threads share one. It is computed from the
 // grid: with an argument instead, the compiler issued one load less in the loop of combine that adds rows (1024
-// tokens took 93 µs instead of 79; 2 H200, docs/design_notes.md, "Of many tokens, too, what is needed is on its way
-// before").
+// tokens took 93 µs instead of 79; 2 H200, docs/design_notes.md, "For many tokens, too, blocks
+// prefetch").
 __device__ __forceinline__ bool takes_few() { return gridDim.x * blockDim.x <= kMostEarlyThreads; }
 
 // A thread's number from the last: the first warps move steps of few tokens, so the last ones do
