@@ -5,7 +5,7 @@ too many for a Team. A communicator over several nodes has no Team of its own. A
 its ranks make a `Spanning` (`spanning.py`), which has these parts:
 
 * `Spanning.local`: a communicator of this node's ranks (`mpi_bootstrap.part`), with a Team and kernels like any other;
-* `rails.py`: `Places`, which ranks are on which node, for any assignment of ranks to nodes;
+* `rails.py`: `NodeMap`, which ranks are on which node, for any assignment of ranks to nodes;
 * `rails.py`: `Rails`, the engines, made when a call first needs them. Rail k joins the ranks with local index k, so
   each rank uses its own link. The engine of all ranks, *flat*, moves data between all other pairs.
 

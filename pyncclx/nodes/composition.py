@@ -19,7 +19,7 @@ from ..team.team import Team
 from .engine import Transfer
 from .host_exchange import Block, Share, label_of
 from .program import Program, Step
-from .rails import Places, without_empty
+from .rails import NodeMap, without_empty
 from .spanning import Spanning
 
 # Bytes of a vector or of results that each thread gets before more blocks are used. Not measured.
@@ -47,7 +47,7 @@ class Composition:
     Attributes
     ----------
     spanning : Spanning
-    places : Places
+    places : NodeMap
     operation : str
     label : bytes
         Label of the call, the same on all ranks.
@@ -55,7 +55,7 @@ class Composition:
 
     def __init__(self, spanning: Spanning, operation: str, signature: tuple[Any, ...] = ()) -> None:
         self.spanning, self.operation, self.label = spanning, operation, label_of(operation, signature)
-        self.places: Places = spanning.places
+        self.places: NodeMap = spanning.places
         self._steps: list[Step] = []
         self._follows_streams = True
         self._kept: list[object] = []

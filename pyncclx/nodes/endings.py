@@ -20,7 +20,7 @@ from ..team.team import Team
 from .comparison import Comparison
 from .failures_elsewhere import RanksElsewhere
 from .host_exchange import label_of
-from .rails import Places, Rails
+from .rails import NodeMap, Rails
 from .roll_call import RollCall
 from .watchdog import Watch
 
@@ -45,7 +45,7 @@ class Endings:
     number: int
     team: Team
     rails: Rails
-    places: Places
+    places: NodeMap
     comparison: Comparison
     elsewhere: RanksElsewhere
     thread: StepThread

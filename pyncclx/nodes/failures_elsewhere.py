@@ -22,7 +22,7 @@ from ..failures.detector import DETECTOR
 from ..failures.kernel_errors import FAILURE
 from ..system.mpi_library import goes_on_after_failures
 from .engine import Transfer
-from .rails import Places
+from .rails import NodeMap
 
 # Seconds that a rank waits, after an unexplained error, for MPI to find a failed rank. MPI may find it on other ranks
 # earlier.
@@ -40,10 +40,10 @@ class FailureWords:
     device : Device
     own : int
         The address of this rank's error record.
-    places : Places
+    places : NodeMap
     """
 
-    def __init__(self, device: Device, own: int, places: Places) -> None:
+    def __init__(self, device: Device, own: int, places: NodeMap) -> None:
         self._places = places
         self._own = own + WORD_NBYTES * FAILURE
         self._watch = device.allocate_watch(WORD_NBYTES * _MOST_WORDS)

@@ -26,7 +26,7 @@ from ..recording.failures import noted
 from ..system.process import held
 from .failures_elsewhere import FailureWords
 from .mpi_engine import MpiEngine, Outbox
-from .rails import Places
+from .rails import NodeMap
 
 _RECORD_NBYTES = 32 << 10  # bytes of one rank at most
 _ALL_NBYTES = 64 << 10  # bytes of all ranks together at most: each may send to all others
@@ -80,7 +80,7 @@ class HostExchange:
     Parameters
     ----------
     engine : MpiEngine
-    places : Places
+    places : NodeMap
     device : Device
     own : ErrorRecord
         The error record of the node's kernels.
@@ -88,7 +88,7 @@ class HostExchange:
     """
 
     def __init__(
-        self, engine: MpiEngine, places: Places, device: Device, own: ErrorRecord, words: FailureWords
+        self, engine: MpiEngine, places: NodeMap, device: Device, own: ErrorRecord, words: FailureWords
     ) -> None:
         self._engine, self._places, self._errors, self._failure_words = engine, places, own, words
         self._outbox = Outbox(_TAG)

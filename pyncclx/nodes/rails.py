@@ -4,7 +4,7 @@ Rail k joins the ranks with local index k, one of each node. There are as many r
 other ranks of larger nodes take part by kernels inside their node. One more engine, *flat*, has all ranks. It moves
 data between ranks that are on no common rail.
 
-`Places` has the nodes of a communicator's ranks, in 8 bytes per rank and 4 per node.
+`NodeMap` has the nodes of a communicator's ranks, in 8 bytes per rank and 4 per node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .mpi_engine import MpiEngine
 from .nccl_engine import NcclEngine
 
 
-class Places:
+class NodeMap:
     """Which ranks of a communicator are on which node.
 
     Nodes may have different numbers of ranks, and ranks may alternate between nodes.
@@ -58,7 +58,7 @@ class Places:
 
     Examples
     --------
-    >>> places = Places([0, 1, 0, 1, 0], rank=2)
+    >>> places = NodeMap([0, 1, 0, 1, 0], rank=2)
     >>> places.local_rank, places.lanes, list(places.ranks_of(1)), places.in_rank_order
     (1, 2, [1, 3], False)
     """
@@ -121,7 +121,7 @@ class Rails:
     Parameters
     ----------
     comm : MPI.Intracomm
-    places : Places
+    places : NodeMap
     device : Device
     failed : callable
     shares_gpu : bool
@@ -138,7 +138,7 @@ class Rails:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, places: Places, device: Device, failed: Failed, *, shares_gpu: bool
+        self, comm: MPI.Intracomm, places: NodeMap, device: Device, failed: Failed, *, shares_gpu: bool
     ) -> None:
         # Not the program's own object: while that is referred to, the communicator does not count as dropped.
         self._comm = mpi_bootstrap.plain(comm)

@@ -30,7 +30,7 @@ from .failures_elsewhere import FailureWords, RanksElsewhere
 from .host_exchange import MOST_RANKS, HostExchange, host_waits, most_nbytes
 from .mpi_engine import keep_left
 from .program import Program
-from .rails import Places, Rails
+from .rails import NodeMap, Rails
 from .roll_call import RollCall
 from .watchdog import WATCHDOG, Watch
 
@@ -63,7 +63,7 @@ class Spanning(Endings, Attachment):
     """
 
     def __init__(self, comm: IntraBase, topology: mpi_bootstrap.Topology) -> None:
-        self.places = Places(topology.nodes, topology.rank)
+        self.places = NodeMap(topology.nodes, topology.rank)
         self.local: IntraBase = mpi_bootstrap.part(comm, self.places.ranks_of(self.places.node))
         self.closed = False
         self._local_state = state_of(self.local)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..nodes.rails import Places
+from ..nodes.rails import NodeMap
 
 # expert_place of cuda/tokens/shuffle.cuh has 16 bits for an expert's index on its rank.
 MAX_EXPERTS = 1 << 16
@@ -109,12 +109,12 @@ class Proxies:
 
     Examples
     --------
-    >>> proxies = Proxies(Places([0, 1, 1], rank=0))
+    >>> proxies = Proxies(NodeMap([0, 1, 1], rank=0))
     >>> proxies.of, proxies.slot_of, proxies.sources, proxies.elsewhere
     ([0, 0, 0], [0, 1, 2], [0, 1, 2], {1: 1})
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: NodeMap) -> None:
         size = places.local_size
         self.of, self.slot_of = [0] * places.size, [0] * places.size
         used = [1] * size
@@ -130,6 +130,6 @@ class Proxies:
         self.elsewhere = {node: _at(places, node) for node in places.other_nodes}
 
 
-def _at(places: Places, node: int) -> int:
+def _at(places: NodeMap, node: int) -> int:
     ranks = places.ranks_of(node)
     return ranks[places.local_rank % len(ranks)]

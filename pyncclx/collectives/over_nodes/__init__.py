@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ...nodes.spanning import Spanning
 from ...operations import COLLECTIVES, Operation
 from .. import FUNCTIONS, lowering
@@ -72,7 +72,7 @@ def _text(operation: str, kind: str) -> str | None:
     return texts.get(COLLECTIVES[operation].module)
 
 
-def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
+def _of_nccl(operation: str, places: NodeMap, nbytes: int) -> str | None:
     """Return the NCCL collective that can run a whole reduction; see `nccl_reduction`."""
     if operation == "Allreduce" and allreduce.is_of_nccl(places, nbytes):
         return "allreduce"
@@ -81,7 +81,7 @@ def _of_nccl(operation: str, places: Places, nbytes: int) -> str | None:
     return "reduce" if operation == "Reduce" else None
 
 
-def _folded(operation: str, places: Places, nbytes: int) -> str:
+def _folded(operation: str, places: NodeMap, nbytes: int) -> str:
     """Describe a reduction in which kernels fold and NCCL may move the data."""
     file = _FILE[operation]
     if hasattr(file, "is_gathered") and file.is_gathered(places, nbytes):

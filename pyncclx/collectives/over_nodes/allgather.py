@@ -13,7 +13,7 @@ from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
 from ...nodes.host_exchange import Block
 from ...nodes.program import SpanningCall
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ...team.base import IntraBase as Intracomm
 from ..allgather import Gathering
 from ..transformed import Arguments
@@ -123,7 +123,7 @@ def _by_node(composition: Composition, own: int, recv: int, spans: list[Span], a
         _spread(composition, source, None, recv, spans, after=(place,))
 
 
-def _holder(places: Places, node: int, index: int) -> int:
+def _holder(places: NodeMap, node: int, index: int) -> int:
     """Return the rank of a node that receives the blocks of other nodes' rank `index`."""
     ranks = places.ranks_of(node)
     return ranks[index % len(ranks)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.program import SpanningCall
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .folding import Folding, RailFold, fold_in_rank_order, fold_shared, reduction_call, whole_of_node
@@ -58,12 +58,12 @@ def compose(composition: Composition, *, folding: Folding, send: int, recv: int,
             _long(composition, folding, send, recv, nbytes)
 
 
-def is_gathered(places: Places, nbytes: int) -> bool:
+def is_gathered(places: NodeMap, nbytes: int) -> bool:
     """Return whether NCCL's allgather, if available, moves whole vectors to all ranks."""
     return nbytes <= SHORT_NBYTES or places.count == 2
 
 
-def is_of_nccl(places: Places, nbytes: int) -> bool:
+def is_of_nccl(places: NodeMap, nbytes: int) -> bool:
     """Return whether NCCL's allreduce, if it supports the call, runs all of it."""
     return nbytes >= WHOLE_NBYTES or not is_gathered(places, nbytes)
 

@@ -22,7 +22,7 @@ from ...nodes.engine import Transfer
 from ...nodes.host_exchange import STRIDE_NBYTES
 from ...nodes.nccl_library import NcclReduction, nccl_reduction
 from ...nodes.program import SpanningCall
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ...operators import bound_op
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
@@ -59,7 +59,7 @@ class Folding(NamedTuple):
         operator = bound_op.named(self.template)
         return operator is not None and operator.of_records
 
-    def goes_by_node(self, places: Places) -> bool:
+    def goes_by_node(self, places: NodeMap) -> bool:
         """Return whether each node may fold its vectors first, before any exchange."""
         return places.in_rank_order or bound_op.named(self.template) is None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...nodes.composition import Composition
 from ...nodes.engine import Transfer
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ..arguments import Blocks
 from .inside import Span, alltoallv_call, blocks_from
 
@@ -53,7 +53,7 @@ def exchange(
     return composition.exchange(name, leaving, coming, on_rail=False, aside=aside, after=after)
 
 
-def _split(places: Places, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:
+def _split(places: NodeMap, transfers: Iterable[Transfer]) -> tuple[list[Transfer], dict[int, Transfer]]:
     """Return the transfers with other nodes, and those inside the node by local rank."""
     other, own = [], {}
     for each in transfers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.program import SpanningCall
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .bcast import broadcast_all
@@ -43,7 +43,7 @@ def _compose(composition: Composition, *, folding: Folding, send: int, recv: int
         _by_node(composition, folding, send, recv, nbytes, root)
 
 
-def is_broadcast(places: Places) -> bool:
+def is_broadcast(places: NodeMap) -> bool:
     """Return whether NCCL's broadcast, if available, moves a vector to root.
 
     NCCL's broadcast takes less time than its send.

@@ -11,7 +11,7 @@ from array import array
 from ...nodes.composition import Composition, Vectors
 from ...nodes.engine import Transfer
 from ...nodes.program import SpanningCall
-from ...nodes.rails import Places
+from ...nodes.rails import NodeMap
 from ...team.base import IntraBase as Intracomm
 from ..reduction import Reduction
 from .folding import Folding, fold_from_all, fold_shared, part_of_node, reduction_call
@@ -33,7 +33,7 @@ def reduce_scatter(comm: Intracomm, given: Reduction) -> SpanningCall:
     return reduction_call(comm, given, _compose, spans=spans)
 
 
-def is_gathered(places: Places, nbytes: int) -> bool:
+def is_gathered(places: NodeMap, nbytes: int) -> bool:
     """Return whether NCCL's allgather, if available, moves whole vectors to all ranks.
 
     For few bytes the allgather takes less time than NCCL's sends and receives. `nbytes` is the length of the longest
@@ -42,7 +42,7 @@ def is_gathered(places: Places, nbytes: int) -> bool:
     return nbytes * places.size <= GATHERED_NBYTES
 
 
-def is_of_nccl(places: Places, nbytes: int) -> bool:
+def is_of_nccl(places: NodeMap, nbytes: int) -> bool:
     """Return whether NCCL, if it supports the call, runs it for blocks of `nbytes`."""
     return nbytes * places.size <= WHOLE_NBYTES
 
@@ -110,7 +110,7 @@ def _by_node(composition: Composition, folding: Folding, send: int, spans: list[
     composition.fold(folding.template, vectors, mine.nbytes, recv)
 
 
-def _turns(places: Places, node: int) -> list[array[int]]:
+def _turns(places: NodeMap, node: int) -> list[array[int]]:
     """Divide a node's ranks into groups of as many ranks as this node has."""
     ranks, size = places.ranks_of(node), places.local_size
     return [ranks[begin : begin + size] for begin in range(0, len(ranks), size)]

@@ -5,7 +5,7 @@ last. Ranks in symmetric places do the same, so these represent all ranks. They 
 whose clock advances by the cost of a collective's messages (`network.py`). The time that Python computes is measured
 and added. `creation.py` runs the code, also on the ranks of a real job; `command.py` prints and draws.
 
-* Executed: the rendezvous of the ranks, `mpi_bootstrap.topology`, `Places`, `Spanning`, `Rails`, `MpiEngine`, and the
+* Executed: the rendezvous of the ranks, `mpi_bootstrap.topology`, `NodeMap`, `Spanning`, `Rails`, `MpiEngine`, and the
   exchange of the identifier of NCCL's communicator on a rail.
 * Modelled: MPI's messages, and the pauses of ranks that sleep in waits. MPI_Comm_dup and MPI_Comm_create are
   modelled as Allreduces.

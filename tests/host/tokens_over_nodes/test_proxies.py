@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyncclx.nodes.rails import Places
+from pyncclx.nodes.rails import NodeMap
 from pyncclx.tokens.placement import Proxies
 
 LAYOUTS = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2], [0, 1, 1, 2, 2, 2], [0, 1, 1, 0, 2, 0], [0] * 5 + [1]]
@@ -10,7 +10,7 @@ LAYOUTS = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2], [0, 1, 1, 2, 2, 2], [0, 1, 1, 
 
 @pytest.mark.parametrize("nodes", LAYOUTS)
 def test_both_sides_agree(nodes):
-    places = [Places(nodes, rank) for rank in range(len(nodes))]
+    places = [NodeMap(nodes, rank) for rank in range(len(nodes))]
     proxies = [Proxies(each) for each in places]
     for rank, own in enumerate(proxies):
         assert own.sources[0] == rank
@@ -28,5 +28,5 @@ def test_both_sides_agree(nodes):
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 0, 1, 2, 2]])
 def test_of_even_nodes_tokens_cross_on_rails(nodes):
     for rank in range(len(nodes)):
-        places = Places(nodes, rank)
+        places = NodeMap(nodes, rank)
         assert all(places.local_of(proxy) == places.local_rank for proxy in Proxies(places).elsewhere.values())

@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 from pyncclx import backends
 from pyncclx.nodes import rails
-from pyncclx.nodes.rails import Places
+from pyncclx.nodes.rails import NodeMap
 from support.arrays import host_only
 
 WORLD = MPI.COMM_WORLD
@@ -34,7 +34,7 @@ def make(monkeypatch):
 
     def of(layout, *, shares_gpu):
         comm = WORLD.Dup()
-        own = rails.Rails(comm, Places(LAYOUTS[layout], RANK), backends.select(), None, shares_gpu=shares_gpu)
+        own = rails.Rails(comm, NodeMap(LAYOUTS[layout], RANK), backends.select(), None, shares_gpu=shares_gpu)
         made.append((comm, own))
         return own
 

@@ -1,8 +1,8 @@
-"""Places: any assignment of ranks to nodes, in a table of a few bytes a rank."""
+"""NodeMap: any assignment of ranks to nodes, in a table of a few bytes a rank."""
 
 import pytest
 
-from pyncclx.nodes.rails import Places
+from pyncclx.nodes.rails import NodeMap
 
 LAYOUTS = [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 2], [0, 1, 1, 2, 2, 2], [0, 1, 1, 0, 2, 0], [0] * 5 + [1]]
 
@@ -15,7 +15,7 @@ def of_nodes(nodes):
 @pytest.mark.parametrize("nodes", LAYOUTS)
 def test_every_rank_is_on_its_node(nodes):
     for rank, node in enumerate(nodes):
-        places = Places(nodes, rank)
+        places = NodeMap(nodes, rank)
         own = [each for each, other in enumerate(nodes) if other == node]
         assert list(places.ranks_of(node)) == own
         assert (places.node, places.local_rank, places.local_size) == (node, own.index(rank), len(own))
@@ -33,7 +33,7 @@ def test_every_rank_is_on_its_node(nodes):
 
 def test_the_table_is_small():
     nodes = [rank // 8 for rank in range(4096)]
-    places = Places(nodes, 77)
+    places = NodeMap(nodes, 77)
     arrays = [value for value in vars(places).values() if hasattr(value, "itemsize")]
     assert sum(len(array) * array.itemsize for array in arrays) <= 16 * len(nodes)
     assert not any(isinstance(value, (list, dict, tuple)) for value in vars(places).values())
