@@ -42,7 +42,7 @@ _SLOTS = -(-(_ENDS + END_NBYTES * ENDS) // 128) * 128
 SLOTS = (NBYTES - _SLOTS) // SLOT_NBYTES
 
 
-class Places:
+class SlotPool:
     """A range of places, and the messages that hold them. All threads may use it."""
 
     def __init__(self, first: int, number: int, done_words: Callable[[int, int], tuple[int, ...]]) -> None:
@@ -101,7 +101,7 @@ class Places:
                     exported.close()
 
 
-class EndPlaces:
+class EndPool:
     """The places of channel ends, whose words begin at `address`."""
 
     def __init__(self, device: Device, address: int) -> None:
@@ -137,9 +137,9 @@ class BounceMemory:
     address : int
     handle : bytes
         Handle by which other processes map the memory.
-    slots, tickets : Places
+    slots, tickets : SlotPool
         Places of messages that are copied to a slot, and of messages that are read from their buffers.
-    ends : EndPlaces
+    ends : EndPool
         Places of channel ends.
     slot_addresses : list of (int, int, int)
         For each place with a slot: addresses of its ready word and of the slot, and the slot's offset in this memory.
@@ -153,9 +153,9 @@ class BounceMemory:
     def __init__(self, device: Device) -> None:
         self._device, self._memory = device, device.allocate_exported(NBYTES)
         self.address, self.handle = self._memory.address, self._memory.handle
-        self.slots = Places(0, SLOTS, self.done_words)
-        self.tickets = Places(SLOTS, PLACES - SLOTS, self.done_words)
-        self.ends, base = EndPlaces(device, end_address(self.address, 0)), self.address
+        self.slots = SlotPool(0, SLOTS, self.done_words)
+        self.tickets = SlotPool(SLOTS, PLACES - SLOTS, self.done_words)
+        self.ends, base = EndPool(device, end_address(self.address, 0)), self.address
         offsets = map(slot_offset, range(SLOTS))
         self.slot_addresses = [(words_of(base, place)[0], base + at, at) for place, at in enumerate(offsets)]
         self.headers = Headers(device, self.address)

@@ -13,7 +13,7 @@ from pyncclx.backends import Exported
 from pyncclx.memory import heap
 from pyncclx.messages import context
 from pyncclx.messages.envelope import OFFERED, Envelope, Sender
-from pyncclx.messages.memory.bounce import CLOCK, Places
+from pyncclx.messages.memory.bounce import CLOCK, SlotPool
 from pyncclx.messages.memory.opened import MAX_OPEN, OpenedMemory, is_ready
 from pyncclx.messages.progress.polling import ReceiveProgress
 
@@ -57,7 +57,7 @@ def test_a_place_holds_one_message():
             done[place] = clock
         return True
 
-    places = Places(0, 8, done_words)
+    places = SlotPool(0, 8, done_words)
     assert in_two_threads(work) == [True, True]
 
 
