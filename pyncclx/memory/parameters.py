@@ -25,7 +25,7 @@ TransformArrays = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]
 
 @dataclass(slots=True, kw_only=True)
 class TeamStruct(CStruct):
-    """The part of `Team` that is equal in all calls; `Places` and a `Called` follow."""
+    """The part of `Team` that is equal in all calls; `BufferLocations` and a `Called` follow."""
 
     rank: I32
     size: I32
@@ -60,7 +60,7 @@ _OF_LAYOUT = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Places(CStruct):
+class BufferLocations(CStruct):
     """`Team::send` and `Team::recv`: window number + 1 and offset of each buffer."""
 
     send_window: U64 = 0
@@ -69,9 +69,9 @@ class Places(CStruct):
     recv_begin: U64 = 0
 
 
-NO_PLACES = Places().pack()
+NO_LOCATIONS = BufferLocations().pack()
 # End of a `Team` for kernels that are not collective operations.
-NO_CALL = NO_PLACES + called.NONE
+NO_CALL = NO_LOCATIONS + called.NONE
 TEAM_NBYTES = sizeof(TeamStruct) + len(NO_CALL)
 
 

@@ -52,7 +52,7 @@ class MovableLaunch(NamedTuple):
     launch
         The launch with the arrays for which it was made.
     team, called : bytes
-        The kernel's `Team` and `Called`, without the `Places` between them.
+        The kernel's `Team` and `Called`, without the `BufferLocations` between them.
     arguments : bytes
         The kernel's arguments after the addresses of the data to send and of the memory to receive into.
     buffers, data : tuple of (int, int)

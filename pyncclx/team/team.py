@@ -27,7 +27,7 @@ from ..memory import layout
 from ..memory.called import RecordedCalls
 from ..memory.heap import HEAP, Heap
 from ..memory.mapped import Window, allocate_window, register_window
-from ..memory.parameters import NO_PLACES, TeamStruct
+from ..memory.parameters import NO_LOCATIONS, TeamStruct
 from ..memory.retired import RETIRED, Lease
 from ..operations import NUMBERS
 from ..system.process import BoundedCache
@@ -252,12 +252,12 @@ class Team(Ending):
 
         `called` is a packed `Called`, `arguments` are the operation's packed arguments.
         """
-        places = self.places(buffers[0].address, buffers[-1].address) if buffers else NO_PLACES
+        places = self.places(buffers[0].address, buffers[-1].address) if buffers else NO_LOCATIONS
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
 
     def places(self, send: int, recv: int) -> bytes:
-        """Return the `Places` of a call's first (send) and last (receive) address."""
-        return self.windows.places(send, recv) if self.layout.windows else NO_PLACES
+        """Return the `BufferLocations` of a call's first (send) and last (receive) address."""
+        return self.windows.places(send, recv) if self.layout.windows else NO_LOCATIONS
 
     def _late(self, calls: RecordedCalls) -> tuple[list[int], list[int]]:
         """Return `calls.late()`, or empty lists if the leases cannot be read; any thread."""

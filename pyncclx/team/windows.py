@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from ..backends import Device
 from ..memory.mapped import Window
-from ..memory.parameters import WINDOW_ROW_NBYTES, Places, pack_window
+from ..memory.parameters import WINDOW_ROW_NBYTES, BufferLocations, pack_window
 from ..memory.table import Table
 
 
@@ -75,10 +75,10 @@ class TeamWindows:
         return next((window for window in self if window.holds(address)), None)
 
     def places(self, send: int, recv: int) -> bytes:
-        """Return the `Places` of a call's first (send) and last (receive) address."""
+        """Return the `BufferLocations` of a call's first (send) and last (receive) address."""
         send_window, send_begin = self._place(send)
         recv_window, recv_begin = self._place(recv)
-        return Places(
+        return BufferLocations(
             send_window=send_window, send_begin=send_begin, recv_window=recv_window, recv_begin=recv_begin
         ).pack()
 

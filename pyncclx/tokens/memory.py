@@ -18,7 +18,7 @@ from ..launch.call import EARLY_THREADS, MOST_EARLY, MOST_EARLY_THREADS
 from ..memory.called import pack_call
 from ..memory.layout import LEASE_OVERFLOW_OFFSET, PACK_NBYTES, ROW_NBYTES, Layout
 from ..memory.mapped import Window, allocate_window
-from ..memory.parameters import NO_PLACES, TeamStruct
+from ..memory.parameters import NO_LOCATIONS, TeamStruct
 from ..operations import NUMBERS
 from ..team import members
 from .parameters import ShuffleStruct
@@ -198,7 +198,7 @@ class Memory:
             watch=team.errors.address,
             base=self.window.bases,
         ).pack()
-        return packed + NO_PLACES + pack_call(operation) + self._struct().pack()
+        return packed + NO_LOCATIONS + pack_call(operation) + self._struct().pack()
 
     def _struct(self) -> ShuffleStruct:
         settings, parts = self.settings, self.parts

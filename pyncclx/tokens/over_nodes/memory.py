@@ -13,7 +13,7 @@ import mpi_bootstrap
 
 from ...memory.called import NONE
 from ...memory.layout import HEADER_NBYTES, LEASE_OVERFLOW_OFFSET, Layout
-from ...memory.parameters import NO_PLACES, TeamStruct
+from ...memory.parameters import NO_LOCATIONS, TeamStruct
 from ...nodes.spanning import Spanning
 from ...operations import NUMBERS
 from ..memory import Memory, address_of
@@ -179,7 +179,7 @@ class SpanningMemory:
             watch=self.spanning.refusals.address,
             base=[self.header],
         )
-        return team.pack() + NO_PLACES + NONE + replace(self.constants, **of_call).pack()
+        return team.pack() + NO_LOCATIONS + NONE + replace(self.constants, **of_call).pack()
 
     def close(self) -> None:
         """Release the memory."""

@@ -15,7 +15,7 @@ from pyncclx.failures.kernel_errors import ABORTED, MISMATCH, TIMED_OUT, ErrorWo
 from pyncclx.launch.call import MOST_EARLY_THREADS
 from pyncclx.memory import called, layout, parameters
 from pyncclx.memory.cstruct import offsets_of
-from pyncclx.memory.parameters import AlltoallvArgs, MoveArgs, Places, ReduceArgs, TeamStruct
+from pyncclx.memory.parameters import AlltoallvArgs, BufferLocations, MoveArgs, ReduceArgs, TeamStruct
 from pyncclx.system import paths
 from support.lease import LANES
 
@@ -129,7 +129,7 @@ def test_kernels_read_what_python_packs(tmp_path):
         chosen, rank=3, operation=5, timeout_ns=timeout_ns, watch=watch, windows=windows, base=bases, early=True
     )
     call = called.pack_call("Allreduce(100, float32, SUM)")
-    packed = team.pack() + Places(**dict(zip(offsets_of(Places), places, strict=True))).pack() + call
+    packed = team.pack() + BufferLocations(**dict(zip(offsets_of(BufferLocations), places, strict=True))).pack() + call
     vector = [[next(number), next(number), next(number), 6] for _ in range(2)]
     numbers_of = [[-next(number) for _ in range(7)] for _ in range(4)]
     single = [next(number) for _ in range(12)] + [2, 1]
