@@ -40,7 +40,7 @@ class _Other(NamedTuple):
     sent: int
 
 
-class Meeting(OpenReceive):
+class OfferWait(OpenReceive):
     """The wait for the receiver's offer, polled like an open receive."""
 
     def __init__(self, end: PartitionedSend, key: Key) -> None:
@@ -96,7 +96,7 @@ class PartitionedSend(PartitionedMessage):
     _other: _Other | None = None
     # Error class and text of the answer to the receiver.
     _answer: tuple[int, str] | None = None
-    _meeting: Meeting | None = None
+    _offer_wait: OfferWait | None = None
     # The stream on which `Pready` has launched kernels in this round.
     _side: Any = None
 
@@ -115,23 +115,23 @@ class PartitionedSend(PartitionedMessage):
     # The handshake
 
     def prepare(self) -> None:
-        if self._meeting is not None and self._meeting.is_posted:
+        if self._offer_wait is not None and self._offer_wait.is_posted:
             return
         if not self._words:
             self._words = self.pieces.take(2 * WORD.size, zeroed=True).address
         assert self._key is not None
-        self._meeting = self._meeting or Meeting(self, self._key)
-        self.endpoint.context.receives.post(self._meeting)
+        self._offer_wait = self._offer_wait or OfferWait(self, self._key)
+        self.endpoint.context.receives.post(self._offer_wait)
 
     @property
     def is_met(self) -> bool:
         return self._other is not None
 
     def meet(self) -> None:
-        meeting = self._meeting
-        assert meeting is not None
-        if not meeting.launched:
-            self.wait_until(lambda: meeting.launched)
+        offer_wait = self._offer_wait
+        assert offer_wait is not None
+        if not offer_wait.launched:
+            self.wait_until(lambda: offer_wait.launched)
         if self.error is not None:
             raise self.error
 

@@ -20,7 +20,7 @@ from pyncclx.messages.envelope import EAGER, INLINE, OFFERED, WINDOW, Envelope, 
 from pyncclx.messages.memory import opened as opened_memory
 from pyncclx.messages.memory.bounce import CLOCK, words_of
 from pyncclx.messages.partitioned.handshakes import PartitionedEnds
-from pyncclx.messages.partitioned.send import Meeting
+from pyncclx.messages.partitioned.send import OfferWait
 from pyncclx.messages.plan import Plan
 from pyncclx.messages.progress import polling as progress
 from pyncclx.messages.progress import watcher
@@ -220,7 +220,7 @@ def test_many_receives_that_no_launch_does_together(monkeypatch, endpoint, devic
     number = 2 * sys.getrecursionlimit()
     end = LetterEnd()
     if kind == "of handshakes":
-        open_ones = [Meeting(end, None) for _ in range(number)]
+        open_ones = [OfferWait(end, None) for _ in range(number)]
     else:
         ends = endpoint, SimpleNamespace(**vars(endpoint))
         open_ones = [receive_of(ends[index % 2]) for index in range(number)]
