@@ -48,7 +48,7 @@ class Base(Handled, Options):
                 with state.waiting(self, "the other ranks", "to make the communicator's memory together"):
                     team = state.team = self._make_team(state)
                 team.caller = state
-                dropped.remember(state)
+                dropped.register(state)
                 if (calls := state.calls(self)) is not None:
                     PROGRESSING[team] = calls
                 for attachment in list(state.attachments.values()):

@@ -34,7 +34,7 @@ _OFFERING = lock()
 MOST_KEPT = 4  # dropped communicators of the same ranks
 
 
-def remember(state: State) -> None:
+def register(state: State) -> None:
     """Register a state with a Team, for rendezvous to find it once it is dropped."""
     if state.team is not None:
         _STATES[state.team.id] = state
