@@ -205,7 +205,7 @@ class Detector:
         for watched in among:
             reasons = {rank: self._failed[uid] for rank, uid in enumerate(watched.uids) if uid in self._failed}
             for rank, reason in reasons.items():
-                self.remember(watched.world_ranks[rank], reason)
+                self.record_failure(watched.world_ranks[rank], reason)
             self._fail(watched, {**self.failed_among(watched.world_ranks), **reasons})
 
     def _fail(self, watched: Monitored, reasons: Mapping[int, str]) -> None:
@@ -238,10 +238,10 @@ class Detector:
         """Return the reason of a rank's failure that MPI has found."""
         known = self._failed.get(watched.uids[rank]) if watched.uids else None
         reason = known or self._failed_world.get(watched.world_ranks[rank]) or KILLED
-        self.remember(watched.world_ranks[rank], reason)
+        self.record_failure(watched.world_ranks[rank], reason)
         return reason
 
-    def remember(self, world_rank: int, reason: str = KILLED) -> None:
+    def record_failure(self, world_rank: int, reason: str = KILLED) -> None:
         """Record that a rank has failed; ignore -1, a rank of another MPI world."""
         if world_rank >= 0:
             self._failed_world.setdefault(world_rank, reason)

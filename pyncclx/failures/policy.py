@@ -124,7 +124,7 @@ def explained(comm: MPI.Comm, error: MPI.Exception, operation: str = "") -> Exce
                 known = detector.failed_among(of_world)
                 # Record the ranks now: the program may free the communicator before the detector finds them.
                 for rank in ranks:
-                    detector.remember(of_world[rank])
+                    detector.record_failure(of_world[rank])
             return _failed(comm, {**dict.fromkeys(ranks, "MPI has found that its process died"), **known}, operation)
         if ulfm.is_revoked(comm):
             return ended_by(-1, REVOKED).exception(operation)

@@ -82,7 +82,7 @@ def test_hooks_may_wait_for_threads_that_wait_for_the_detector(monkeypatch):
 def test_the_detector_learns_whom_mpi_has_found(monkeypatch):
     """The program may free the communicator before the detector looks; MPI_Finalize is bounded all the same."""
     found = []
-    made = SimpleNamespace(failed_among=lambda _: {}, remember=found.append, has_failed=False)
+    made = SimpleNamespace(failed_among=lambda _: {}, record_failure=found.append, has_failed=False)
     made.shares_node = lambda _: False
     monkeypatch.setattr(policy, "DETECTOR", SimpleNamespace(made=made))
     monkeypatch.setattr(policy, "goes_on_after_failures", lambda: True)
