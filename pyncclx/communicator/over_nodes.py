@@ -133,7 +133,7 @@ class OverNodes(IntraBase):
         `state` is the state of this communicator.
         """
         spanning: Any = state.attachments.get(NAME)
-        program: Program | None = None if spanning is None else spanning.known(key)
+        program: Program | None = None if spanning is None else spanning.cached(key)
         if program is None:
             return False
         # This may raise. The call has no number yet, so the program may repeat it.
@@ -169,7 +169,7 @@ class OverNodes(IntraBase):
     ) -> SpanningWork | None:
         """Begin a nonblocking call with its cached program; None if none is cached."""
         spanning = spanning_of(self)
-        program = None if spanning is None or key is None else spanning.known(key)
+        program = None if spanning is None or key is None else spanning.cached(key)
         if spanning is None or program is None:
             return None
         return launched_again(self, spanning, program, arrays_of(*args, *options.values()))

@@ -19,7 +19,7 @@ and no kernel waits for another. This is the host exchange: `host_exchange.py`, 
 How ``comm.Allreduce(x, y)`` runs:
 
 1. `launch/run.py`, `by_kernel`: there is no Team, so it calls `Base.by_nodes_again`, which `communicator/over_nodes.py`
-   implements. If the `Program` of an equal call is cached (`Spanning.known`), continue at step 5.
+   implements. If the `Program` of an equal call is cached (`Spanning.cached`), continue at step 5.
 2. Otherwise `Base.by_nodes` runs the call.
 3. `collectives/allreduce.py` checks the arguments and describes them, as inside one node.
    `collectives/over_nodes/allreduce.py` makes a `SpanningCall` (`program.py`) from the description.

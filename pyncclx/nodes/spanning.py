@@ -150,7 +150,7 @@ class Spanning(Endings, Attachment):
         program.check_graph()
         self.comparison.stop()
 
-    def known(self, key: Hashable) -> Program | None:
+    def cached(self, key: Hashable) -> Program | None:
         """Return the cached program of an equal call, if no window has changed since."""
         if self._generation != self.team.generation:
             self._generation = self.team.generation
