@@ -22,7 +22,7 @@ from .failures_elsewhere import RanksElsewhere
 from .host_exchange import label_of
 from .rails import NodeMap, Rails
 from .roll_call import RollCall
-from .watchdog import Watch
+from .step_monitor import Watch
 
 # Errors that other ranks raise, too, without a message from this rank.
 _ON_ALL = (PeerTimeout, Aborted, CollectiveMismatch, MPI.Exception)

@@ -65,7 +65,7 @@ class NcclEngine(Engine):
             lambda: nccl.comm_init_rank_scalable(comm.size, comm.rank, 1, uid, config.ptr),
             undo=nccl.comm_abort,
         )
-        # The watchdog's thread may abort the engine at the same time.
+        # The monitor's thread may abort the engine at the same time.
         self._aborting = threading.Lock()
         if 1 < comm.size <= MOST_CONNECTED:
             try:

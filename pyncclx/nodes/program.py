@@ -101,7 +101,7 @@ class Program:
     label : bytes
         Label of the call from `label_of`, the same on all ranks.
     is_watched : bool
-        Whether the watchdog watches the program. This is necessary if the host does not wait for some step, or if a
+        Whether the monitor watches the program. This is necessary if the host does not wait for some step, or if a
         kernel may wait for a rank; on a node with one rank (`is_alone`), no kernel does.
     watched : tuple of Engine
         The engines whose steps the host does not wait for.

@@ -32,7 +32,7 @@ from .mpi_engine import keep_left
 from .program import Program
 from .rails import NodeMap, Rails
 from .roll_call import RollCall
-from .watchdog import WATCHDOG, Watch
+from .step_monitor import STEP_MONITOR, Watch
 
 NAME = "nodes"  # name of the attachment
 
@@ -81,7 +81,7 @@ class Spanning(Endings, Attachment):
         self._host_exchange: HostExchange | None = None
         self.comparison = Comparison(
             *(topology.rank, self.places.size, self._comm_of_engine, self._differ),
-            look_soon=lambda look: WATCHDOG.get().look_once(self.team.device, look),
+            look_soon=lambda look: STEP_MONITOR.get().look_once(self.team.device, look),
         )
         self._local_state.look = self.comparison.check
         self.programs: BoundedCache[Hashable, Program] = BoundedCache()

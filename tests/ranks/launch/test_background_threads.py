@@ -16,7 +16,7 @@ SIZE, RANK = WORLD.size, WORLD.rank
 SECONDS, TRIES = 1.0, 5
 QUIET_S = 2.5  # by then the thread of messages sleeps
 # The most times a second that a thread may wake. docs/how_it_works.md has what was measured.
-ALWAYS = {"detector": 10, "messages": 0, "signals": 0, "first calls": 0, "nodes": 0, "watchdog": 4}
+ALWAYS = {"detector": 10, "messages": 0, "signals": 0, "first calls": 0, "nodes": 0, "monitor": 4}
 WITH_OPEN_RECEIVE = ALWAYS | {"messages": 1000}
 AFTER_A_MESSAGE = ALWAYS | {"messages": 63}
 pytestmark = pytest.mark.skipif(SIZE < 2, reason="one rank has nobody to wait for")

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.nodes.comparison import Comparison
 from pyncclx.nodes.host_exchange import label_of, most_nbytes
-from pyncclx.nodes.watchdog import PAUSE_S
+from pyncclx.nodes.step_monitor import PAUSE_S
 from support.arrays import Output, get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
 from support.reference import comparing

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx.nodes.host_exchange import host_waits, most_nbytes
 from pyncclx.nodes.spanning import Spanning
-from pyncclx.nodes.watchdog import PAUSE_S
+from pyncclx.nodes.step_monitor import PAUSE_S
 from support.arrays import Output, put, xp
 from support.everywhere import assert_everywhere
 from support.reference import comparing, contributions

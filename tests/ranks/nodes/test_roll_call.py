@@ -8,7 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from pyncclx.nodes.roll_call import ANSWERS_S, POLL_S, POLLS, RollCall
-from pyncclx.nodes.watchdog import WATCHDOG, Watchdog
+from pyncclx.nodes.step_monitor import STEP_MONITOR, StepMonitor
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
@@ -26,10 +26,10 @@ def comm():
 
 
 def asker(roll):
-    """A watchdog without a thread, which answers for one communicator."""
-    watchdog = Watchdog.__new__(Watchdog)
-    watchdog._rolls, watchdog._ended = deque(), False
-    return watchdog
+    """A monitor without a thread, which answers for one communicator."""
+    monitor = StepMonitor.__new__(StepMonitor)
+    monitor._rolls, monitor._ended = deque(), False
+    return monitor
 
 
 def met(comm):
@@ -44,7 +44,7 @@ def test_who_is_absent(comm, away):
     """Some ranks are in call 6, some have ended call 7 and make no call, and others wait in it."""
     number = 6 if RANK in away else 7
     roll = RollCall(RANK, SIZE, lambda: comm, lambda: number)
-    WATCHDOG.get().answer(roll)
+    STEP_MONITOR.get().answer(roll)
     met(comm)
     waits = RANK not in away and (RANK - min(set(range(SIZE)) - away, default=0)) % 2 == 0
     found = asker(roll).absent(roll, 7, PEERS) if waits else None
@@ -60,7 +60,7 @@ def test_who_has_begun_the_fewest_calls(comm):
     """A rank that waits in the call before is not the late one."""
     number, waits = {0: 5, 1: 6}.get(RANK, 7), RANK == SIZE - 1
     roll = RollCall(RANK, SIZE, lambda: comm, lambda: number)
-    WATCHDOG.get().answer(roll)
+    STEP_MONITOR.get().answer(roll)
     met(comm)
     found = asker(roll).absent(roll, 7, (1,)) if waits else None
     met(comm)

@@ -544,11 +544,11 @@ PYTHON = {
         "recv, begin=0)",
         "ranks/nodes/test_host_exchange.py",
     ),
-    "calls over nodes: the watchdog does not look while the host enqueues": Mutant(
-        "pyncclx/nodes/watchdog.py",
+    "calls over nodes: the monitor does not look while the host enqueues": Mutant(
+        "pyncclx/nodes/step_monitor.py",
         "            self.watch.look()\n        except Exception as error:\n            return error\n",
         "            pass\n        except Exception as error:\n            return error\n",
-        "host/nodes/test_watchdog.py",
+        "host/nodes/test_step_monitor.py",
     ),
     "over nodes: root's own vector takes the place of the other's": Mutant(
         "pyncclx/collectives/over_nodes/reduce.py",

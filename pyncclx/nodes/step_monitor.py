@@ -81,7 +81,7 @@ class Awaited:
         return StepTimeout(program.waits, watch.rank, watch.absent(self.number, program.peers))
 
 
-class Watchdog:
+class StepMonitor:
     """A thread that polls the programs of all communicators while there are any."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Watchdog:
         self._rolls: deque[weakref.ref[RollCall]] = deque()
         self._there, self._looking = threads.Bell(), threading.Lock()
         self._ended = False
-        threads.start("pyncclx watchdog", self._run)
+        threads.start("pyncclx monitor", self._run)
         before_finalize(self._end)
 
     def add(self, awaited: Awaited) -> None:
@@ -180,11 +180,11 @@ class Watchdog:
                 watch.look()
 
 
-WATCHDOG = PerProcess(Watchdog)
+STEP_MONITOR = PerProcess(StepMonitor)
 
 
 class Watch:
-    """The watchdog's interface for the programs of one communicator.
+    """The monitor's interface for the programs of one communicator.
 
     Parameters
     ----------
@@ -203,17 +203,17 @@ class Watch:
     def call_roll(self, roll: RollCall) -> None:
         """From now on, call the roll before a program times out, and answer other ranks."""
         self._roll = roll
-        WATCHDOG.get().answer(roll)
+        STEP_MONITOR.get().answer(roll)
 
     def begin(self, program: Program, number: int) -> Awaited:
         """Watch a program that is about to be enqueued as the call of this number."""
         awaited = Awaited(self, program, number, time.monotonic() + self._timeout_s)
-        WATCHDOG.get().add(awaited)
+        STEP_MONITOR.get().add(awaited)
         return awaited
 
     def absent(self, number: int, peers: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks that have not begun call `number`; `peers` if none is known."""
-        return peers if self._roll is None else WATCHDOG.get().absent(self._roll, number, peers)
+        return peers if self._roll is None else STEP_MONITOR.get().absent(self._roll, number, peers)
 
     def end(self, awaited: Awaited, stream: Any) -> None:
         """Record that a program was enqueued on a stream, which is not being captured."""

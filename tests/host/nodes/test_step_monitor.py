@@ -1,4 +1,4 @@
-"""The watchdog of programs that the host does not wait for: what it raises for one that does not end."""
+"""The monitor of programs that the host does not wait for: what it raises for one that does not end."""
 
 import contextlib
 import functools
@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from pyncclx.errors import StepTimeout
-from pyncclx.nodes import watchdog as watchdog_module
+from pyncclx.nodes import step_monitor as step_monitor_module
 from pyncclx.nodes.program import Program, Step
-from pyncclx.nodes.watchdog import PAUSE_S, Awaited, Watch, Watchdog
+from pyncclx.nodes.step_monitor import PAUSE_S, Awaited, StepMonitor, Watch
 from pyncclx.system import threads
 from support.interruption import Interruption
 
@@ -115,26 +115,26 @@ def test_what_has_ended_in_time_is_not_aborted():
 
 def test_one_look_for_all_programs_of_an_engine():
     """And one more when the last one has ended: what its calls are may have to be sent."""
-    watchdog, engine, looks = Watchdog.__new__(Watchdog), Engine(), []
-    watchdog._awaited, watchdog._looks, watchdog._rolls = deque(), deque(), deque()
+    monitor, engine, looks = StepMonitor.__new__(StepMonitor), Engine(), []
+    monitor._awaited, monitor._looks, monitor._rolls = deque(), deque(), deque()
     look = functools.partial(looks.append, 0)
     ends = [threading.Event() for _ in range(3)]
     program = Program("Bcast", [exchange(engine, "Bcast, exchange", 0)], (), follows_streams=True)
     for end in ends:
         over = SimpleNamespace(is_over=end.is_set)
         awaited = awaited_of(program, deadline=float("inf"), end=over, look=look)
-        watchdog._awaited.append(awaited)
-        awaited.watch = watchdog._awaited[0].watch  # that of their communicator
+        monitor._awaited.append(awaited)
+        awaited.watch = monitor._awaited[0].watch  # that of their communicator
     for ended, left, expected in ((0, 3, 1), (1, 2, 3), (3, 0, 4)):
         for end in ends[:ended]:
             end.set()
-        watchdog.look()
-        assert (len(watchdog._awaited), len(looks)) == (left, expected)
+        monitor.look()
+        assert (len(monitor._awaited), len(looks)) == (left, expected)
 
 
 def test_a_look_that_was_asked_for():
     """After a pause, once, whatever it raises; none once the program has ended."""
-    watchdog, looks, device = Watchdog(), [], SimpleNamespace(attached=contextlib.nullcontext)
+    monitor, looks, device = StepMonitor(), [], SimpleNamespace(attached=contextlib.nullcontext)
     seen = threading.Semaphore(0)
 
     def look():
@@ -144,12 +144,12 @@ def test_a_look_that_was_asked_for():
 
     asked = time.monotonic()
     for _ in range(2):
-        watchdog.look_once(device, look)
+        monitor.look_once(device, look)
     assert all(seen.acquire(timeout=10) for _ in range(2))
     assert len(looks) == 2
     assert looks[0] - asked >= PAUSE_S
-    watchdog._end()
-    watchdog.look_once(device, look)
+    monitor._end()
+    monitor.look_once(device, look)
     assert not seen.acquire(timeout=3 * PAUSE_S)
 
 
@@ -164,14 +164,14 @@ def test_the_host_is_not_in_a_call_without_end():
 
 def test_an_interrupt_leaves_it_awake():
     """Wherever Python runs a signal handler, in the library of Python too, the next call is heard."""
-    watchdog, device = Watchdog(), SimpleNamespace(attached=contextlib.nullcontext)
-    files, point, is_past = [watchdog_module.__file__, threads.__file__, threading.__file__], 0, False
+    monitor, device = StepMonitor(), SimpleNamespace(attached=contextlib.nullcontext)
+    files, point, is_past = [step_monitor_module.__file__, threads.__file__, threading.__file__], 0, False
     while not is_past:
         point += 1
         interruption, seen = Interruption(point, *files), threading.Semaphore(0)
-        interruption.end(watchdog.look_once, device, bool)
+        interruption.end(monitor.look_once, device, bool)
         is_past = interruption.is_past
-        other = threading.Thread(target=watchdog.look_once, args=(device, seen.release), daemon=True)
+        other = threading.Thread(target=monitor.look_once, args=(device, seen.release), daemon=True)
         other.start()
         assert seen.acquire(timeout=5), interruption.place
     assert point > 3
