@@ -113,7 +113,7 @@ def left_by(rank: int, operation: str, error: BaseException) -> CommFailure:
 _LEFT = {
     INTERRUPTED: "was interrupted in it (Ctrl-C, or a signal)",
     ABORTED: "has aborted the communicator",
-    WAITED: "has waited in vain for all ranks",
+    WAITED: "has timed out waiting for all ranks",
     LATE: "came too late: the others have stopped waiting for it",
     MISMATCH: "found that ranks have made different calls",
 }

@@ -26,7 +26,7 @@ from . import ulfm
 from .comm_failures import INTERRUPTED, LATE, REVOKED, WAITED, ended_by, of_ranks
 from .detector import DETECTOR, OVER_S, PAUSE_S, Detector
 
-MEETING = "a meeting of all ranks on the host"
+RENDEZVOUS = "a rendezvous of all ranks on the host"
 _FOR_MPI_S = 0.5  # seconds to wait for MPI's reason: the first error of Open MPI may be of class ERR_OTHER
 _FOR_SURE_S = 10.0  # the same if ranks have certainly failed; MPI takes longer on a busy machine
 _FINALIZE_S = 10.0  # seconds in which MPI may end after a rank has failed
@@ -45,7 +45,7 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
         return settings.TIMEOUT.get()
 
     def hopeless(
-        self, comm: MPI.Comm, waited_s: float, operation: str = MEETING, *, with_ended: bool = True
+        self, comm: MPI.Comm, waited_s: float, operation: str = RENDEZVOUS, *, with_ended: bool = True
     ) -> Exception | None:
         """Return the failure because of which an operation can never complete, or None.
 
@@ -84,14 +84,14 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
         """
         detector = DETECTOR.made
         if comm.rank in ranks:
-            return noted(ended_by(comm.rank, LATE, MEETING).exception())
+            return noted(ended_by(comm.rank, LATE, RENDEZVOUS).exception())
         if not ranks and detector is not None:
             ranks = detector.standing_still(ulfm.world_ranks(comm))
         return noted(RanksMissing(comm.rank, tuple(ranks)))
 
     def interrupted(self, comm: MPI.Comm, rank: int) -> Exception:
         """Return the Aborted for a rendezvous that a signal handler has ended on a rank."""
-        return ended_by(rank, INTERRUPTED, MEETING).exception()
+        return ended_by(rank, INTERRUPTED, RENDEZVOUS).exception()
 
     def ended(self, comm: MPI.Comm, error: Exception, *, is_first: bool) -> None:
         """Make the communicator's collectives raise, also those of kernels."""
@@ -102,7 +102,7 @@ class FailurePolicy(mpi_bootstrap.WaitPolicy):
         kind = WAITED if isinstance(error, RanksMissing) else INTERRUPTED
         for watched in detector.watched_of(comm):
             if not (watched.is_of_messages or watched.has_failed):
-                failure = ended_by(watched.rank, kind, MEETING, watched.id)
+                failure = ended_by(watched.rank, kind, RENDEZVOUS, watched.id)
                 watched.fail(replace(failure, error=error))
                 if is_first and watched.id and failure.note is not None:
                     detector.presence.note(failure.note)
@@ -166,7 +166,7 @@ def explained_request(comm: MPI.Comm, request: MPI.Request) -> MPI.Request:
     return ExplainedRequest(request, functools.partial(explained, comm))
 
 
-def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = MEETING) -> Exception:
+def _failed(comm: MPI.Comm, reasons: dict[int, str], operation: str = RENDEZVOUS) -> Exception:
     failure, detector = of_ranks(reasons, ulfm.world_ranks(comm)), DETECTOR.made
     is_here = detector is not None and all(map(detector.shares_node, failure.world_ranks))
     return replace(failure, host=MPI.Get_processor_name() if is_here else "").exception(operation)

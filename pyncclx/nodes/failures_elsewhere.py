@@ -77,7 +77,7 @@ class FailureWords:
         """Raise Aborted, at every call, if a peer sent data after its kernels had failed."""
         if not self.is_clear:
             ranks = [peer for peer, word in self._ranks.items() if self._watch.array[word]]
-            text = f"kernels on rank {', '.join(map(str, ranks))} have given up a step of an earlier call"
+            text = f"kernels on rank {', '.join(map(str, ranks))} have failed in a step of an earlier call"
             raise Aborted(f"{text}, which raises the reason there; what came from there is undefined")
 
 

@@ -140,14 +140,14 @@ def test_a_rank_that_has_left(comm):
     own = comm.Dup()
     own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
     if RANK == SIZE - 1:
-        own.spanning.host_exchange._errors = type("GaveUp", (), {"has_failed": True})
+        own.spanning.host_exchange._errors = type("Failed", (), {"has_failed": True})
     raised = None
     try:
         own.Allreduce(xp.ones(3, "f4"), xp.empty(3, "f4"))
         own.synchronize()
     except pyncclx.Aborted as error:
         raised = str(error)
-    expected = RANK == SIZE - 1 or f"rank {SIZE - 1} have given up" in (raised or "")
+    expected = RANK == SIZE - 1 or f"rank {SIZE - 1} have failed" in (raised or "")
     assert_everywhere(WORLD, expected, f"rank {RANK}: {raised}")
     own.state.abandon()
 
