@@ -256,7 +256,7 @@ FAULT = Setting[tuple[faults.Fault, ...]](
     parse=faults.parse,
     accepts=faults.ACCEPTS,
     text="faults to inject, to try what a program does then, such as `rank=2,call=Allreduce,nth=5,do=kill` "
-    "([fault injection](../howto/failures.md#try-it))",
+    "(docs/howto/failures.md)",
     default_text="none",
 )
 
