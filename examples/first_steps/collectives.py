@@ -1,4 +1,4 @@
-"""First step 1: collectives on device arrays, with mpi4py's names and arguments."""
+"""First step 1: collectives on device arrays, with mpi4py's arguments."""
 
 from mpi4py import MPI
 

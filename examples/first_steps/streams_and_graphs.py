@@ -1,15 +1,17 @@
-"""First step 2: calls on a stream, which can be started again or captured."""
+"""First step 2: calls on a stream, which can be repeated or captured."""
 
 from start import comm, report, xp
 
 x, y = xp.ones(1000, "f4"), xp.empty(1000, "f4")
 
-# A call returns at once. Later work on the stream sees its result; the host does not wait here.
+# A call returns at once; the host does not wait here.
+# Later work on the stream sees its result.
 comm.Allreduce(x, y)
 z = y * 2
 assert (z == 2 * comm.size).all()  # reading the array waits
 
-# Nonblocking: the call runs beside the stream's other work, which goes between these two lines.
+# Nonblocking: the call runs beside the stream's other work, which goes
+# between these two lines.
 request = comm.Iallreduce(x, y)
 request.Wait()  # the stream waits, not the host
 
@@ -22,7 +24,8 @@ for step in range(3):
     assert (y == step * comm.size).all()
 request.Free()
 
-# A graph: the host launches all calls at once. Each call runs once before it is captured.
+# A graph: the host launches all calls at once.
+# Each call runs once before it is captured.
 if comm.device == "gpu":
     stream = xp.cuda.Stream(non_blocking=True)
     comm.Allreduce(x, y)

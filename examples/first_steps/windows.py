@@ -1,4 +1,4 @@
-"""First step 4: memory that all ranks have mapped, and one-sided operations."""
+"""First step 4: memory that all ranks have mapped; one-sided operations."""
 
 from mpi4py import MPI
 
@@ -7,13 +7,14 @@ from start import comm, report, xp
 
 right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
-# Arrays from Alloc are in windows: long messages are stored there directly. Collective.
+# Arrays from Alloc are in windows: long messages are stored there
+# directly. Alloc is collective.
 x, y = comm.Alloc(1 << 16), comm.Alloc(1 << 16)
 x[:] = comm.rank
 comm.Allreduce(x, y)
 assert (y == sum(range(comm.size))).all()
 
-# One-sided: every rank adds to the first elements of rank 0's array, atomically.
+# One-sided: every rank adds to elements of rank 0's array, atomically.
 counter = comm.Alloc(4, "i8")
 counter[:] = 0
 win = pyncclx.Win.Create(counter, counter.itemsize, comm=comm)
