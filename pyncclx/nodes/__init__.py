@@ -30,7 +30,9 @@ How ``comm.Allreduce(x, y)`` runs:
 5. `program.py`: `Program.enqueue` enqueues the steps on the call's stream, and those marked `aside` on a second one.
    `after` names the steps of the other stream that a step waits for. Subsequent work on the stream waits for all steps.
 
-`run.py` does this for blocking calls, `requests.py` for nonblocking and persistent ones.
+`run.py` does this for blocking calls, `requests.py` for nonblocking and persistent ones. `comparison.py` compares the
+calls of ranks, `step_monitor.py` ends steps of NCCL that time out, and `roll_call.py` asks which ranks are late.
+`failures_elsewhere.py` has the failures of other nodes. `endings.py` and `dropped.py` end a communicator over nodes.
 
 Three rules:
 

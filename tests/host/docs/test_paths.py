@@ -1,5 +1,6 @@
 """Every file and heading exists to which README, CONTRIBUTING, the documentation and the READMEs of examples refer."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md", 
 PAGES += [page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
 PAGES += sorted((ROOT / "examples").rglob("README.md"))
 TOPS = ("docs", "tests", "examples", "pyncclx", "cuda", "mpi_bootstrap")
+PACKAGES = sorted({path.parent for top in ("pyncclx", "mpi_bootstrap") for path in (ROOT / top).rglob("__init__.py")})
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(rf"(?<![\w./<-])((?:{'|'.join(TOPS)})/[\w./-]+)")
 VERSIONS = (("setup.cfg", " ="), ("CITATION.cff", ":"))
@@ -93,3 +95,25 @@ def test_design_notes_that_sources_name_exist():
             names = re.findall(r'(?:CHANGES|design_notes)\.md, "([^"]+)"', text)
             missing += [f"{path.name}: {name}" for name in names if name.rstrip(" ….,") not in notes]
     assert missing == []
+
+
+def unlisted(package: Path) -> list[str]:
+    """Files that the docstring of a package's `__init__.py` omits, if it names three or more of the others."""
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    files = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    named = files & set(re.findall(r"`(\w+)(?:\.py)?`", text))
+    return sorted(files - named) if len(named) >= 3 else []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_packages_that_list_files_list_all(package):
+    assert unlisted(package) == []
+
+
+def test_unlisted_files_are_found(tmp_path):
+    for name in ("one", "two", "three", "four"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "__init__.py").write_text('"""`one.py`, then `two`."""\n')
+    assert unlisted(tmp_path) == []
+    (tmp_path / "__init__.py").write_text('"""`one.py`, then `two` and `three.py`."""\n')
+    assert unlisted(tmp_path) == ["four"]
