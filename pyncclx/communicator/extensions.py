@@ -56,7 +56,9 @@ class Extensions(IntraBase):
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> with comm.Create_token_shuffle(num_experts=4, capacity=64, hidden=16, k=2, max_tokens=8) as shuffle:
+        >>> with comm.Create_token_shuffle(
+        ...     num_experts=4, capacity=64, hidden=16, k=2, max_tokens=8
+        ... ) as shuffle:
         ...     print(shuffle.local_experts)
         [0, 1, 2, 3]
         """

@@ -52,7 +52,8 @@ class PersistentMessages(MessageBase):
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> requests = [comm.Recv_init(comm.Alloc(4), 0), comm.Send_init(comm.Alloc(4), 0)]
+        >>> x, y = comm.Alloc(4), comm.Alloc(4)
+        >>> requests = [comm.Recv_init(y, 0), comm.Send_init(x, 0)]
         >>> pyncclx.Prequest.Startall(requests)
         >>> pyncclx.Request.Waitall(requests)
         True
@@ -162,7 +163,8 @@ class PersistentMessages(MessageBase):
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
         >>> x, y = comm.Alloc(6), comm.Alloc(6)
-        >>> receive, send = comm.Precv_init(y, 2, 0, tag=7), comm.Psend_init(x, 3, 0, tag=7)
+        >>> receive = comm.Precv_init(y, 2, 0, tag=7)
+        >>> send = comm.Psend_init(x, 3, 0, tag=7)
         >>> pyncclx.Prequest.Startall([receive, send])
         >>> send.Pready_list([2, 0, 1])
         >>> pyncclx.Request.Waitall([receive, send])

@@ -121,7 +121,8 @@ def alltoallv(
 
     Examples
     --------
-    >>> rows, received = jax.jit(alltoallv, static_argnums=2)(tokens, counts, 1024)  # doctest: +SKIP
+    >>> jitted = jax.jit(alltoallv, static_argnums=2)  # doctest: +SKIP
+    >>> rows, received = jitted(tokens, counts, 1024)  # doctest: +SKIP
     """
     x, counts, static = jnp.asarray(x), jnp.asarray(counts), comm_of(comm)
     size, capacity = static.value.size, operator.index(capacity)

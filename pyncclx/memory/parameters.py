@@ -25,7 +25,10 @@ TransformArrays = Annotated[Sequence[int], f"{MOST_ARRAYS}Q"]
 
 @dataclass(slots=True, kw_only=True)
 class TeamStruct(CStruct):
-    """The part of `Team` that is equal in all calls; `BufferLocations` and a `Called` follow."""
+    """The part of `Team` that is equal in all calls.
+
+    In memory, `BufferLocations` and the packed call (`called`) follow.
+    """
 
     rank: I32
     size: I32

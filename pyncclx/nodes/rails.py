@@ -59,8 +59,10 @@ class NodeMap:
     Examples
     --------
     >>> places = NodeMap([0, 1, 0, 1, 0], rank=2)
-    >>> places.local_rank, places.lanes, list(places.ranks_of(1)), places.in_rank_order
-    (1, 2, [1, 3], False)
+    >>> places.local_rank, places.lanes, list(places.ranks_of(1))
+    (1, 2, [1, 3])
+    >>> places.in_rank_order
+    False
     """
 
     def __init__(self, nodes: Sequence[int], rank: int) -> None:

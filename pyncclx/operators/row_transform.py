@@ -54,7 +54,8 @@ class Transform:
     >>> @pyncclx.Transform
     ... def scaled(x, row, column, scales):
     ...     return x * scales[row]
-    >>> x, scales, y = np.ones((2, 3), "f4"), np.array([2, 5], "f4"), np.empty((2, 3), "f4")
+    >>> x, y = np.ones((2, 3), "f4"), np.empty((2, 3), "f4")
+    >>> scales = np.array([2, 5], "f4")
     >>> comm.Allgather(x, y, transform=scaled(scales))
     >>> y.tolist()
     [[2.0, 2.0, 2.0], [5.0, 5.0, 5.0]]

@@ -19,7 +19,8 @@ class PartitionedRequest(Prequest):
     --------
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
     >>> x, y = comm.Alloc(6), comm.Alloc(6)
-    >>> receive, send = comm.Precv_init(y, 2, 0, tag=7), comm.Psend_init(x, 3, 0, tag=7)
+    >>> receive = comm.Precv_init(y, 2, 0, tag=7)
+    >>> send = comm.Psend_init(x, 3, 0, tag=7)
     >>> pyncclx.Prequest.Startall([receive, send])
     >>> send.Pready_range(0, 2)
     >>> pyncclx.Request.Waitall([receive, send])

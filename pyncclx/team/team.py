@@ -256,7 +256,7 @@ class Team(Ending):
         return self.struct_for(plan.operation, plan.early) + places + called + arguments
 
     def places(self, send: int, recv: int) -> bytes:
-        """Return the `BufferLocations` of a call's first (send) and last (receive) address."""
+        """Return the locations of a call's first (send) and last (receive) address."""
         return self.windows.places(send, recv) if self.layout.windows else NO_LOCATIONS
 
     def _late(self, calls: RecordedCalls) -> tuple[list[int], list[int]]:

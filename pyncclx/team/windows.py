@@ -75,7 +75,7 @@ class TeamWindows:
         return next((window for window in self if window.holds(address)), None)
 
     def places(self, send: int, recv: int) -> bytes:
-        """Return the `BufferLocations` of a call's first (send) and last (receive) address."""
+        """Return the locations of a call's first (send) and last (receive) address."""
         send_window, send_begin = self._place(send)
         recv_window, recv_begin = self._place(recv)
         return BufferLocations(

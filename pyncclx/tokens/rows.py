@@ -95,8 +95,9 @@ class Rows:
     Examples
     --------
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-    >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "float32", k=1, max_tokens=4)
-    >>> rows, handle = shuffle.dispatch(np.ones((3, 16), "f4"), np.array([[1], [0], [1]]))
+    >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "f4", k=1, max_tokens=4)
+    >>> tokens = np.ones((3, 16), "f4")
+    >>> rows, handle = shuffle.dispatch(tokens, np.array([[1], [0], [1]]))
     >>> rows.counts.tolist(), rows.offsets.tolist(), rows.experts[:3].tolist()
     ([1, 2], [0, 1, 3], [0, 1, 1])
     >>> shuffle.Free()
@@ -160,7 +161,7 @@ class Handle:
     Examples
     --------
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-    >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "float32", k=1, max_tokens=4)
+    >>> shuffle = comm.Create_token_shuffle(2, 8, 16, "f4", k=1, max_tokens=4)
     >>> tokens = np.ones((3, 16), "f4")
     >>> rows, handle = shuffle.dispatch(tokens, np.array([[1], [0], [1]]))
     >>> handle.tokens

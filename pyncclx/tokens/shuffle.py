@@ -74,8 +74,10 @@ class TokenShuffle(Launching):
     Examples
     --------
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-    >>> tokens, choices = np.ones((3, 16), "f4"), np.array([[0, 1], [1, -1], [3, 2]])
-    >>> with comm.Create_token_shuffle(4, 16, 16, "float32", k=2, max_tokens=8) as shuffle:
+    >>> tokens = np.ones((3, 16), "f4")
+    >>> choices = np.array([[0, 1], [1, -1], [3, 2]])
+    >>> shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=2, max_tokens=8)
+    >>> with shuffle:
     ...     rows, handle = shuffle.dispatch(tokens, choices)
     ...     results = shuffle.combine(10 * rows.data, handle)
     >>> results[:, 0].tolist()
@@ -184,8 +186,10 @@ class TokenShuffle(Launching):
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> with comm.Create_token_shuffle(4, 16, 16, "float32", k=2, max_tokens=8) as shuffle:
-        ...     shuffle.dispatch_begin(np.ones((2, 16), "f4"), np.array([[0, 1], [3, 2]]))
+        >>> shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=2, max_tokens=8)
+        >>> tokens, choices = np.ones((2, 16), "f4"), np.array([[0, 1], [3, 2]])
+        >>> with shuffle:
+        ...     shuffle.dispatch_begin(tokens, choices)
         ...     rows, handle = shuffle.dispatch_end()
         >>> rows.counts.tolist()
         [1, 1, 1, 1]
@@ -290,8 +294,10 @@ class TokenShuffle(Launching):
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> with comm.Create_token_shuffle(2, 4, 16, "float32", k=2, max_tokens=2) as shuffle:
-        ...     rows, handle = shuffle.dispatch(np.ones((2, 16), "f4"), np.array([[0, 1], [1, -1]]))
+        >>> shuffle = comm.Create_token_shuffle(2, 4, 16, "f4", k=2, max_tokens=2)
+        >>> tokens, choices = np.ones((2, 16), "f4"), np.array([[0, 1], [1, -1]])
+        >>> with shuffle:
+        ...     rows, handle = shuffle.dispatch(tokens, choices)
         ...     numbers = shuffle.collect(np.arange(4, dtype="f4"), handle)
         >>> numbers.tolist()
         [[0.0, 1.0], [2.0, 0.0]]

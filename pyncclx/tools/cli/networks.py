@@ -79,8 +79,10 @@ def is_named(adapter: str, chosen: str) -> bool:
 
     Examples
     --------
-    >>> is_named("mlx5_1", "mlx5"), is_named("mlx5_1", "=mlx5_0:1,mlx5_1:1"), is_named("mlx5_1", "^mlx5_1")
-    (True, True, False)
+    >>> is_named("mlx5_1", "mlx5"), is_named("mlx5_1", "=mlx5_0:1,mlx5_1:1")
+    (True, True)
+    >>> is_named("mlx5_1", "^mlx5_1")
+    False
     """
     excludes, chosen = chosen.startswith("^"), chosen.removeprefix("^")
     exactly, chosen = chosen.startswith("="), chosen.removeprefix("=")

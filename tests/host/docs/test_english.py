@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+import textwrap
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +21,12 @@ SECTIONS = ("guide", "howto", "reference", "tutorial")
 FOR_USERS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOR_USERS += [page for folder in SECTIONS for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
 GUIDES = [page for page in FOR_USERS if page.parent.name in ("guide", "howto")]
-FENCED = re.compile(r"^```(?P<kind>.*)\n(?P<code>(?:.*\n)*?)^```", re.MULTILINE)
+# A fence may be in a list, so indented.
+FENCED = re.compile(r"^(?P<indent> *)```(?P<kind>.*)\n(?P<code>(?:.*\n)*?)^(?P=indent)```", re.MULTILINE)
+INCLUDED = re.compile(r"\{literalinclude\} (\S+)")
 INDENTED = re.compile(r"^(?: {4}|\||#|:|<!--).*$", re.MULTILINE)  # commands, tables, headings
 COMMANDS = re.compile(r"^ {4}(?!\* )(\S.*)$", re.MULTILINE)  # code without a fence, not a list in a list
+IN_LISTS = re.compile(r"(?<=\n\n)(?: {6}.*\n)+")  # the same in a list
 
 
 def name_of(path: Path) -> str:
@@ -40,7 +44,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def faults_of_docstrings(source: str) -> list[str]:
-    """Docstrings whose summary is too long, or that do not stand alone."""
+    """Docstrings with a summary or a line of an example that is too long, or that do not stand alone."""
     faults = []
     for line, text in docstrings(ast.parse(source)):
         summary = text.splitlines()[0]
@@ -48,6 +52,9 @@ def faults_of_docstrings(source: str) -> list[str]:
             faults.append(f"{line}: {len(summary)} characters: {summary}")
         if POINTERS.match(summary):
             faults.append(f"{line}: does not stand alone: {summary}")
+        shown = re.findall(r"^ *((?:>>>|\.\.\.) .*?)(?:  # doctest: .*)?$", text, re.MULTILINE)  # as the site shows it
+        wide = [each for each in shown if len(each) > CODE]
+        faults += [f"{line}: {len(each)} characters: {each}" for each in wide]
     return faults
 
 
@@ -66,10 +73,17 @@ def long_sentences(page: str) -> list[str]:
     return [sentence for some in parts for sentence in some if len(sentence.split()) > SENTENCE]
 
 
-def wide_lines(page: str) -> list[str]:
-    """Lines of a page's code that need a scroll bar, commands included."""
-    blocks = (found["code"] for found in FENCED.finditer(page) if not found["kind"].startswith("{"))
-    lines = [line for code in blocks for line in code.splitlines()] + COMMANDS.findall(FENCED.sub("", page))
+def wide_lines(page: str, folder: Path = ROOT) -> list[str]:
+    """Lines of a page's code that need a scroll bar: blocks, commands, and programs included from `folder`."""
+    others = FENCED.sub("", page)
+    lines = COMMANDS.findall(others)
+    lines += [line[6:] for block in IN_LISTS.findall(others) for line in block.splitlines()]
+    for found in FENCED.finditer(page):
+        included = INCLUDED.match(found["kind"])
+        if included is not None:
+            lines += (folder / included[1]).read_text().splitlines()
+        elif not found["kind"].startswith("{"):
+            lines += textwrap.dedent(found["code"]).splitlines()
     return [line for line in lines if len(line) > CODE]
 
 
@@ -82,7 +96,7 @@ def test_docstrings_and_comments(path):
 @pytest.mark.parametrize("page", FOR_USERS, ids=name_of)
 def test_sentences_and_code_fit(page):
     text = page.read_text()
-    assert long_sentences(text) + wide_lines(text) == []
+    assert long_sentences(text) + wide_lines(text, page.parent) == []
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)
@@ -101,11 +115,17 @@ def test_changes_are_a_line_each():
     assert faults_of_changes((ROOT / "CHANGES.md").read_text()) == []
 
 
+def test_included_programs_are_seen(tmp_path):
+    (tmp_path / "wide.py").write_text(f"x = 1\n# {'word ' * 41}\n")
+    assert len(wide_lines("```{literalinclude} wide.py\n:language: python\n```\n", tmp_path)) == 1
+
+
 def test_faults_are_found():
     """Each rule finds what breaks it."""
     long = "word " * 41
     assert faults_of_docstrings(f'"""{long}"""\n') != []
     assert faults_of_docstrings('def f():\n    """As `g`, but later."""\n') != []
+    assert faults_of_docstrings(f'def f():\n    """Call.\n\n    >>> f("{long}")\n    """\n') != []
     assert faults_of_comments("x = 1  # of the peer\n") != []
     assert faults_of_comments("# of the peer\nx = 1  # bytes\n") == []
     assert long_sentences(f"# Page\n\n{long}.\n\n* {long}\n") != []
@@ -113,6 +133,8 @@ def test_faults_are_found():
     assert wide_lines(f"```python\n{long}\n```\n") != []
     assert wide_lines(f"Run this:\n\n    {long}\n") != []
     assert wide_lines(f"* A list\n    * in {long}\n") == []
+    assert wide_lines(f"* A list\n\n      {long}\n") != []
+    assert wide_lines(f"* A list\n\n  ```python\n  {long}\n  ```\n") != []
     assert faults_of_changes(f"## Unreleased\n\n* Fixed: {long}\n* It works.\n* Added a line.\n") == [
         f"Fixed: {long.strip()}", "It works."
     ]
