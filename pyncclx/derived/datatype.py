@@ -40,7 +40,7 @@ class Datatype(StandIn, MPI.Datatype):
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """Return the datatype of a type code. As mpi4py's fromcode."""
+        """Return the datatype of a type code, like mpi4py's fromcode."""
         return _ours(super().fromcode(code))
 
     @classmethod
@@ -49,7 +49,7 @@ class Datatype(StandIn, MPI.Datatype):
         return super().Create_keyval(given_ours(copy_fn, Datatype), given_ours(delete_fn, Datatype), nopython)
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: MPI.Comm) -> int:
-        """Pack elements of this datatype into contiguous memory. As mpi4py's Pack.
+        """Pack elements of this datatype into contiguous memory, like mpi4py's Pack.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class Datatype(StandIn, MPI.Datatype):
         return _on_copies(self, "Pack", lambda source, target: call(source, target, position, comm), inbuf, outbuf)
 
     def Unpack(self, inbuf: Any, position: int, outbuf: Any, comm: MPI.Comm) -> int:
-        """Unpack elements packed by `Pack` or by MPI. As mpi4py's Unpack.
+        """Unpack elements packed by `Pack` or by MPI, like mpi4py's Unpack.
 
         Parameters and exceptions are those of `Pack`, with the elements in `outbuf` and contiguous memory in `inbuf`.
         """
@@ -101,7 +101,7 @@ class Datatype(StandIn, MPI.Datatype):
         return _on_copies(self, "Unpack", lambda source, target: call(source, position, target, comm), inbuf, outbuf)
 
     def Pack_external(self, datarep: str, inbuf: Any, outbuf: Any, position: int) -> int:
-        """Pack elements in a portable representation. As mpi4py's Pack_external.
+        """Pack elements in a portable representation, like mpi4py's Pack_external.
 
         Device arrays are packed on host copies; the result is complete when the call returns.
         """
@@ -109,7 +109,7 @@ class Datatype(StandIn, MPI.Datatype):
         return _on_copies(self, pack, lambda source, target: call(datarep, source, target, position), inbuf, outbuf)
 
     def Unpack_external(self, datarep: str, inbuf: Any, position: int, outbuf: Any) -> int:
-        """Unpack elements of a portable representation. As mpi4py's Unpack_external.
+        """Unpack elements of a portable representation, like mpi4py's Unpack_external.
 
         Device arrays are unpacked on host copies; the result is complete when the call returns.
         """

@@ -60,7 +60,7 @@ class Message(StandIn, MPI.Message):
             _BY_HANDLE[self.handle] = self
 
     def recv(self, status: MPI.Status | None = None) -> Any:
-        """Receive the message and return its Python object. As mpi4py's `recv`."""
+        """Receive the message and return its Python object, like mpi4py's `recv`."""
         if self._probed is None:
             return _reusable(self, super()).recv(status)
         if status is not None:
@@ -68,7 +68,7 @@ class Message(StandIn, MPI.Message):
         return receive_object(self._taken(self._probed), status)
 
     def irecv(self) -> MPI.Request:
-        """Start to receive the message as a Python object. As mpi4py's `irecv`."""
+        """Start to receive the message as a Python object, like mpi4py's `irecv`."""
         if self._probed is None:
             return cast(MPI.Request, _reusable(self, super()).irecv())
         return ireceive_object(self._taken(self._probed))
@@ -81,14 +81,14 @@ class Message(StandIn, MPI.Message):
 
     @classmethod
     def Probe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message:
-        """Wait for a message and match it. As mpi4py's `Probe`."""
+        """Wait for a message and match it, like mpi4py's `Probe`."""
         if hasattr(type(comm), "endpoint"):
             return cast(Message, comm.Mprobe(*args, **kwargs))
         return cls(super().Probe(comm, *args, **kwargs))
 
     @classmethod
     def Iprobe(cls, comm: Any, *args: Any, **kwargs: Any) -> Message | None:
-        """Match a message if one has arrived; else return None. As mpi4py's `Iprobe`."""
+        """Match a message if one has arrived; else return None, like mpi4py's `Iprobe`."""
         if hasattr(type(comm), "endpoint"):
             return cast("Message | None", comm.Improbe(*args, **kwargs))
         message = super().Iprobe(comm, *args, **kwargs)
@@ -110,7 +110,7 @@ class Message(StandIn, MPI.Message):
         return _ON_HOST if places.host_arrays() else stage.stage(comm, operation, call, (buf, *status), {})
 
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
-        """Receive the message into a host or device array. As mpi4py's `Recv`."""
+        """Receive the message into a host or device array, like mpi4py's `Recv`."""
         own: Callable[..., None]
         began = events.now() if events.listeners else None
         comm, probed, own = self._comm, self._probed, _reusable(self, super()).Recv
@@ -133,7 +133,7 @@ class Message(StandIn, MPI.Message):
         return None
 
     def Irecv(self, buf: Any) -> MPI.Request:
-        """Start to receive the message into a host or device array. As mpi4py's `Irecv`."""
+        """Start to receive the message into a host or device array, like mpi4py's `Irecv`."""
         receive: Callable[[Any], MPI.Request]
         began = events.now() if events.listeners else None
         comm, probed, receive = self._comm, self._probed, _reusable(self, super()).Irecv

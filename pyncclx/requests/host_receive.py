@@ -39,7 +39,7 @@ class HostReceive(Undivided):
     landing: Any
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait for the message and its data. As mpi4py's `Wait`."""
+        """Wait for the message and its data, like mpi4py's `Wait`."""
         if not self:
             return _wait(self, status)
         if status is None:
@@ -86,7 +86,7 @@ class HostReceive(Undivided):
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Complete the request if its data has arrived; return whether it has.
 
-        As mpi4py's `Test`.
+        It works like mpi4py's `Test`.
         """
         return self.test_active(status) is not False
 
@@ -128,7 +128,7 @@ class HostReceive(Undivided):
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Return whether the data has arrived, without completing the request.
 
-        As mpi4py's `Get_status`.
+        It works like mpi4py's `Get_status`.
         """
         if status is None:
             status = MPI.Status()
@@ -159,7 +159,7 @@ class HostReceiveRequest(HostReceive):
             self.landing.drop(handle_of(self))
 
     def Free(self) -> None:
-        """Free the request; its message still completes. As mpi4py's `Free`."""
+        """Free the request; its message still completes, like mpi4py's `Free`."""
         if not (self and self.landing.may_have_envelope):
             super().Free()
             return

@@ -22,7 +22,7 @@ class ObjectRequests(Requests):
 
     @classmethod
     def waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[Any]:
-        """Wait for all requests, and return their objects. As mpi4py's `waitall`."""
+        """Wait for all requests, and return their objects, like mpi4py's `waitall`."""
         objects: list[Any] = [None] * len(requests)
         _receive(requests, as_many([] if statuses is None else statuses, requests), objects).raise_of("waitall")
         return objects
@@ -31,7 +31,7 @@ class ObjectRequests(Requests):
     def testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> tuple[bool, list[Any] | None]:
         """Return whether all requests have ended, and their objects if so.
 
-        As mpi4py's `testall`.
+        It works like mpi4py's `testall`.
         """
         objects: list[Any] = [None] * len(requests)
         failures = complete_if_over(requests, statuses, lambda some, every: _receive(some, every, objects))
@@ -42,7 +42,7 @@ class ObjectRequests(Requests):
 
     @classmethod
     def waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, Any]:
-        """Wait for one request, and return its index and object. As mpi4py's `waitany`."""
+        """Wait for one request, and return its index and object, like mpi4py's `waitany`."""
         index, _, message = first(lambda: cls.testany(requests, status), lambda result: result[1])
         return index, message
 
@@ -50,7 +50,7 @@ class ObjectRequests(Requests):
     def testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool, Any]:
         """Complete one request that has ended, if there is one.
 
-        Return its index, whether there is one, and its object. As mpi4py's `testany`.
+        Return its index, whether there is one, and its object. It works like mpi4py's `testany`.
         """
         if status is None:
             status = MPI.Status()
@@ -63,7 +63,7 @@ class ObjectRequests(Requests):
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Wait until some requests have ended, and return their indices and objects.
 
-        As mpi4py's `waitsome`.
+        It works like mpi4py's `waitsome`.
         """
         return first(lambda: cls.testsome(requests, statuses), lambda result: result[0] is None or bool(result[0]))
 
@@ -73,7 +73,7 @@ class ObjectRequests(Requests):
     ) -> tuple[list[int] | None, list[Any] | None]:
         """Complete the requests that have ended, and return their indices and objects.
 
-        As mpi4py's `testsome`.
+        It works like mpi4py's `testsome`.
         """
         if statuses is not None:
             check_statuses(statuses)

@@ -48,7 +48,7 @@ class PartitionedRequest(Prequest):
         return int(self._work.pointer)
 
     def Pready(self, partition: int) -> None:
-        """Send a partition after the work on the current stream. As mpi4py's `Pready`.
+        """Send a partition after the work on the current stream, like mpi4py's `Pready`.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class PartitionedRequest(Prequest):
     def Pready_range(self, partition_low: int, partition_high: int) -> None:
         """Send the partitions from `partition_low` to `partition_high` in one launch.
 
-        Both are included. As mpi4py's `Pready_range`.
+        Both are included. It works like mpi4py's `Pready_range`.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class PartitionedRequest(Prequest):
         self._work.ready("Pready_range", range(partition_low, partition_high + 1))
 
     def Pready_list(self, partitions: Sequence[int]) -> None:
-        """Send the listed partitions in one launch. As mpi4py's `Pready_list`.
+        """Send the listed partitions in one launch, like mpi4py's `Pready_list`.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class PartitionedRequest(Prequest):
         self._work.ready("Pready_list", partitions)
 
     def Parrived(self, partition: int) -> bool:
-        """Return whether a partition has arrived. As mpi4py's `Parrived`.
+        """Return whether a partition has arrived, like mpi4py's `Parrived`.
 
         If it has, subsequent work on the current stream can read it.
 

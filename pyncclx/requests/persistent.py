@@ -128,7 +128,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         return bool(self) and handle in (self._own_handle, self.handle)
 
     def Start(self) -> None:
-        """Launch the kernel after the work on the current stream. As mpi4py's `Start`.
+        """Launch the kernel after the work on the current stream, like mpi4py's `Start`.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
 
     @classmethod
     def Startall(cls, requests: Sequence[MPI.Prequest]) -> None:
-        """Start all requests. As mpi4py's `Startall`.
+        """Start all requests, like mpi4py's `Startall`.
 
         Requests of one communicator start in list order. One launch starts consecutive messages on device arrays. If
         `ordered_starts` is true, one launch also starts a communicator's consecutive collectives.
@@ -186,7 +186,7 @@ class Prequest(EmitsStarts, MPI.Prequest, Request):
         self._is_freed = True
 
     def free(self) -> None:
-        """Free the request, unless it has been freed. As mpi4py's `free`."""
+        """Free the request, unless it has been freed, like mpi4py's `free`."""
         if self:
             self.Free()
 

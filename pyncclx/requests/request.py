@@ -44,7 +44,7 @@ class Request(ObjectRequests):
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Make the current stream wait for the operation, and return True.
 
-        As mpi4py's `Wait`.
+        It works like mpi4py's `Wait`.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Request(ObjectRequests):
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Return whether the operation has ended; if it has, complete it as `Wait` does.
 
-        As mpi4py's `Test`.
+        It works like mpi4py's `Test`.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class Request(ObjectRequests):
     def Get_status(self, status: MPI.Status | None = None) -> bool:
         """Return whether the operation has ended, without completing the request.
 
-        As mpi4py's `Get_status`.
+        It works like mpi4py's `Get_status`.
         """
         if status is not None:
             check_status(status)
@@ -109,7 +109,7 @@ class Request(ObjectRequests):
         return self.Test(status), None
 
     def Cancel(self) -> None:
-        """Cancel a receive that no message has matched. As mpi4py's `Cancel`.
+        """Cancel a receive that no message has matched, like mpi4py's `Cancel`.
 
         Complete the request afterwards: its status' `Is_cancelled` says whether it was cancelled. Sends are never
         cancelled.
@@ -124,7 +124,7 @@ class Request(ObjectRequests):
     cancel = Cancel
 
     def Free(self) -> None:
-        """Free the request. As mpi4py's `Free`. A message that is under way completes.
+        """Free the request, like mpi4py's `Free`. A message that is under way completes.
 
         Raises
         ------

@@ -27,7 +27,7 @@ class Requests(Queries):
 
     @classmethod
     def Waitall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> Literal[True]:
-        """Wait for all requests, and return True. As mpi4py's `Waitall`.
+        """Wait for all requests, and return True, like mpi4py's `Waitall`.
 
         Raises
         ------
@@ -46,7 +46,7 @@ class Requests(Queries):
     def Testall(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> bool:
         """Return whether all requests have ended; if so, complete them.
 
-        As mpi4py's `Testall`. It raises what `Waitall` raises.
+        It works like mpi4py's `Testall`. It raises what `Waitall` raises.
         """
         failures = complete_if_over(requests, statuses, complete)
         if failures is None:
@@ -56,7 +56,7 @@ class Requests(Queries):
 
     @classmethod
     def Waitany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> int:
-        """Wait for one request, and return its index. As mpi4py's `Waitany`.
+        """Wait for one request, and return its index, like mpi4py's `Waitany`.
 
         The index is MPI.UNDEFINED if no request is active.
         """
@@ -66,7 +66,7 @@ class Requests(Queries):
     def Testany(cls, requests: Sequence[MPI.Request], status: MPI.Status | None = None) -> tuple[int, bool]:
         """Complete one request that has ended; return its index, and whether there is one.
 
-        As mpi4py's `Testany`. If no request is active, return MPI.UNDEFINED and True.
+        It works like mpi4py's `Testany`. If no request is active, return MPI.UNDEFINED and True.
         """
         if status is not None:
             check_status(status)
@@ -76,7 +76,7 @@ class Requests(Queries):
     def Waitsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
         """Wait until some requests have ended, complete them, and return their indices.
 
-        Return None if no request is active. As mpi4py's `Waitsome`. It raises what `Waitall` raises.
+        Return None if no request is active. It works like mpi4py's `Waitsome`. It raises what `Waitall` raises.
         """
         return first(lambda: cls.Testsome(requests, statuses), lambda over: over is None or bool(over))
 
@@ -84,7 +84,7 @@ class Requests(Queries):
     def Testsome(cls, requests: Sequence[MPI.Request], statuses: Statuses = None) -> list[int] | None:
         """Complete the requests that have ended, and return their indices.
 
-        Return None if no request is active. As mpi4py's `Testsome`. It raises what `Waitall` raises.
+        Return None if no request is active. It works like mpi4py's `Testsome`. It raises what `Waitall` raises.
         """
         if statuses is not None:
             check_statuses(statuses)

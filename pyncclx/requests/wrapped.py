@@ -24,16 +24,16 @@ class Wrapped(Undivided):
         return super().__new__(cls, request)
 
     def wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the object and return it. As mpi4py's `wait`."""
+        """Wait for the object and return it, like mpi4py's `wait`."""
         return self._completed(super().wait, status)
 
     def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
-        """Return whether the object has arrived, and the object. As mpi4py's `test`."""
+        """Return whether the object has arrived, and the object, like mpi4py's `test`."""
         result: tuple[bool, Any] = self._completed(super().test, status)
         return result
 
     def Wait(self, status: MPI.Status | None = None) -> Any:
-        """Wait for the operation, and return True. As mpi4py's `Wait`."""
+        """Wait for the operation, and return True, like mpi4py's `Wait`."""
         return self._completed(super().Wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:

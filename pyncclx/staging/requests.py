@@ -63,7 +63,7 @@ class Request(StandIn, MPI.Request):
         return super().fromhandle(handle)
 
     def Free(self) -> None:
-        """Free the request. As mpi4py's `Free`."""
+        """Free the request, like mpi4py's `Free`."""
         # `MPI.Request.Free(request)` may get a request of a device array, or one of mpi4py's.
         if Request not in type(self).__mro__:
             return self.Free()
@@ -87,7 +87,7 @@ class Prequest(persistent.EmitsStarts, MPI.Prequest, Request):
     __new__ = _copying(MPI.Prequest.__new__)
 
     def Start(self) -> None:
-        """Call `prepare`, and start the operation. As mpi4py's `Start`."""
+        """Call `prepare`, and start the operation, like mpi4py's `Start`."""
         # `MPI.Prequest.Start(request)` may get a request of another class; see `Free`.
         if Prequest not in type(self).__mro__:
             return self.Start()

@@ -67,7 +67,7 @@ class Copies(Accesses):
 
     @with_cached_copies
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy an array into a rank's memory. As mpi4py's Put.
+        """Copy an array into a rank's memory, like mpi4py's Put.
 
         Copies of device memory are enqueued on the current stream.
 
@@ -96,7 +96,7 @@ class Copies(Accesses):
 
     @with_cached_copies
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Copy from a rank's memory into an array. As mpi4py's Get.
+        """Copy from a rank's memory into an array, like mpi4py's Get.
 
         Copies of device memory are enqueued on the current stream. Parameters and exceptions are those of `Put`; the
         call writes to `origin`.
@@ -107,7 +107,7 @@ class Copies(Accesses):
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """Start a `Put` whose request completes when `origin` may be reused.
 
-        As mpi4py's Rput.
+        It works like mpi4py's Rput.
         """
         return self._copy("Rput", origin, target_rank, target).request()
 
@@ -115,7 +115,7 @@ class Copies(Accesses):
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """Start a `Get` whose request completes when `origin` has the data.
 
-        As mpi4py's Rget.
+        It works like mpi4py's Rget.
         """
         return self._copy("Rget", origin, target_rank, target).request()
 

@@ -63,7 +63,7 @@ class Epochs(Accesses):
 
     @recorded
     def Fence(self, assertion: int = 0) -> None:
-        """End an epoch of all ranks and begin the next. Collective. As mpi4py's Fence.
+        """End an epoch of all ranks and begin the next, like mpi4py's Fence. Collective.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class Epochs(Accesses):
 
     @recorded
     def Lock(self, rank: int, lock_type: int = MPI.LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Acquire a rank's lock, and begin an epoch with the rank. As mpi4py's Lock.
+        """Acquire a rank's lock, and begin an epoch with the rank, like mpi4py's Lock.
 
         Raises
         ------
@@ -100,21 +100,21 @@ class Epochs(Accesses):
     def Lock_all(self, assertion: int = 0) -> None:
         """Acquire a shared lock on every rank, and begin an epoch with all ranks.
 
-        MPI's `Lock_all`. It raises what `Lock` raises.
+        It works like mpi4py's Lock_all, and raises what `Lock` raises.
         """
         begin = functools.partial(super().Lock_all, assertion)
         self._lock(begin, super().Unlock_all, shared=True, assertion=assertion)
 
     @recorded
     def Unlock(self, rank: int) -> None:
-        """Complete the operations with a rank, and end the epoch. As mpi4py's Unlock."""
+        """Complete the operations with a rank, and end the epoch, like mpi4py's Unlock."""
         self._unlock(super().Unlock, rank)
 
     @recorded
     def Unlock_all(self) -> None:
         """Complete all operations, and end the epoch with all ranks.
 
-        As mpi4py's Unlock_all.
+        It works like mpi4py's Unlock_all.
         """
         self._unlock(super().Unlock_all)
 
@@ -184,31 +184,31 @@ class Epochs(Accesses):
 
     @recorded
     def Flush(self, rank: int) -> None:
-        """Complete the operations with a rank, here and at the target. As mpi4py's Flush."""
+        """Complete operations with a rank, here and at the target, like mpi4py's Flush."""
         self._complete_by(super().Flush, rank)
 
     @recorded
     def Flush_all(self) -> None:
-        """Complete all operations, here and at the targets. As mpi4py's Flush_all."""
+        """Complete all operations, here and at the targets, like mpi4py's Flush_all."""
         self._complete_by(super().Flush_all)
 
     def Flush_local(self, rank: int) -> None:
         """Complete the operations with a rank here, so that their arrays can be reused.
 
-        As mpi4py's Flush_local.
+        It works like mpi4py's Flush_local.
         """
         self._complete_by(super().Flush_local, rank)
 
     def Flush_local_all(self) -> None:
         """Complete all operations here, so that their arrays can be reused.
 
-        As mpi4py's Flush_local_all.
+        It works like mpi4py's Flush_local_all.
         """
         self._complete_by(super().Flush_local_all)
 
     @recorded
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
-        """Expose this rank's memory to a group, after its stores. As mpi4py's Post."""
+        """Expose this rank's memory to a group, after its stores, like mpi4py's Post."""
         self._wait_for_device()
         if not assertion & MPI.MODE_NOSTORE:
             self._give()
@@ -216,7 +216,7 @@ class Epochs(Accesses):
 
     @recorded
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
-        """Begin an epoch of operations with the ranks of a group. As mpi4py's Start."""
+        """Begin an epoch of operations with the ranks of a group, like mpi4py's Start."""
         super().Start(group, self._checked(assertion))
 
     def _checked(self, assertion: int) -> int:
@@ -229,11 +229,11 @@ class Epochs(Accesses):
 
     @recorded
     def Complete(self) -> None:
-        """Complete the operations since `Start`, and end the epoch. As mpi4py's Complete."""
+        """Complete operations since `Start`, and end the epoch, like mpi4py's Complete."""
         self._complete_by(super().Complete)
 
     def Wait(self) -> Literal[True]:
-        """Wait until the group has completed its operations here. As mpi4py's Wait."""
+        """Wait until the group has completed its operations here, like mpi4py's Wait."""
         if self._state.reach is None and self._state.copies is None:
             return super().Wait()
         deadline = time.monotonic() + settings.TIMEOUT.get()
@@ -245,7 +245,7 @@ class Epochs(Accesses):
         return True
 
     def Test(self) -> bool:
-        """Return whether the group has completed its operations here. As mpi4py's Test."""
+        """Return whether the group has completed its operations here, like mpi4py's Test."""
         with self._deferred():
             over = super().Test()
             if over:
@@ -255,7 +255,7 @@ class Epochs(Accesses):
     def Sync(self) -> None:
         """Make the stores of this rank and of others visible to each other.
 
-        As mpi4py's Sync.
+        It works like mpi4py's Sync.
         """
         self._wait_for_device()
         self._give()

@@ -25,7 +25,7 @@ class Operations(Copies):
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> None:
         """Accumulate an array into a rank's memory, each element atomically.
 
-        As mpi4py's Accumulate.
+        It works like mpi4py's Accumulate.
 
         Parameters
         ----------
@@ -55,9 +55,9 @@ class Operations(Copies):
     ) -> None:
         """Copy a rank's elements into `result`, then accumulate `origin` at the target.
 
-        As mpi4py's Get_accumulate. Parameters are those of `Accumulate`, and an array `result` of origin's datatype and
-        length. MPI.NO_OP changes nothing and ignores `origin`. Raises ValueError if origin and result differ in
-        datatype or length.
+        It works like mpi4py's Get_accumulate. Parameters are those of `Accumulate`, and an array `result` of origin's
+        datatype and length. MPI.NO_OP changes nothing and ignores `origin`. Raises ValueError if origin and result
+        differ in datatype or length.
         """
         self._change("Get_accumulate", op, {"origin": origin, "result": result}, target_rank, target)
 
@@ -65,7 +65,7 @@ class Operations(Copies):
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM) -> MPI.Request:
         """Start an `Accumulate` whose request completes when `origin` may be reused.
 
-        As mpi4py's Raccumulate.
+        It works like mpi4py's Raccumulate.
         """
         return self._change("Raccumulate", op, {"origin": origin}, target_rank, target).request()
 
@@ -75,7 +75,7 @@ class Operations(Copies):
     ) -> MPI.Request:
         """Start a `Get_accumulate` whose request completes when `result` has the data.
 
-        As mpi4py's Rget_accumulate.
+        It works like mpi4py's Rget_accumulate.
         """
         return self._change("Rget_accumulate", op, {"origin": origin, "result": result}, target_rank, target).request()
 
@@ -85,7 +85,7 @@ class Operations(Copies):
     ) -> None:
         """Accumulate `origin` into a rank's element; copy its old value to `result`.
 
-        Both are one atomic operation. As mpi4py's Fetch_and_op.
+        Both are one atomic operation. It works like mpi4py's Fetch_and_op.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Operations(Copies):
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
         """Replace a rank's element if it equals `compare`; copy the old one to `result`.
 
-        As mpi4py's Compare_and_swap. Elements are compared bit by bit.
+        It works like mpi4py's Compare_and_swap. Elements are compared bit by bit.
 
         Parameters
         ----------

@@ -18,7 +18,7 @@ class Views(Epochs):
     def Attach(self, memory: Any) -> None:
         """Attach memory of this rank to a dynamic window. Not collective.
 
-        As mpi4py's Attach.
+        It works like mpi4py's Attach.
 
         Parameters
         ----------
@@ -42,13 +42,13 @@ class Views(Epochs):
         super().Attach(memory)
 
     def Detach(self, memory: Any) -> None:
-        """Detach memory after this rank's enqueued operations. As mpi4py's Detach."""
+        """Detach memory after this rank's enqueued operations, like mpi4py's Detach."""
         self._wait_for_device()
         if not (isinstance(self._state.reach, Attached) and self._state.reach.detach(memory)):
             super().Detach(memory)
 
     def Shared_query(self, rank: int) -> tuple[Any, int]:
-        """Return a rank's memory and displacement unit. As mpi4py's Shared_query.
+        """Return a rank's memory and displacement unit, like mpi4py's Shared_query.
 
         Parameters
         ----------
@@ -112,13 +112,13 @@ class Views(Epochs):
         return self._state.reach.array(self._state.reach.check_rank("remote", rank))
 
     def tomemory(self) -> Any:
-        """Return this rank's memory; device memory as bytes. As mpi4py's tomemory."""
+        """Return this rank's memory; device memory as bytes, like mpi4py's tomemory."""
         if self._state.copies:
             return self._state.copies[0].array()
         return self.remote(self._state.comm.rank) if isinstance(self._state.reach, Exposed) else super().tomemory()
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return an attribute. As mpi4py's Get_attr.
+        """Return an attribute, like mpi4py's Get_attr.
 
         If the window has device memory, base, size and unit are those of the device memory.
         """

@@ -67,7 +67,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
         info: MPI.Info = MPI.INFO_NULL,
         comm: MPI.Intracomm = MPI.COMM_SELF,
     ) -> Win:
-        """Expose an array to the other ranks. Collective. As mpi4py's Create.
+        """Expose an array to the other ranks, like mpi4py's Create. Collective.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
     def Allocate(
         cls, size: int, disp_unit: int = 1, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF
     ) -> Win:
-        """Allocate memory, and expose it. Collective. As mpi4py's Allocate.
+        """Allocate memory, and expose it, like mpi4py's Allocate. Collective.
 
         Parameters
         ----------
@@ -189,8 +189,8 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
     ) -> Win:
         """Allocate memory that all ranks load from and store to. Collective.
 
-        As mpi4py's Allocate_shared. Parameters, exceptions and example are those of `Allocate`; `Shared_query` returns
-        each rank's memory. On the device the ranks' parts are not contiguous.
+        It works like mpi4py's Allocate_shared. Parameters, exceptions and example are those of `Allocate`;
+        `Shared_query` returns each rank's memory. On the device the ranks' parts are not contiguous.
         """
         if not _is_for_device(info):
             return super().Allocate_shared(size, disp_unit, info, comm)._made_of(comm)
@@ -207,7 +207,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
     def Create_dynamic(cls, info: MPI.Info = MPI.INFO_NULL, comm: MPI.Intracomm = MPI.COMM_SELF) -> Win:
         """Create a window to which ranks attach memory. Collective.
 
-        As mpi4py's Create_dynamic. Displacements are addresses at the target (`MPI.Get_address`, or CuPy's
+        It works like mpi4py's Create_dynamic. Displacements are addresses at the target (`MPI.Get_address`, or CuPy's
         ``array.data.ptr``).
 
         Parameters
@@ -254,7 +254,7 @@ class Win(StandIn, Handled, Operations, Signalling, Views):
 
     @mpi_bootstrap.interrupts_deferred()
     def Free(self) -> None:
-        """Free the window, but not its arrays. Collective. As mpi4py's Free.
+        """Free the window, but not its arrays, like mpi4py's Free. Collective.
 
         Errors recorded by the device are raised after the release. This rank's part is released in any case.
         """

@@ -131,12 +131,12 @@ class HostReceivePrequest(HostReceive, Prequest):
         self.landing.complete(received)
 
     def Cancel(self) -> None:
-        """Cancel the receive unless its message has arrived. As mpi4py's `Cancel`."""
+        """Cancel the receive unless its message has arrived, like mpi4py's `Cancel`."""
         if self._received is None:
             super().Cancel()
 
     def Free(self) -> None:
-        """Free the request; its message still completes. As mpi4py's `Free`."""
+        """Free the request; its message still completes, like mpi4py's `Free`."""
         if self and self.landing.may_have_envelope and self._look(MPI.Status()) is not None:
             left = HostReceivePrequest(self)
             left.landing, left._received, left._error = self.landing, self._received, self._error

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 SUMMARY, SENTENCE, CODE, PAGE, CHANGE = 80, 40, 76, 150, 160  # characters, words, characters, lines, characters
 POINTERS = re.compile(r"(Do so|Do the same|Do it|As |The same)")  # a docstring that begins so does not stand alone
+FRAGMENTS = re.compile(r"(?:^|[.:]\s+)(As (?:mpi4py|MPI)'s \S+)\.", re.MULTILINE)  # a sentence without a verb
 HALVES = re.compile(r"#\s*(of|that|by|which|whose|else)\b")  # a comment that begins so is half a clause
 
 SOURCES = [path for top in ("mpi_bootstrap", "pyncclx") for path in sorted((ROOT / top).rglob("*.py"))]
@@ -52,6 +53,7 @@ def faults_of_docstrings(source: str) -> list[str]:
             faults.append(f"{line}: {len(summary)} characters: {summary}")
         if POINTERS.match(summary):
             faults.append(f"{line}: does not stand alone: {summary}")
+        faults += [f"{line}: without a verb: {each}" for each in FRAGMENTS.findall(text)]
         shown = re.findall(r"^ *((?:>>>|\.\.\.) .*?)(?:  # doctest: .*)?$", text, re.MULTILINE)  # as the site shows it
         wide = [each for each in shown if len(each) > CODE]
         faults += [f"{line}: {len(each)} characters: {each}" for each in wide]
@@ -125,6 +127,7 @@ def test_faults_are_found():
     long = "word " * 41
     assert faults_of_docstrings(f'"""{long}"""\n') != []
     assert faults_of_docstrings('def f():\n    """As `g`, but later."""\n') != []
+    assert faults_of_docstrings('def f():\n    """Put data.\n\n    As mpi4py\'s `Put`.\n    """') != []
     assert faults_of_docstrings(f'def f():\n    """Call.\n\n    >>> f("{long}")\n    """\n') != []
     assert faults_of_comments("x = 1  # of the peer\n") != []
     assert faults_of_comments("# of the peer\nx = 1  # bytes\n") == []
