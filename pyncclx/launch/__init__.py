@@ -2,10 +2,11 @@
 
 ``comm.Allreduce(x, y)`` takes these steps:
 
-1. `communicator/reductions.py`, `Allreduce`: passes the arguments to `by_kernel` (`run.py`), with `collectives.allreduce`.
-2. `run.by_kernel`: makes the keys of the arguments (`keys.py`) and looks for a cached launch in `Team.cached_launches`.
-   From the second equal call on it finds a launch, with its kernel and parameters, and continues at step 6. If only
-   the addresses of the arrays differ from an earlier call's, `moved.py` adapts the parameters of that call.
+1. `communicator/reductions.py`, `Allreduce`: passes the arguments to `run.by_kernel` with `collectives.allreduce`.
+2. `run.py`, `by_kernel`: makes the keys of the arguments (`keys.py`) and looks for a cached launch in
+   `Team.cached_launches`. From the second equal call on it finds a launch, with its kernel and parameters, and
+   continues at step 6. If only the addresses of the arrays differ from an earlier call's, `moved.py` adapts the
+   parameters of that call.
 3. `collectives/allreduce.py`, `allreduce`: checks the arguments and describes them (`collectives/reduction.py`), with
    the arrays as `Buffer` (`arrays/buffers.py`). Its lowering makes a `Call` (`call.py`) from the description, with the
    template arguments of the kernel (`operators/ops.py`) and its `ReduceArgs` (`memory/parameters.py`). For host arrays

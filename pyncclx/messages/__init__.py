@@ -21,8 +21,8 @@ the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Non
 `pending.py` and post their receive. The monitor thread (`progress/watcher.py`) polls posted receives while the program
 does not. `context.py` holds the state of the process, and `base.py` that of each communicator.
 
-`receive.py` and `receive_launch.py` are the second half of a receive. `exchange.py` has calls that send and receive, such
-as `Sendrecv`. `staged.py` has messages of which MPI moves copies; `probe.py` and `matched.py` are for probes.
+`receive.py` and `receive_launch.py` are the second half of a receive. `exchange.py` has calls that send and receive,
+such as `Sendrecv`. `staged.py` has messages of which MPI moves copies; `probe.py` and `matched.py` are for probes.
 
 Persistent requests (`persistent/base.py`) begin an `Outgoing` or `Incoming` at each start. One launch serves all
 requests that start together (`persistent/starts.py`). In a graph they use channels instead (`persistent/channels.py`),

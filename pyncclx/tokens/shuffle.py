@@ -74,11 +74,10 @@ class TokenShuffle(Launching):
     Examples
     --------
     >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-    >>> tokens = np.ones((3, 16), "f4")
-    >>> choices = np.array([[0, 1], [1, -1], [3, 2]])
     >>> shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=2, max_tokens=8)
+    >>> choices = np.array([[0, 1], [1, -1], [3, 2]])
     >>> with shuffle:
-    ...     rows, handle = shuffle.dispatch(tokens, choices)
+    ...     rows, handle = shuffle.dispatch(np.ones((3, 16), "f4"), choices)
     ...     results = shuffle.combine(10 * rows.data, handle)
     >>> results[:, 0].tolist()
     [20.0, 10.0, 20.0]
@@ -186,13 +185,11 @@ class TokenShuffle(Launching):
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=2, max_tokens=8)
-        >>> tokens, choices = np.ones((2, 16), "f4"), np.array([[0, 1], [3, 2]])
-        >>> with shuffle:
-        ...     shuffle.dispatch_begin(tokens, choices)
-        ...     rows, handle = shuffle.dispatch_end()
+        >>> with comm.Create_token_shuffle(4, 16, 16, "f4", k=2, max_tokens=8) as s:
+        ...     s.dispatch_begin(np.ones((1, 16), "f4"), np.array([[0, 3]]))
+        ...     rows, handle = s.dispatch_end()
         >>> rows.counts.tolist()
-        [1, 1, 1, 1]
+        [1, 0, 0, 1]
         """
         result: tuple[Rows, Handle] = self._end("Dispatch")
         return result
@@ -294,12 +291,10 @@ class TokenShuffle(Launching):
         Examples
         --------
         >>> comm = pyncclx.Communicator(MPI.COMM_SELF)
-        >>> shuffle = comm.Create_token_shuffle(2, 4, 16, "f4", k=2, max_tokens=2)
-        >>> tokens, choices = np.ones((2, 16), "f4"), np.array([[0, 1], [1, -1]])
-        >>> with shuffle:
-        ...     rows, handle = shuffle.dispatch(tokens, choices)
-        ...     numbers = shuffle.collect(np.arange(4, dtype="f4"), handle)
+        >>> with comm.Create_token_shuffle(2, 4, 16, "f4", k=2, max_tokens=2) as s:
+        ...     _, handle = s.dispatch(np.ones((1, 16), "f4"), np.array([[0, 1]]))
+        ...     numbers = s.collect(np.arange(4, dtype="f4"), handle)
         >>> numbers.tolist()
-        [[0.0, 1.0], [2.0, 0.0]]
+        [[0.0, 1.0]]
         """
         return self.launch(collect_move(self, values, handle, out))
