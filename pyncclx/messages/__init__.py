@@ -18,7 +18,7 @@
 
 `Send` takes the first two steps too. Then `departure.py` chooses a transport for the receiver (`peers.py`) and sends
 the envelope by MPI. `Outgoing` (`send.py`) launches `put_eager` or `offer`. Nonblocking calls return requests of
-`pending.py` and post their receive. The monitor thread (`progress/watcher.py`) polls posted receives while the program
+`pending.py` and post their receive. The monitor thread (`progress/monitor.py`) polls posted receives while the program
 does not. `context.py` holds the state of the process, and `base.py` that of each communicator.
 
 `receive.py` and `receive_launch.py` are the second half of a receive. `exchange.py` has calls that send and receive,

@@ -92,7 +92,7 @@ class Endpoint(Monitored):
     ) -> None:
         self.serial = next(_serials)
         self.device, self.context = device, CONTEXT.get()
-        self.watcher = self.context.receives.watcher
+        self.monitor = self.context.receives.monitor
         self.world_ranks = ulfm.world_ranks(comm)
         self.highest_tag, self._contact_tag = highest_tag(), contact_tag()
         self.rank, self.size = comm.rank, len(self.world_ranks)
@@ -151,7 +151,7 @@ class Endpoint(Monitored):
 
     def check(self) -> None:
         """Raise an error recorded by a kernel, a send or (once) the monitor thread."""
-        if self.watcher.failure is not None:
+        if self.monitor.failure is not None:
             self.context.receives.check()
         if late.INTERRUPTED:
             late.raise_kept()

@@ -116,7 +116,7 @@ def planned(
     if key is not None and endpoint is not None:
         plan = endpoint.plans.get(key) or _elsewhere(endpoint, key, buf)
     if plan is not None and endpoint is not None:
-        if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:
+        if endpoint.failure or endpoint.monitor.failure or endpoint.watch.array[FAILURE]:
             endpoint.check()
         if endpoint.comm_failure is not None and not writable:
             endpoint.check_peer(operation, rank)

@@ -92,7 +92,7 @@ class PersistentMessage(MessageWork, Startable):
         endpoint = self.endpoint
         if not self._state.current or endpoint.comm is None:
             raise self.freed()
-        if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:
+        if endpoint.failure or endpoint.monitor.failure or endpoint.watch.array[FAILURE]:
             endpoint.check()
 
     @property

@@ -23,7 +23,7 @@ from ...backends import Device
 from ...requests.open_receives import LOCK
 from ...system.process import held
 from . import Kept
-from .watcher import Watcher
+from .monitor import MessageMonitor
 
 _Begun = TypeVar("_Begun", bound=MPI.Request)
 # Most new requests before they are counted. With many more objects the garbage collector would start.
@@ -76,11 +76,11 @@ class PendingSends:
 
     may_have_more = False
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, monitor: MessageMonitor) -> None:
         self.new: deque[ref[Any]] = deque()
         self.begun = 0
         self.dropped: deque[Any] = deque()
-        self._watcher = watcher
+        self._monitor = monitor
         # MPI requests that the program still has to complete.
         self._followed: list[ref[Any]] = []
         # Sends that a call will complete.
@@ -110,7 +110,7 @@ class PendingSends:
         with LOCK:
             if len(self.new) > MOST_NEW:
                 self._count_new()
-            self._watcher.wake()
+            self._monitor.wake()
 
     def _count_new(self) -> None:
         new = list[ref[Any]]()
@@ -125,13 +125,13 @@ class PendingSends:
         with LOCK:
             if not self.may_have_more:
                 self.may_have_more = True
-                self._watcher.wake()
+                self._monitor.wake()
 
     def add(self, message: Any) -> None:
         """Have MPI make progress for a message until `discard`."""
         with LOCK:
             self._open.add(message)
-            self._watcher.wake()
+            self._monitor.wake()
 
     def discard(self, message: Any) -> None:
         """Remove a message that MPI has sent or that a call waits for."""
@@ -153,8 +153,8 @@ class PendingSends:
         with LOCK:
             if not has_ended:
                 self.kept.appendleft(tuple.__new__(Kept, (request.Test, memory, 0)))
-                if self._watcher.asleep:
-                    self._watcher.wake()
+                if self._monitor.asleep:
+                    self._monitor.wake()
             if len(self.kept) > _AT_A_LOOK or self.dropped:
                 self.sweep(_FOR_ONE)
 
@@ -179,7 +179,7 @@ class PendingSends:
             self.kept.appendleft(message)
             self.sweep(1 + _FOR_ONE)
             if self.kept:
-                self._watcher.wake()
+                self._monitor.wake()
 
     def has_room(self, nbytes: int, most: int) -> bool:
         """Return whether one more message of `nbytes` may be kept until it has ended.

@@ -20,8 +20,8 @@ from ... import backends
 from ...backends import Device
 from ...requests.open_receives import LOCK, OPEN_RECEIVES, OpenReceive
 from ...system.process import PerProcess
+from .monitor import MessageMonitor
 from .pending_sends import OF_PROCESS, UNFOLLOWED, Follows, PendingSends, begin_to_follow, is_under_way
-from .watcher import Watcher
 
 _CLOCK = operator.attrgetter("clock")
 # Seconds to wait for more messages before a launch: only the time of a few launches, because senders may wait (not
@@ -36,7 +36,7 @@ class ReceiveProgress:
     ----------
     device : Device
     pending_sends : PendingSends
-    watcher : Watcher
+    monitor : MessageMonitor
     round : int
         Number of the current or last poll of all open receives.
     """
@@ -46,8 +46,8 @@ class ReceiveProgress:
         self._holds_all = not device.launches_at_once
         # Receives that are being launched. If their request is dropped meanwhile, it must not post them again.
         self._leaving: list[OpenReceive] = []
-        self.watcher = Watcher(self)
-        self.pending_sends = PendingSends(self.watcher)
+        self.monitor = MessageMonitor(self)
+        self.pending_sends = PendingSends(self.monitor)
 
     @property
     def turn(self) -> int:
@@ -60,8 +60,8 @@ class ReceiveProgress:
             self._turn, receive.is_posted = self._turn + 1, True
             if receive not in OPEN_RECEIVES and receive not in self._leaving:
                 OPEN_RECEIVES.append(receive)
-            if self.watcher.asleep:
-                self.watcher.wake()
+            if self.monitor.asleep:
+                self.monitor.wake()
 
     def claim(self, receive: OpenReceive) -> bool:
         """Return whether the caller may wait in MPI for the message of a receive.
@@ -83,9 +83,9 @@ class ReceiveProgress:
 
         Call it first in every call that sends, receives or waits.
         """
-        if self.watcher.failure is not None:
+        if self.monitor.failure is not None:
             with LOCK:
-                self.watcher.raise_failure()
+                self.monitor.raise_failure()
 
     @property
     def idle(self) -> bool:
@@ -110,7 +110,7 @@ class ReceiveProgress:
         another stream than the program's. Later work of the program must not wait for the sender, because the sender
         may wait for that work. An abandoned receive stays on its stream, so it is launched only when its data is ready.
         """
-        if self.watcher.failure is not None:
+        if self.monitor.failure is not None:
             self.check()
         with LOCK:
             self._turn += 1
@@ -154,7 +154,7 @@ class ReceiveProgress:
         for receive in left:
             receive.is_awaited = True
         while left:
-            if self.watcher.failure is not None:
+            if self.monitor.failure is not None:
                 self.check()
             with LOCK:
                 self._turn += 1

@@ -1,4 +1,4 @@
-"""Receives that leave their streams: when they do, and when the watcher thread launches them."""
+"""Receives that leave their streams: when they do, and when the monitor thread launches them."""
 
 import itertools
 import subprocess
@@ -22,8 +22,8 @@ from pyncclx.messages.memory.bounce import CLOCK, words_of
 from pyncclx.messages.partitioned.handshakes import PartitionedEnds
 from pyncclx.messages.partitioned.send import OfferWait
 from pyncclx.messages.plan import Plan
+from pyncclx.messages.progress import monitor
 from pyncclx.messages.progress import polling as progress
-from pyncclx.messages.progress import watcher
 from pyncclx.messages.receive import Incoming
 from pyncclx.requests import open_receives
 from pyncclx.system import threads
@@ -365,9 +365,9 @@ def until(condition):
 
 @pytest.fixture
 def watching(monkeypatch):
-    monkeypatch.setattr(watcher, "QUIET", 3)
+    monkeypatch.setattr(monitor, "QUIET", 3)
     receives = Receives()
-    thread = watcher.Watcher(receives)
+    thread = monitor.MessageMonitor(receives)
     if not thread.asleep:
         pytest.skip("only one thread may call MPI")
     thread.wake()
@@ -376,7 +376,7 @@ def watching(monkeypatch):
     assert not thread._thread.is_alive()
 
 
-def test_the_watcher_sleeps_and_wakes(watching):
+def test_the_monitor_sleeps_and_wakes(watching):
     receives, thread = watching
     until(lambda: receives.looks > 2)
     receives.at_rest = True
@@ -388,10 +388,10 @@ def test_the_watcher_sleeps_and_wakes(watching):
     assert not thread.asleep
 
 
-def test_an_interrupt_lets_the_next_call_wake_the_watcher(watching):
+def test_an_interrupt_lets_the_next_call_wake_the_monitor(watching):
     """Wherever Python runs a signal handler, in the library of Python too."""
     receives, thread = watching
-    files = [watcher.__file__, threads.__file__, threading.__file__]
+    files = [monitor.__file__, threads.__file__, threading.__file__]
     for point in itertools.count(1):
         receives.at_rest = True
         until(lambda: thread.asleep)
@@ -405,7 +405,7 @@ def test_an_interrupt_lets_the_next_call_wake_the_watcher(watching):
     assert point > 3
 
 
-def test_the_watcher_looks_seldom_while_the_program_does(watching):
+def test_the_monitor_looks_seldom_while_the_program_does(watching):
     """The program's looks do a part only of what others may wait for: once in the longest pause the thread does it."""
     receives, _ = watching
     until(lambda: receives.looks > 0)
@@ -414,11 +414,11 @@ def test_the_watcher_looks_seldom_while_the_program_does(watching):
     looks, begun, began_s = receives.looks, receives.readings, time.monotonic()
     until(lambda: receives.readings > begun + 5)
     assert 0 < receives.looks - looks <= receives.readings - begun + 1
-    assert time.monotonic() - began_s > 4 * watcher.LONGEST_PAUSE_S
+    assert time.monotonic() - began_s > 4 * monitor.LONGEST_PAUSE_S
 
 
 @pytest.mark.parametrize("may_have_more", [False, True])
-def test_the_watcher_looks_at_rest_where_mpi_may_have_more(watching, may_have_more):
+def test_the_monitor_looks_at_rest_where_mpi_may_have_more(watching, may_have_more):
     """No request may stand for what MPI has left to do."""
     receives, thread = watching
     receives.at_rest = True
@@ -432,7 +432,7 @@ def test_the_watcher_looks_at_rest_where_mpi_may_have_more(watching, may_have_mo
 
 
 @pytest.mark.parametrize("error", [MPI.Exception(MPI.ERR_OTHER), SystemExit("no more")])
-def test_an_error_of_the_watcher_is_raised_by_the_next_call(watching, capfd, error):
+def test_an_error_of_the_monitor_is_raised_by_the_next_call(watching, capfd, error):
     receives, thread = watching
     receives.error = error
     until(lambda: thread.failure is not None)
@@ -451,7 +451,7 @@ FINALIZES = """
 import threading, time
 from mpi4py import MPI
 from pyncclx.backends import host
-from pyncclx.messages.progress.watcher import Watcher
+from pyncclx.messages.progress.monitor import MessageMonitor
 
 class Receives:
     device, at_rest, turn = host.Device(), False, 0
@@ -464,39 +464,39 @@ class Receives:
             time.sleep(1e-3)
         self.finalized.append(MPI.Is_finalized())
 
-watcher = Watcher(Receives())
-if watcher.asleep:
-    watcher.wake()
+monitor = MessageMonitor(Receives())
+if monitor.asleep:
+    monitor.wake()
     Receives.looking.wait()
 MPI.Finalize()
-assert watcher._thread is None or not watcher._thread.is_alive(), "the thread goes on"
+assert monitor._thread is None or not monitor._thread.is_alive(), "the thread goes on"
 assert not any(Receives.finalized), "the thread was at work"
 print("ended")
 """
 
 
-def test_the_watcher_ends_before_mpi():
+def test_the_monitor_ends_before_mpi():
     """MPI.Finalize waits for a look to end, after which the thread does not call MPI."""
     command = [sys.executable, "-c", FINALIZES]
     program = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (program.stdout, program.returncode) == ("ended\n", 0), program.stderr
 
 
-def test_calls_check_the_watcher(monkeypatch):
+def test_calls_check_the_monitor(monkeypatch):
     monkeypatch.setattr(open_receives, "OPEN_RECEIVES", [])
     receives = progress.ReceiveProgress(host.Device())
     for call in (receives.check, receives.launch_arrived, lambda: receives.wait_until(lambda: False)):
-        receives.watcher.failure = OSError("no device")
+        receives.monitor.failure = OSError("no device")
         with pytest.raises(OSError, match="no device"):
             call()
     receives.check()
 
 
-def test_a_call_that_waits_for_several_receives_sees_the_watcher_fail(monkeypatch):
+def test_a_call_that_waits_for_several_receives_sees_the_monitor_fail(monkeypatch):
     receives = progress.ReceiveProgress(host.Device())
 
     class Silent:
-        """Its message never comes; the watcher fails at the third look."""
+        """Its message never comes; the monitor fails at the third look."""
 
         clock, looks = 0, 0
         has_arrived = is_polled = launched = is_awaited = False
@@ -504,7 +504,7 @@ def test_a_call_that_waits_for_several_receives_sees_the_watcher_fail(monkeypatc
         def poll(self):
             self.looks += 1
             if self.looks == 3:
-                receives.watcher.failure = OSError("no device")
+                receives.monitor.failure = OSError("no device")
             assert self.looks < 1000, "the call goes on"
             return False
 

@@ -1,4 +1,4 @@
-"""Which requests of MPI's own the watcher lets MPI go on with, and that it rests when they are over."""
+"""Which requests of MPI's own the monitor lets MPI go on with, and that it rests when they are over."""
 
 import pytest
 from mpi4py import MPI
@@ -8,7 +8,7 @@ from pyncclx.messages.progress import Kept, pending_sends
 from pyncclx.messages.progress.pending_sends import MOST_NEW, PendingSends, begin_to_follow
 
 
-class Watcher:
+class MessageMonitor:
     """Counts how often it is woken."""
 
     asleep, woken = True, 0
@@ -24,14 +24,14 @@ def comm():
 
 
 @pytest.fixture
-def watcher():
-    return Watcher()
+def monitor():
+    return MessageMonitor()
 
 
 @pytest.fixture
-def own(watcher, monkeypatch):
+def own(monitor, monkeypatch):
     """In the place of the process's, which has what other tests have begun."""
-    own = PendingSends(watcher)
+    own = PendingSends(monitor)
     monkeypatch.setattr(pending_sends, "OF_PROCESS", [own])
     return own
 
@@ -46,11 +46,11 @@ def receives_of_objects(comm, room):
 
 @pytest.mark.parametrize("end", ["complete", "drop", "complete copies"])
 @pytest.mark.parametrize("begin", [receives_of_memory, receives_of_objects])
-def test_requests_of_the_program(comm, own, watcher, begin, end):
+def test_requests_of_the_program(comm, own, monitor, begin, end):
     """They are followed until they are null or gone. A copy makes another one null."""
     requests = begin(comm, bytearray(1 << 10))
     assert own
-    assert watcher.woken >= 1
+    assert monitor.woken >= 1
     assert own.begun == 3
     others = [] if end == "complete" else [MPI.Request(request) for request in requests]
     for number in range(3):
@@ -92,7 +92,7 @@ def test_all_kinds(comm, own, begin, receive):
 
 
 def test_many_requests_one_after_the_other(comm, own):
-    """Most of what is over is forgotten, though the watcher does not look."""
+    """Most of what is over is forgotten, though the monitor does not look."""
     pending, room = comm.irecv(None, 0, 1), bytearray(4)
     for _ in range(5 * MOST_NEW):
         requests = comm.Irecv([room, MPI.BYTE], 0), comm.Isend([b"data", MPI.BYTE], 0)
@@ -112,14 +112,14 @@ def early(monkeypatch):
     monkeypatch.setattr(pending_sends, "UNFOLLOWED", [])
 
 
-def test_what_has_begun_before_is_followed_later(comm, early, watcher):
+def test_what_has_begun_before_is_followed_later(comm, early, monitor):
     """From when a kernel may wait, which may be for a receive that was begun before."""
     requests = [comm.Irecv([bytearray(1 << 11), MPI.BYTE], 0, tag=number) for number in range(2)]
     comm.Send([b"data", MPI.BYTE], 0, 0)
     requests[0].Wait()
-    own = PendingSends(watcher)
+    own = PendingSends(monitor)
     begin_to_follow(own)
-    assert watcher.woken >= 1
+    assert monitor.woken >= 1
     assert own
     comm.Send([b"data", MPI.BYTE], 0, 1)
     requests[1].Wait()
@@ -186,9 +186,9 @@ class Dropped:
         self.pending_sends.keep_message(Kept(lambda: False, None))
 
 
-def test_thousands_of_dropped_requests(watcher):
+def test_thousands_of_dropped_requests(monitor):
     """To keep an abandoned message must not abandon the next one: thousands would recurse too deep."""
-    own, left = PendingSends(watcher), []
+    own, left = PendingSends(monitor), []
     own.dropped.extend(Dropped(own, left) for _ in range(3000))
     own.take_dropped()
     assert len(left) == 3000

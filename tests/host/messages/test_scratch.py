@@ -20,7 +20,7 @@ class Copy:
         return self.over
 
 
-class Watcher:
+class MessageMonitor:
     """Stands for the thread that looks at what the library keeps."""
 
     asleep = True
@@ -31,7 +31,7 @@ class Watcher:
 
 @pytest.fixture
 def pending_sends():
-    return PendingSends(Watcher())
+    return PendingSends(MessageMonitor())
 
 
 @pytest.fixture(params=[False, True], ids=["ordinary", "pinned"])

@@ -280,7 +280,7 @@ def test_freed_meanwhile(comm):
 
 
 def test_others_wait_meanwhile(comm):
-    """One receive stays open for long, and the watcher sleeps and wakes, while other messages come and go."""
+    """One receive stays open for long, and the monitor sleeps and wakes, while other messages come and go."""
     recv, other = Output(LONG, "i8"), partner(comm)
     request = comm.Irecv(recv.array, other, 7)
     with comparing() as compare:

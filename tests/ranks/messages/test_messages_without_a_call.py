@@ -23,7 +23,7 @@ SHORT = 11
 MANY = bounce.SLOTS + 25
 INT64 = MPI.INT64_T
 CALLS = 5
-LATE_S = 0.03  # longer than the watcher pauses
+LATE_S = 0.03  # longer than the monitor pauses
 
 comm = pytest.fixture(reversed_ranks, scope="module")
 ring = pytest.fixture(ring)
@@ -203,7 +203,7 @@ def test_a_send_whose_request_is_let_go(comm, ring, acquainted, count, strided, 
         comm.Recv(received, below, 4)
         assert_everywhere(comm, np.array_equal(get(received), data_of(below, 4, call, count)) and len(others) == 4)
         end = time.monotonic() + 5
-        while alive() is not None and time.monotonic() < end:  # till the watcher has seen it
+        while alive() is not None and time.monotonic() < end:  # till the monitor has seen it
             comm.Isend(put(np.zeros(1)), MPI.PROC_NULL).Wait()
             time.sleep(0.001)
             comm.endpoint.context.receives.pending_sends.sweep()
@@ -288,7 +288,7 @@ def asked_by(monkeypatch):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("posts", ["Isend", "Irecv"])
 def test_a_copied_handle_of_a_late_message(comm, ring, acquainted, asked_by, posts):
-    """The watcher sees that the request was dropped while a call completes it, which alone moves the message on."""
+    """The monitor sees that the request was dropped while a call completes it, which alone moves the message on."""
     for call in range(CALLS):
         y = pass_on(comm, ring, call, posts)
         assert_everywhere(comm, np.array_equal(get(y), data_of(ring[1], 4, call, LARGE)), f"call {call}")

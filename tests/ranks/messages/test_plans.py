@@ -194,7 +194,7 @@ def test_a_failure_since(comm, operation, what, monkeypatch):
         if what == "a wait in MPI":
             patch.setattr(endpoint, "failure", SendTimeout("Send with tag 1", comm.rank, right))
         elif what == "the thread":
-            patch.setattr(endpoint, "watcher", SimpleNamespace(failure=OSError()))
+            patch.setattr(endpoint, "monitor", SimpleNamespace(failure=OSError()))
             patch.setattr(endpoint.context.receives, "check", refuse)
         else:
             endpoint.watch.array[kernel_errors.FAILURE] = kernel_errors.ABORTED

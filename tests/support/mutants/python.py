@@ -170,7 +170,7 @@ PYTHON = {
     ),
     "the plan of a message does not look for failures": Mutant(
         "pyncclx/messages/plan.py",
-        "        if endpoint.failure or endpoint.watcher.failure or endpoint.watch.array[FAILURE]:\n",
+        "        if endpoint.failure or endpoint.monitor.failure or endpoint.watch.array[FAILURE]:\n",
         "        if False:\n",
         "ranks/messages/test_plans.py",
     ),

@@ -35,7 +35,7 @@ _END_S = 5.0
 _Receives = Any
 
 
-class Watcher:
+class MessageMonitor:
     """The monitor thread of messages.
 
     It starts with the first message that may need it, if MPI allows calls from any thread.
