@@ -90,8 +90,8 @@ def sendrecv(
 ) -> Any:
     """Send an array, and return a received one; JAX differentiates the call.
 
-    The transpose sends the other way, with the tags exchanged: the gradient of the result at `dest` becomes the gradient
-    of `sendbuf`. If `recvtag` is MPI.ANY_TAG, the tags stay as they are.
+    The transpose sends the other way: the gradient of the result at `dest` becomes the gradient of `sendbuf`. It
+    exchanges the tags, unless `recvtag` is MPI.ANY_TAG.
 
     Parameters
     ----------

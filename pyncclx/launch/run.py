@@ -50,6 +50,8 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             if began is not None:
                 _emit(comm, cached.plan.operation, began, args)
             return True
+    if state.first_calls is not None and state.first_calls(comm, make, args, options):
+        return True
     return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=True, is_cached=True)
 
 
@@ -144,8 +146,6 @@ def _by_new_kernel(
     """
     if state.background is not None:
         state.settle()
-    if state.first_calls is not None and state.first_calls(comm, make, args, options):
-        return True
     operation, calls = make.__name__.capitalize(), state.calls(comm)
     over_nodes = comm.key_over_nodes(make, args, options) if is_cached and state.team is None else None
     again = over_nodes is not None and comm.by_nodes_again(state, over_nodes, args, options)

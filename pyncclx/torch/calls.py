@@ -99,6 +99,8 @@ class Moves(Calls):
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         """Gather all ranks' tensors in one."""
+        if output.dtype != input.dtype:
+            raise ValueError(f"all_gather: the output is a tensor of {output.dtype}, the input one of {input.dtype}")
         return self._begin(opts, "Allgather", flat(input), Result(output))
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Work:

@@ -211,6 +211,15 @@ def test_splits_that_do_not_fit(dense, later):
         do(dist.all_to_all_single, y, x, [1] * SIZE, [1] * SIZE, later=later)
 
 
+def test_an_output_of_another_type(dense, later):
+    """It is refused before anything begins, and the next call is right."""
+    x, y = tensor(numbers(RANK), dense), poisoned(ROWS * SIZE, dense)
+    with raises_everywhere(WORLD, ValueError, match="the output is a tensor of torch.int32"):
+        do(dist.all_gather_into_tensor, poisoned(ROWS * SIZE, dense, torch.int32), x, later=later)
+    do(dist.all_gather_into_tensor, y, x, later=later)
+    check(y, np.concatenate([numbers(rank) for rank in range(SIZE)]))
+
+
 def test_coalesced(dense, later):
     """Several calls with one work."""
     xs = [tensor(EVERY[RANK] * factor, dense) for factor in (1, 2, 3)]
