@@ -69,8 +69,7 @@ class State:
         self.topology: mpi_bootstrap.Topology | None = None  # None until a call needs it
         self.apart: Apart | None = None  # the channel of the thread that makes nonblocking calls
         self.background: Background | None = None  # calls that this thread still has to make
-        # Makes a blocking call for which the ranks have to meet; see `launch_as_nonblocking`.
-        self.first_calls: Callable[..., bool] | None = None
+        self.first_calls: Callable[..., bool] | None = None  # see `launch_as_nonblocking`
         self.scratch: Scratch | None = None
         self.look: Callable[[], None] | None = None  # called in waits for other ranks; raises to end them
         POLICY.get()
