@@ -130,6 +130,20 @@ def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
 
 
+def launch_as_nonblocking(comm: Any, make: _MakeCall, args: Any, options: Any) -> bool:
+    """Make a blocking call as a nonblocking one if the ranks have to meet in it.
+
+    In MPI a blocking collective never matches a nonblocking one. With this function as `State.first_calls` they do:
+    calls in which the ranks need not meet are the same kernels on the same memory. Return False for those.
+    """
+    call = made_alone(comm, make, args, options)
+    if call is None or not is_for_later(comm, call):
+        return False
+    comm.prepare_messages()
+    launch_later(comm, call).finish()
+    return True
+
+
 def persistent(make: _MakeCall) -> Callable[..., MPI.Prequest]:
     """Return the persistent form of the operation whose calls `make` returns."""
 

@@ -148,17 +148,3 @@ def launch_later(comm: IntraBase, call: Call) -> Later:
         later = Later(comm, state, call, device)
         later.begin(state.apart, state.background)
     return later
-
-
-def launch_as_nonblocking(comm: IntraBase, make: Callable[..., Call | None], args: Any, options: Any) -> bool:
-    """Make a blocking call as a nonblocking one if the ranks have to meet in it.
-
-    In MPI a blocking collective never matches a nonblocking one. With this function as `State.first_calls` they do:
-    calls in which the ranks need not meet are the same kernels on the same memory. Return False for those.
-    """
-    call = made_alone(comm, make, args, options)
-    if call is None or not is_for_later(comm, call):
-        return False
-    comm.prepare_messages()
-    launch_later(comm, call).finish()
-    return True

@@ -23,7 +23,7 @@ import mpi_bootstrap
 
 from ..communicator.adopting import Communicator
 from ..communicator.communicator import Intracomm
-from ..launch.later import launch_as_nonblocking
+from ..communicator.methods import launch_as_nonblocking
 from ..system import settings
 from ..system.process import PerProcess
 from . import torchrun
