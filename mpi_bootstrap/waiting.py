@@ -88,7 +88,7 @@ def let_go_on() -> None:
 
 
 def begin(comm: MPI.Comm) -> None:
-    """Raise if a rendezvous cannot complete: a rank has failed, or this one has left."""
+    """Raise if a rank has failed, or if this rank has left an earlier rendezvous."""
     reason = _policies[0].hopeless(comm, 0.0)
     if reason is not None:
         raise reason

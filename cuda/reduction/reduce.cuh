@@ -6,8 +6,8 @@
 //             Each byte travels twice, for any number of ranks.
 //
 // Source of both forms: the symmetric-memory recipes for PyTorch.
-// Where loads at once were measured: kLoadsAtOnce on 2 and 4 H200 (docs/design_notes.md, "A long copy looks at the
-// alignment once" and "A fold of chunks …"; 2026-11-22); kChunksAtOnce and kFewRanks not measured by themselves.
+// Where loads at once were measured: kLoadsAtOnce on 2 and 4 H200 (docs/design_notes.md, "A long copy checks the
+// alignment once" and "The number of loads …"; 2026-11-22); kChunksAtOnce and kFewRanks not measured by themselves.
 #pragma once
 #include "protocol/chunk.cuh"
 #include "elements/groups.cuh"
@@ -173,7 +173,8 @@ __device__ bool two_shot_lines(Lines& lines, const Tiling& tiling, const Crew& c
 
 // A vector that all ranks fold together: this block's part of it, cut into tiles of one shard for each owner. All ranks own
 // shards, or all but root of a Reduce, whose link is busy with the result. Of two ranks root owns all, since the other rank's
-// contribution travels no longer than the result would (2 H200, docs/design_notes.md, "Of two ranks root reduces all").
+// contribution travels no longer than the result would (2 H200, docs/design_notes.md, "With two ranks, root reduces the
+// whole vector").
 struct VectorTiling {
     const char* send;
     char* recv;

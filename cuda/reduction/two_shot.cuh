@@ -17,7 +17,7 @@ enum Owners : int { kAllRanks, kAllButRoot, kRootAlone };  // the ranks that fol
 // Folds whole packs of at most kRanks ranks: this rank's own, and those in its rings, at equal distances from that of the
 // next rank. Stores the result `here`, unless null, and in the rings of its receivers, `results` bytes from the start of
 // a lease. The number of loads in flight bounds a fold: kLoadsAtOnce, or fewer where an element takes more registers (4
-// H200, docs/design_notes.md, "A fold of chunks is bound by how many loads are on their way").
+// H200, docs/design_notes.md, "The number of loads in flight limits a fold of chunks").
 template <class T, class Op, int kRanks>
 __device__ __forceinline__ void fold_contributions(u32 member, u32 members, u32 packs, const Team& team, const char* own,
                                                    const Pack* next, u32 pair_nbytes, char* here, int receiver, u64 results) {
@@ -191,8 +191,8 @@ struct TwoShot {
         return false;
     }
 
-    // Four packs of each, not two, are worth what is spilled for them (docs/design_notes.md, "A fold of chunks is
-    // bound").
+    // Four packs of each, not two, are worth what is spilled for them (docs/design_notes.md, "The number of
+    // loads").
     __device__ bool fold_pair(const Crew& crew, u32 tile, const Shard& shard, char* kept) {
         constexpr int kFolds = sizeof(T) == 1 || sizeof(T) > 8 ? 1 : kLoadsAtOnce / 2;  // bytes and pairs take more registers
         const int other = channel.peer(0);

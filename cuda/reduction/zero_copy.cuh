@@ -16,7 +16,7 @@
 constexpr u64 kApartChunks = 2;
 
 // In place PushReduce is impossible; with more than two ranks rings are faster from shards of so many bytes on (4 H200,
-// docs/design_notes.md, "A fold of chunks is bound by how many loads are on their way").
+// docs/design_notes.md, "The number of loads in flight limits a fold of chunks").
 constexpr u64 kRingsNbytes = 256 << 10;
 
 template <class T, class Op, class Tiling>

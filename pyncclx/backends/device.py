@@ -201,7 +201,7 @@ class Streams(Protocol):
     def can_leave(self, stream: Any) -> bool:
         """Return whether any thread can record an event on a stream.
 
-        Then another stream can wait for that event and continue the work.
+        If so, work can leave the stream: another stream waits for the event and continues.
         """
 
     def is_capturing(self, stream: Any) -> bool:

@@ -77,7 +77,7 @@ _Arrays = dict[str, Buffer]
 
 
 class Rows(NamedTuple):
-    """The number of rows of a buffer, and the bytes of a row (an index of axis 0)."""
+    """Number of rows of a buffer (with slots: of one slot), and the bytes of a row."""
 
     number: int
     nbytes: int  # bytes of a row

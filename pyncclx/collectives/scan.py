@@ -21,7 +21,7 @@ from .reduction import Reduction, reduction_call, reduction_of
 
 @dataclass(slots=True, kw_only=True)
 class ScanArgs(ReduceArgs):
-    """The members of `ScanArgs` (cuda/collectives/scan.cu) that follow `team`."""
+    """Kernel arguments of scans: `ScanArgs` in cuda/collectives/scan.cu after `team`."""
 
     exclusive: I32
 

@@ -1,4 +1,4 @@
-"""mpi4py's lower-case messages: kernels move the device arrays in Python objects."""
+"""Messages of Python objects (`send`, `recv`): kernels move their device arrays."""
 
 from __future__ import annotations
 

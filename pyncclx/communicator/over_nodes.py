@@ -31,7 +31,7 @@ from ..team.windows import Registration
 
 
 class OverNodes(IntraBase):
-    """Base class of communicators: runs calls over several nodes as a list of steps."""
+    """Base class of communicators: methods that run calls over several nodes in steps."""
 
     @property
     def spanning(self) -> Spanning | None:

@@ -1,4 +1,4 @@
-"""Run spawned Python programs under `python -m pyncclx run` if it runs this one."""
+"""Insert `-m pyncclx run` into `Spawn`'s arguments if this program runs under it."""
 
 from __future__ import annotations
 

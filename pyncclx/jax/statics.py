@@ -28,7 +28,7 @@ __all__ += ["tag_of", "value_of"]
 
 
 class Static:
-    """A static parameter of a JAX primitive: an object, and its number in programs."""
+    """An object passed to a JAX primitive, and its number in compiled programs."""
 
     def __init__(self, value: Any, number: int) -> None:
         self.value, self.number = value, number

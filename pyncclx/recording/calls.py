@@ -220,9 +220,9 @@ class Begun:
         self._change(kind=kind)
 
     def prepared(self, kernel: str, *, beside: bool = False) -> Callable[[], None]:
-        """Record that a call whose name ends in `_init` has prepared a request.
+        """Record that an `_init` call has prepared a persistent request.
 
-        Return a function to call at each start, which writes an entry. Set `beside` as in `launched`.
+        Return a function that writes an entry; call it at each start. Set `beside` as in `launched`.
         """
         started = self._facts._replace(algorithm=self._ring.text(kernel), flags=self._facts.flags | layout.PERSISTENT)
         self._change(operation=self._ring.text(f"{self.operation}_init"), kind=layout.MEETING)

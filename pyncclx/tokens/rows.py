@@ -127,7 +127,7 @@ class Rows:
 
     @cached_property
     def dropped(self) -> Any:
-        """Number of rows from each rank that were dropped here; shape (size,), int64."""
+        """Number of rows dropped on this rank, by source rank; shape (size,), int64."""
         return self._array("dropped")
 
     @cached_property

@@ -80,7 +80,7 @@ def compile_beside(
 
 
 def target_of(file: str, instantiations: Sequence[str], architecture: str, *options: str) -> str:
-    """Return the best architecture with cached kernels; if there is none, the best."""
+    """Return the best architecture that has cached kernels, otherwise the best of all."""
     targets = [architecture] if cache_folders.is_for_others() else targets_of(architecture, supported())
     ready = (each for each in targets if is_cached(file, instantiations, each, *options))
     return next(ready, targets[0])

@@ -132,7 +132,7 @@ def _holder(places: NodeMap, node: int, index: int) -> int:
 def _spread(
     composition: Composition, node: int, own: int | None, recv: int, spans: list[Span], after: tuple[int, ...]
 ) -> None:
-    """Copy a node's blocks to all ranks of this node, from the ranks that have them.
+    """Copy a node's blocks to all local ranks, from the local ranks that hold them.
 
     This rank's own block is at `own`, if given.
     """

@@ -49,7 +49,10 @@ class Folding(NamedTuple):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """Template arguments inside a node: a sum for an average; the last fold divides."""
+        """Template arguments of folds inside a node: for an average, those of a sum.
+
+    The last fold divides.
+    """
         element, operator = self.template
         return (element, "Sum") if operator == "Avg" else self.template
 

@@ -224,9 +224,9 @@ class PartitionedSend(PartitionedMessage):
                 self._send(numbers, self._side)
 
     def _beside(self, stream: Any) -> Any:
-        """Return the request's own stream, after making it wait for `stream`.
+        """Return a stream of the request's own, after making it wait for `stream`.
 
-        Return `stream` itself if the own stream is in another capture.
+        While `stream` is captured, return `stream` itself if the other is in another capture.
         """
         device = self.endpoint.device
         captured = device.is_capturing(stream)

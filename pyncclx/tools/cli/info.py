@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print what this machine and MPI have, with advice; exit with 1 on a problem."""
+    """Print facts about the machine and MPI, and advice; exit with 1 on a problem."""
     place = mpi_bootstrap.topology(MPI.COMM_WORLD)
     nodes, shared = networks.gather(place), sharing.gather(place)
     if place.rank > 0:

@@ -89,7 +89,7 @@ PUBLISHED = {8192: (3.97, 14.5), 32768: (11.89, 55.71), 98304: (24.0, 265.0)}
 
 
 def table(made: Sequence[Creation], costs: Network) -> Iterator[str]:
-    """Yield a table of times to make communicators, and the stages of its last row."""
+    """Yield the lines of a table of creation times, then the stages of its last row."""
     yield (
         f"Assumed: latency {costs.latency_s * 1e6:g} us, {costs.message_s * 1e6:g} us of a processor for a message at "
         f"each end, {costs.connection_s * 1e6:g} us for a first message, {costs.bandwidth / 1e9:g} GB/s\n"
