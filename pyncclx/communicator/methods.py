@@ -130,17 +130,22 @@ def nonblocking(make: _MakeCall, *, is_cached: bool = True) -> Callable[..., MPI
     return cast(Any, _Method(method))  # type: ignore[no-any-return]
 
 
-def launch_as_nonblocking(comm: Any, make: _MakeCall, args: Any, options: Any) -> bool:
+def launch_as_nonblocking(comm: Any, make: _MakeCall, args: Any, options: Any, *, is_cached: bool) -> bool:
     """Make a blocking call as a nonblocking one if the ranks have to meet in it.
 
     In MPI a blocking collective never matches a nonblocking one. With this function as `State.first_calls` they do:
     calls in which the ranks need not meet are the same kernels on the same memory. Return False for those.
+
+    If `make` communicates (`is_cached` is false), it must not be called twice, so every call is made as a nonblocking
+    one.
     """
     call = made_alone(comm, make, args, options)
-    if call is None or not is_for_later(comm, call):
+    is_later = call is not None and is_for_later(comm, call)
+    if call is None or (is_cached and not is_later):
         return False
     comm.prepare_messages()
-    launch_later(comm, call).finish()
+    work = launch_later(comm, call) if is_later else launch(comm, call, None, args)
+    work.finish()
     return True
 
 

@@ -50,7 +50,7 @@ def by_kernel(comm: Intracomm, make: Callable[..., Call | None], *args: Any, **o
             if began is not None:
                 _emit(comm, cached.plan.operation, began, args)
             return True
-    if state.first_calls is not None and state.first_calls(comm, make, args, options):
+    if state.first_calls is not None and state.first_calls(comm, make, args, options, is_cached=True):
         return True
     return _by_new_kernel(comm, state, make, args, options, key, began, may_stage=True, is_cached=True)
 
@@ -63,7 +63,10 @@ def by_new_kernel(
     With `may_stage`, MPI may run the operation on copies in host memory instead.
     """
     began = events.now() if events.listeners else None
-    return _by_new_kernel(comm, state_of(comm), make, args, options, None, began, may_stage=may_stage)
+    state = state_of(comm)
+    if state.first_calls is not None and state.first_calls(comm, make, args, options, is_cached=False):
+        return True
+    return _by_new_kernel(comm, state, make, args, options, None, began, may_stage=may_stage)
 
 
 def _launch_again(state: State, team: Team, cached: CachedLaunch, args: tuple[Any, ...]) -> None:
