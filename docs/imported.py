@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,20 +15,28 @@ BY_NAME = re.compile(r"(.*\.)?(import_module|__import__|modules\.(get|pop|setdef
 def imported(module: str, path: Path, files: Collection[str]) -> Iterator[tuple[int, str]]:
     """The modules that a module imports from, with the lines."""
     package = module.split(".")[:-1]
-    tree = ast.parse(path.read_text())
+    for line, name, parts in imports(path.read_text()):
+        source = absolute(name, package)
+        # "from ..launch import run" names a file, "from .. import arrays" a room, "from .. import AVG" neither
+        wholes = [f"{source}.{part}" for part in parts]
+        names = [whole if is_file(whole, files) else source for whole in wholes] or [source]
+        yield from ((line, f"{each}.__init__" if f"{each}.__init__" in files else each) for each in names)
+
+
+@functools.cache  # tests plant a mistake in one file, and read all of them again
+def imports(source: str) -> list[tuple[int, str, list[str]]]:
+    """The imports of a source: line, module, which may begin with dots, and what is imported from it."""
+    tree, found = ast.parse(source), []
     strings = constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            found += [(node.lineno, alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            source = absolute("." * node.level + (node.module or ""), package)
-            # "from ..launch import run" names a file, "from .. import arrays" a room, "from .. import AVG" neither
-            parts = [f"{source}.{alias.name}" for alias in node.names]
-            names = [part if is_file(part, files) else source for part in parts]
-        else:
-            named = by_name(node, strings)
-            names = [] if named is None else [absolute(named, package)]
-        yield from ((node.lineno, f"{name}.__init__" if f"{name}.__init__" in files else name) for name in names)
+            module = "." * node.level + (node.module or "")
+            found.append((node.lineno, module, [alias.name for alias in node.names]))
+        elif (named := by_name(node, strings)) is not None:
+            found.append((node.lineno, named, []))
+    return found
 
 
 def is_file(name: str, files: Collection[str]) -> bool:
