@@ -72,7 +72,7 @@ class Calls:
 
         `beside` says that the call's kernel uses none of the communicator's channels.
         """
-        write = self.ring.writer(FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED)), self.numbers)
+        write = self.ring.writer(_packed_again(facts), self.numbers)
 
         def write_beside() -> None:
             self.skipped += 1
@@ -81,9 +81,9 @@ class Calls:
         return write_beside if beside else write
 
     def again(self, facts: bytes) -> int:
-        """Write the entry of a cached call that runs by steps; return its sequence number.
+        """Write the entry of a cached call that runs by steps or in MPI; return its sequence number.
 
-        `Begun.by_steps` returns the facts.
+        `Begun.packed_again` returns the facts.
         """
         self.skipped += 1
         return self.ring.add_packed(next(self.numbers), facts)
@@ -95,7 +95,9 @@ class Calls:
         """
         facts = self._kept.get(operation)
         if facts is None:
-            self._kept[operation] = self.begin(operation).of_host_arrays(operation)
+            begun = self.begin(operation)
+            begun.of_host_arrays(operation)
+            self._kept[operation] = begun.packed_again()
         else:
             self.again(facts)
 
@@ -171,6 +173,10 @@ def _whole(value: Any) -> int:
     return number if abs(number) < 1 << 31 else layout.ANY
 
 
+def _packed_again(facts: Facts) -> bytes:
+    return FACTS.pack(*facts._replace(flags=facts.flags | layout.REPEATED))
+
+
 class Begun:
     """Entry of a call that has begun."""
 
@@ -237,11 +243,10 @@ class Begun:
             self.not_launched()
         self.end()
 
-    def of_host_arrays(self, operation: str) -> bytes:
-        """Record that MPI runs the call; return the packed facts for later equal calls."""
+    def of_host_arrays(self, operation: str) -> None:
+        """Record that MPI runs the call."""
         self.describe(operation=operation, signature=("host arrays",))
         self.not_launched()
-        return FACTS.pack(*self._facts._replace(flags=self._facts.flags | layout.REPEATED))
 
     def by_steps(self) -> bytes:
         """Record that the call ran as steps in and between nodes, and has ended.
@@ -250,7 +255,11 @@ class Begun:
         """
         self.not_launched(layout.COLLECTIVE)
         self.end()
-        return FACTS.pack(*self._facts._replace(flags=self._facts.flags | layout.REPEATED))
+        return self.packed_again()
+
+    def packed_again(self) -> bytes:
+        """Return the packed facts for the entry of a later equal call."""
+        return _packed_again(self._facts)
 
     def end(self) -> None:
         """Record the end of the call."""
