@@ -143,9 +143,12 @@ def launch_as_nonblocking(comm: Any, make: _MakeCall, args: Any, options: Any, *
     is_later = call is not None and is_for_later(comm, call)
     if call is None or (is_cached and not is_later):
         return False
+    began = events.begin(call.operation, comm) if events.listeners else None
     comm.prepare_messages()
     work = launch_later(comm, call) if is_later else launch(comm, call, None, args)
     work.finish()
+    if began is not None:
+        events.emit(call.operation, events.NATIVE, events.longest_nbytes(args), began, comm=comm)
     return True
 
 

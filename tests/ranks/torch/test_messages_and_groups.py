@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import pyncclx
 from support.arrays import HOST
 from support.everywhere import assert_everywhere, raises_everywhere
 
@@ -247,3 +248,19 @@ def test_values_are_those_of_numpy():
     for each in every[1:]:
         total += each
     check(x, torch.as_tensor(total).to(DEVICE))
+
+
+@pytest.mark.ranks(2)
+def test_a_first_call_emits_its_events():
+    """Of a synchronous call, for which the ranks have to meet, and of an equal one after it."""
+    group, seen = dist.new_group(list(range(SIZE))), []
+    found = [numbers(RANK), numbers(RANK)]
+    remove = pyncclx.on_event(lambda event: seen.append((event.kind, event.operation)))
+    for each in found:
+        dist.all_reduce(each, group=group)
+    remove()
+    events = [each for each in seen if each[1] == "Allreduce"]
+    assert_everywhere(WORLD, events == [("start", "Allreduce"), ("end", "Allreduce")] * 2, f"{seen}")
+    for each in found:
+        check(each, sum(numbers(rank) for rank in range(SIZE)))
+    dist.destroy_process_group(group)
