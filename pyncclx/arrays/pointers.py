@@ -59,7 +59,7 @@ def is_over_device(thing: Any) -> bool:
     while type(thing) is np.ndarray and isinstance(thing.base, np.ndarray):
         # The view is a part of the memory of its base.
         thing = thing.base
-    # A NumPy array of a tensor's memory. PyTorch knows where the tensor is, and programs make such arrays often.
+    # A NumPy array of a PyTorch tensor, which programs make often: the tensor's attribute costs less than the driver.
     if type(thing) is np.ndarray and getattr(thing.base, "is_cuda", True) is False:
         return False
     known = _known.get(id(thing))

@@ -39,7 +39,8 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "support.clients
 def fetched() -> Path:
     """Return the folder of mpi4jax's sources."""
     packages = Packages()
-    failed = packages.install("setuptools") or packages.install("wheel")  # by which pip reads a source package's name
+    # pip needs both to read the metadata of a source package.
+    failed = packages.install("setuptools") or packages.install("wheel")
     folder = Path()
     if not failed:
         failed, folder = packages.source(RELEASE)

@@ -51,8 +51,8 @@ class Folding(NamedTuple):
     def inside(self) -> tuple[str, ...]:
         """Template arguments of folds inside a node: for an average, those of a sum.
 
-    The last fold divides.
-    """
+        The last fold divides.
+        """
         element, operator = self.template
         return (element, "Sum") if operator == "Avg" else self.template
 
