@@ -81,9 +81,9 @@ class Calls:
         return write_beside if beside else write
 
     def again(self, facts: bytes) -> int:
-        """Write the entry of a cached call that runs by steps or in MPI; return its sequence number.
+        """Write the entry of a repeated call without a kernel; return its number.
 
-        `Begun.packed_again` returns the facts.
+        The call runs by steps, or in MPI. `Begun.packed_again` returns the facts.
         """
         self.skipped += 1
         return self.ring.add_packed(next(self.numbers), facts)
