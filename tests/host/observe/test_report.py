@@ -187,6 +187,20 @@ for _ in range(3):
 """
 OVER_NODES: Rows = {("Allreduce", "native"): (6, "0.048")}
 
+# Blocking calls that match nonblocking ones, as in torch.distributed.
+MATCHING = """
+import numpy as np
+from mpi4py import MPI
+from pyncclx.communicator.methods import launch_as_nonblocking
+comm = MPI.COMM_WORLD
+comm.state.first_calls, comm.staging = launch_as_nonblocking, False
+x, y = np.ones(1000), np.zeros(1000)
+for _ in range(3):
+    comm.Allreduce(x, y)
+comm.Iallreduce(x, y).Wait()
+"""
+ON_MATCHING: Rows = {("Allreduce", "native"): (6, "0.048"), ("Iallreduce", "native"): (2, "0.016")}
+
 
 # Placed before a program: notes each event and the lines of the calls that have led to it.
 NOTES = """
@@ -223,7 +237,12 @@ def report(folder: Path, program: str) -> Rows:
     return rows
 
 
-CASES = {"device": (DEVICE, ON_DEVICE), "staged": (STAGED, ON_COPIES), "over nodes": (SPANNING, OVER_NODES)}
+CASES = {
+    "device": (DEVICE, ON_DEVICE),
+    "staged": (STAGED, ON_COPIES),
+    "over nodes": (SPANNING, OVER_NODES),
+    "matching": (MATCHING, ON_MATCHING),
+}
 
 
 @pytest.fixture(scope="module")
