@@ -138,14 +138,10 @@ def margins_of(thing: Any, address: int) -> tuple[int, int] | None:
 
     None if the array is not part of a longer one, or if the bounds of the memory are unknown.
     """
-    if hasattr(thing, "untyped_storage"):
-        nbytes = thing.element_size() * thing.numel()
-    elif type(thing) is not MPI.buffer and thing.base is None:
+    if type(thing) is not MPI.buffer and thing.base is None:
         return None
-    else:
-        nbytes = thing.nbytes
     known = memory_of(thing)
-    return None if known is None else (address - known[0], known[1] - address - nbytes)
+    return None if known is None else (address - known[0], known[1] - address - thing.nbytes)
 
 
 def memory_of(thing: Any) -> tuple[int, int] | None:

@@ -101,10 +101,13 @@ def _none(argument: Any) -> Hashable:
 
 
 def _of_torch(tensor: Any) -> Hashable:
-    if not tensor.is_cuda:
+    if tensor.is_cuda:
+        stream = torch_stream(tensor.device.index)
+    elif host_arrays():
+        stream = None
+    else:
         raise NoKey
     special = tensor.requires_grad, tensor.is_conj(), tensor.is_neg()
-    stream = torch_stream(tensor.device.index)
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), stream, special
 
 
@@ -133,17 +136,19 @@ def _of_spec(spec: Any) -> Hashable:
     """Return the key of an array with counts, displacements and a datatype.
 
     Lists and tuples have different keys because they have different meanings. Counts and datatypes may reach from a
-    view into the rest of its base array, so the key of a view contains how many bytes lie before and behind it.
+    view into the rest of its base array, so the key of a view contains where it lies in that.
     """
     if not spec:
         raise NoKey
     array = spec[0]
     make = MAKERS[type(array)]
     of_array: Any = make(array)
-    margins = None
-    # Arrays that are not views have no base, and an `MPI.buffer` made from an address has no object. PyTorch's tensors
-    # have neither attribute.
-    if make in _GPUS and getattr(array, "obj" if make is _of_buffer else "base", array) is not None:
+    margins: Any = None
+    if make is _of_torch:
+        storage = array.untyped_storage()
+        margins = of_array[0] - storage.data_ptr(), storage.nbytes()
+    # Arrays that are not views have no base, and an `MPI.buffer` made from an address has no object.
+    elif make in _GPUS and getattr(array, "obj" if make is _of_buffer else "base") is not None:
         margins = pointers.margins_of(array, of_array[0])
     key: list[Hashable] = [isinstance(spec, list), of_array, margins]
     for value in spec[1:]:
@@ -152,6 +157,8 @@ def _of_spec(spec: Any) -> Hashable:
 
 
 def _of_values(values: Any) -> Hashable:
+    if _INT.issuperset(map(type, values)):
+        return isinstance(values, list), *values
     return isinstance(values, list), *[VALUES[type(each)](each) for each in values]
 
 
@@ -216,6 +223,7 @@ class _ValueMakers(dict[type, _Maker]):
         return self[kind]
 
 
+_INT = frozenset({int})  # the type of nearly all counts
 #: These functions run no Python code.
 _AS_THEY_ARE: dict[type, _Maker] = {type(None): type, bool: bool, int: int, str: str}
 #: Functions that return the key of an argument, by its type: array, buffer spec, operator, number, string or None. They

@@ -12,9 +12,7 @@ from torch import distributed
 
 from ..communicator.communicator import Intracomm
 from ..operators.ops import AVG, AnyOp
-from .work import Result, Tensor, Tensors, Work, counts_of, counts_of_rows, flat, joined, packed
-
-__all__ = ["DEFAULTS", "Calls", "Moves", "Reductions"]
+from .work import Copy, Tensor, Tensors, Work, begun, counts_of, counts_of_rows, flat, joined, memory_of, packed
 
 #: The options of calls for which PyTorch gives none.
 DEFAULTS = SimpleNamespace(asyncOp=True, reduceOp=distributed.ReduceOp.SUM, rootRank=0)
@@ -22,6 +20,7 @@ DEFAULTS = SimpleNamespace(asyncOp=True, reduceOp=distributed.ReduceOp.SUM, root
 _Kind = distributed.ReduceOp.RedOpType
 # Keys are the numbers of PyTorch's operators, which cost less than their names. For truth values SUM means "any", as in
 # PyTorch's NCCL backend.
+SCALED_SUM = _Kind.PREMUL_SUM.value
 OF_NUMBERS: dict[int, AnyOp] = {_Kind.SUM.value: MPI.SUM, _Kind.PREMUL_SUM.value: MPI.SUM, _Kind.AVG.value: AVG}
 OF_NUMBERS |= {_Kind.PRODUCT.value: MPI.PROD, _Kind.MIN.value: MPI.MIN, _Kind.MAX.value: MPI.MAX}
 OF_NUMBERS |= {_Kind.BAND.value: MPI.BAND, _Kind.BOR.value: MPI.BOR, _Kind.BXOR.value: MPI.BXOR}
@@ -35,7 +34,9 @@ class Calls:
     comm: Intracomm
     _coalesced: list[Work] | None = None
 
-    def _begin(self, options: Any, name: str, *arguments: Any) -> Work:
+    def _begin(
+        self, options: Any, name: str, arguments: Sequence[Any], outputs: Tensors, copies: Sequence[Copy] = ()
+    ) -> Work:
         """Make a collective call of the communicator, and return its work.
 
         Parameters
@@ -44,17 +45,18 @@ class Calls:
             PyTorch's options of the call. With `asyncOp` false, the call is the blocking one, on the current stream.
         name : str
             The blocking method.
-        arguments
-            The arguments of the method. A `Result` is stored when the call has ended.
+        arguments : sequence
+            The arguments of the method.
+        outputs, copies : sequence
+            The tensors of the result, and copies to make when the call has ended.
         """
-        results = [each for each in arguments if type(each) is Result]
-        buffers = [each.argument if type(each) is Result else each for each in arguments]
         if getattr(options, "asyncOp", True):
-            return self._noted(Work([getattr(self.comm, "I" + name.lower())(*buffers)], results, buffers))
-        getattr(self.comm, name)(*buffers)
-        return self._noted(Work((), results, buffers))
+            return self._noted([getattr(self.comm, "I" + name.lower())(*arguments)], outputs, copies, arguments)
+        getattr(self.comm, name)(*arguments)
+        return self._noted((), outputs, copies, arguments)
 
-    def _noted(self, work: Work) -> Work:
+    def _noted(self, requests: Any, outputs: Tensors, copies: Sequence[Copy], arguments: Sequence[Any]) -> Work:
+        work = begun(requests, outputs, copies, arguments)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
@@ -62,13 +64,12 @@ class Calls:
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> Work:
         """Begin to send a tensor to a rank of the group."""
         sent = flat(tensors[0])
-        return self._noted(Work([self.comm.Isend(sent, dst, tag)], (), [sent]))
+        return self._noted([self.comm.Isend(sent, dst, tag)], (), (), [sent])
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> Work:
         """Begin to receive a tensor from a rank of the group."""
-        result = Result(*tensors)
-        request = self.comm.Irecv(result.argument, src, tag)
-        return self._noted(Work([request], [result], [result.memory]))
+        memory, copies = memory_of(tensors)
+        return self._noted([self.comm.Irecv(memory, src, tag)], tensors, copies, [memory])
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Begin to receive a tensor from any rank of the group."""
@@ -81,7 +82,7 @@ class Calls:
     def end_coalescing(self, device: Any = None) -> Work:
         """Return one work for all calls since `start_coalescing`."""
         works, self._coalesced = self._coalesced or [], None
-        return joined(works) if works else Work((), (), ())
+        return joined(works) if works else Work()
 
     # PyTorch calls these methods of a process group, and those above of a backend.
     _start_coalescing = start_coalescing
@@ -93,15 +94,19 @@ class Moves(Calls):
 
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Send the root's tensors to all ranks."""
+        return joined([self._broadcast(tensor, opts) for tensor in tensors])
+
+    def _broadcast(self, tensor: Tensor, opts: Any) -> Work:
         root = opts.rootRank
-        results = [Result(tensor, is_filled=self.comm.rank == root) for tensor in tensors]
-        return joined([self._begin(opts, "Bcast", result, root) for result in results])
+        memory, copies = memory_of((tensor,), is_filled=self.comm.rank == root)
+        return self._begin(opts, "Bcast", (memory, root), (tensor,), copies)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         """Gather all ranks' tensors in one."""
         if output.dtype != input.dtype:
             raise ValueError(f"all_gather: the output is a tensor of {output.dtype}, the input one of {input.dtype}")
-        return self._begin(opts, "Allgather", flat(input), Result(output))
+        memory, copies = memory_of((output,))
+        return self._begin(opts, "Allgather", (flat(input), memory), (output,), copies)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Work:
         """Gather several tensors of all ranks."""
@@ -112,10 +117,10 @@ class Moves(Calls):
         return joined([self._allgather(*each, opts) for each in zip(outputs, inputs, strict=True)])
 
     def _allgather(self, parts: Tensors, tensor: Tensor, opts: Any) -> Work:
-        counts = counts_of(parts)
+        counts, (memory, copies) = counts_of(parts), memory_of(parts)
         if len(set(counts)) == 1:
-            return self._begin(opts, "Allgather", flat(tensor), Result(*parts))
-        return self._begin(opts, "Allgatherv", flat(tensor), Result(*parts, counts=counts))
+            return self._begin(opts, "Allgather", (flat(tensor), memory), parts, copies)
+        return self._begin(opts, "Allgatherv", (flat(tensor), [memory, counts]), parts, copies)
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Work:
         """Gather several tensors of all ranks in lists, one for each rank."""
@@ -123,13 +128,17 @@ class Moves(Calls):
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Work:
         """Gather all ranks' tensors in a list at the root."""
-        result = Result(*outputs[0]) if self.comm.rank == opts.rootRank else None
-        return self._begin(opts, "Gather", flat(inputs[0]), result, opts.rootRank)
+        root = opts.rootRank
+        parts: Tensors = outputs[0] if self.comm.rank == root else ()
+        memory, copies = memory_of(parts) if parts else (None, ())
+        return self._begin(opts, "Gather", (flat(inputs[0]), memory, root), parts, copies)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = DEFAULTS) -> Work:
         """Send each rank its tensor of the root's list."""
-        whole = packed(inputs[0]) if self.comm.rank == opts.rootRank else None
-        return self._begin(opts, "Scatter", whole, Result(*outputs), opts.rootRank)
+        root = opts.rootRank
+        whole = packed(inputs[0]) if self.comm.rank == root else None
+        memory, copies = memory_of(outputs)
+        return self._begin(opts, "Scatter", (whole, memory, root), outputs, copies)
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_splits: Any, input_splits: Any, opts: Any = DEFAULTS
@@ -138,19 +147,21 @@ class Moves(Calls):
         sends = counts_of_rows(input, input_splits, self.comm.size)
         receives = counts_of_rows(output, output_splits, self.comm.size)
         # Alltoallv also for equal blocks: ranks with and without splits may meet in one call.
-        return self._begin(opts, "Alltoallv", [flat(input), sends], Result(output, counts=receives))
+        memory, copies = memory_of((output,))
+        return self._begin(opts, "Alltoallv", ([flat(input), sends], [memory, receives]), (output,), copies)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Work:
         """Exchange lists of tensors of any length."""
-        result = Result(*outputs, counts=counts_of(outputs))
-        return self._begin(opts, "Alltoallv", [packed(inputs), counts_of(inputs)], result)
+        memory, copies = memory_of(outputs)
+        arguments = [packed(inputs), counts_of(inputs)], [memory, counts_of(outputs)]
+        return self._begin(opts, "Alltoallv", arguments, outputs, copies)
 
     def barrier(self, opts: Any = DEFAULTS) -> Work:
         """Wait on the host for all ranks: in the call, or in `wait` if asynchronous."""
-        work = Work([self.comm.Ibarrier()], (), ())
+        work = self._noted([self.comm.Ibarrier()], (), (), ())
         if not getattr(opts, "asyncOp", True):
             work.wait()
-        return self._noted(work)
+        return work
 
     # The names of PyTorch before 2.14.
     _allgather_base = all_gather_single
@@ -163,26 +174,31 @@ class Reductions(Calls):
 
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce each tensor over all ranks, in place."""
-        return joined([self._allreduce(Result(tensor, is_filled=True), opts) for tensor in tensors])
+        return joined([self._allreduce(tensor, opts) for tensor in tensors])
 
-    def _allreduce(self, result: Result, opts: Any) -> Work:
-        op, send = _operation(opts, result.memory)
-        return self._begin(opts, "Allreduce", MPI.IN_PLACE if send is result.memory else send, result, op)
+    def _allreduce(self, tensor: Tensor, opts: Any) -> Work:
+        memory, copies = memory_of((tensor,), is_filled=True)
+        op, send = _operation(opts, memory)
+        arguments = MPI.IN_PLACE if send is memory else send, memory, op
+        return self._begin(opts, "Allreduce", arguments, (tensor,), copies)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce a tensor over all ranks, in place at the root."""
-        result, root = Result(*tensors, is_filled=True), opts.rootRank
-        op, send = _operation(opts, result.memory)
+        memory, copies = memory_of(tensors, is_filled=True)
+        op, send = _operation(opts, memory)
+        root = opts.rootRank
         if self.comm.rank != root:
-            return self._begin(opts, "Reduce", send, None, op, root)
-        return self._begin(opts, "Reduce", MPI.IN_PLACE if send is result.memory else send, result, op, root)
+            return self._begin(opts, "Reduce", (send, None, op, root), ())
+        arguments = MPI.IN_PLACE if send is memory else send, memory, op, root
+        return self._begin(opts, "Reduce", arguments, tensors, copies)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = DEFAULTS) -> Work:
         """Reduce a tensor over all ranks; each rank receives its block."""
         op, send = _operation(opts, flat(input))
-        return self._begin(opts, "Reduce_scatter_block", send, Result(output), op)
+        memory, copies = memory_of((output,))
+        return self._begin(opts, "Reduce_scatter_block", (send, memory, op), (output,), copies)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Work:
         """Reduce and scatter several tensors."""
@@ -197,7 +213,8 @@ class Reductions(Calls):
         if len(set(counts)) == 1:
             return self.reduce_scatter_single(output, packed(parts), opts)
         op, send = _operation(opts, packed(parts))
-        return self._begin(opts, "Reduce_scatter", send, Result(output), counts, op)
+        memory, copies = memory_of((output,))
+        return self._begin(opts, "Reduce_scatter", (send, memory, counts, op), (output,), copies)
 
     # The names of PyTorch before 2.14.
     _reduce_scatter_base = reduce_scatter_single
@@ -210,10 +227,10 @@ def _operation(opts: Any, send: Tensor) -> tuple[AnyOp, Tensor]:
     With PREMUL_SUM, the contribution is the tensor times the operator's factor. If the operator is not defined on the
     elements, raise ValueError.
     """
-    op = opts.reduceOp
+    op = opts.reduceOp  # PyTorch makes a new object each time
     kind = getattr(op, "op", op)
     number = kind.value
-    found = (OF_TRUTH if send.dtype == torch.bool else OF_NUMBERS).get(number)
+    found = (OF_TRUTH if send.dtype is torch.bool else OF_NUMBERS).get(number)
     if found is None:
         raise ValueError(f"tensors of {send.dtype} cannot be reduced by {kind.name}")
-    return found, send * op.__getstate__()[1] if number == _Kind.PREMUL_SUM.value else send
+    return found, send * op.__getstate__()[1] if number == SCALED_SUM else send

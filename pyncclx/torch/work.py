@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from mpi4py import MPI
 from torch._C import _distributed_c10d as c10d
-
-__all__ = ["Result", "Tensor", "Tensors", "Work", "counts_of", "counts_of_rows", "flat", "joined", "packed"]
 
 Tensor = Any
 Tensors = Sequence[Tensor]
@@ -19,18 +17,9 @@ Tensors = Sequence[Tensor]
 
 def flat(tensor: Tensor) -> Tensor:
     """Return a contiguous, resolved tensor without gradient; a copy if necessary."""
-    if _is_dense(tensor):
-        return _without_gradient(tensor)
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor.detach() if tensor.requires_grad else tensor
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Return whether a tensor is contiguous and resolved."""
-    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-
-
-def _without_gradient(tensor: Tensor) -> Tensor:
-    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def packed(tensors: Tensors) -> Tensor:
@@ -38,36 +27,35 @@ def packed(tensors: Tensors) -> Tensor:
     return torch.cat([flat(tensor).reshape(-1) for tensor in tensors])
 
 
-class Result:
-    """Contiguous memory for a call's result, and tensors that `store` copies it to.
+class Copy(NamedTuple):
+    """A copy of a call's result from contiguous memory to its tensors, in this order."""
+
+    memory: Tensor
+    tensors: Tensors
+
+    def make(self) -> None:
+        """Copy the result on the current stream."""
+        for tensor, part in zip(self.tensors, self.memory.split(counts_of(self.tensors)), strict=True):
+            tensor.detach().copy_(part.view(tensor.shape))
+
+
+def memory_of(tensors: Tensors, *, is_filled: bool = False) -> tuple[Tensor, tuple[Copy, ...]]:
+    """Return contiguous memory for a call's result, and copies to make after the call.
 
     If there is one tensor and it is contiguous, it is the memory itself.
 
     Parameters
     ----------
-    tensors : torch.Tensor
+    tensors : sequence of torch.Tensor
         The result, in this order.
-    counts : sequence of int, optional
-        Elements that each rank sends, for calls that need them.
     is_filled : bool
         Whether the memory begins with the tensors' elements, because the call reads it.
     """
-
-    def __init__(self, *tensors: Tensor, counts: Sequence[int] | None = None, is_filled: bool = False) -> None:
-        first, self.tensors = tensors[0], tensors
-        self._is_copy = len(tensors) > 1 or not _is_dense(first)
-        if not self._is_copy:
-            self.memory = _without_gradient(first)
-        else:
-            self.memory = packed(tensors) if is_filled else first.new_empty(sum(counts_of(tensors)))
-        #: The buffer argument for calls.
-        self.argument = self.memory if counts is None else [self.memory, counts]
-
-    def store(self) -> None:
-        """Copy the result to the tensors, unless it is there already."""
-        if self._is_copy:
-            for tensor, part in zip(self.tensors, self.memory.split(counts_of(self.tensors)), strict=True):
-                tensor.detach().copy_(part.view(tensor.shape))
+    first = tensors[0]
+    if len(tensors) == 1 and first.is_contiguous() and not (first.is_conj() or first.is_neg()):
+        return first.detach() if first.requires_grad else first, ()
+    memory = packed(tensors) if is_filled else first.new_empty(sum(counts_of(tensors)))
+    return memory, (Copy(memory, tensors),)
 
 
 def counts_of(tensors: Tensors) -> list[int]:
@@ -92,31 +80,26 @@ def counts_of_rows(tensor: Tensor, splits: Sequence[int], size: int) -> list[int
 
 
 class Work(c10d.Work):
-    """A call that has begun, or that has been enqueued on the current stream.
+    """A call that has begun, or is enqueued on the current stream. `begun` makes it.
 
-    Parameters
+    Attributes
     ----------
     requests : sequence of mpi4py.MPI.Request
         Empty if the call is over or enqueued.
-    results : sequence of Result
-        Stored when the call has ended.
-    buffers : sequence
-        Arguments of the call: tensors, lists that begin with a tensor, and others.
+    outputs : sequence of torch.Tensor
+        The result.
+    copies : sequence of Copy
+        Made when the call has ended.
+    arguments : sequence
+        What the call has been given: tensors, lists that begin with a tensor, and others.
     """
 
+    requests: Sequence[MPI.Request] = ()
+    outputs: Tensors = ()
+    copies: Sequence[Copy] = ()
+    arguments: Sequence[Any] = ()
     _future: Any = None
-
-    def __init__(self, requests: Sequence[MPI.Request], results: Sequence[Result], buffers: Sequence[Any]) -> None:
-        super().__init__()
-        self.requests, self.results, self.buffers = requests, results, buffers
-        # `results` is empty once they are stored.
-        self._stored, self._status = results, MPI.Status()
-
-    @property
-    def _used(self) -> Tensors:
-        """The tensors of the call, those of the results first."""
-        parts = [each[0] if isinstance(each, list) and each else each for each in self.buffers]
-        return [*chain(*(each.tensors for each in self._stored)), *filter(torch.is_tensor, parts)]
+    _source = MPI.ANY_SOURCE
 
     def wait(self, timeout: Any = None) -> bool:
         """Make the current stream wait for the results, and return True.
@@ -125,16 +108,18 @@ class Work(c10d.Work):
         """
         if self._future is not None:
             self._future.wait()
-        else:
+        elif self.requests or self.copies:
             self._finish()
         return True
 
     def _finish(self) -> None:
-        requests, results, self.requests, self.results = self.requests, self.results, (), ()
+        requests, copies, self.requests, self.copies = self.requests, self.copies, (), ()
+        status = MPI.Status()
         for request in requests:
-            request.Wait(self._status)
-        for result in results:
-            result.store()
+            request.Wait(status)
+            self._source = status.source
+        for copy in copies:
+            copy.make()
 
     def is_completed(self) -> bool:
         """Return whether the call has ended; if it has, its results are complete."""
@@ -147,7 +132,7 @@ class Work(c10d.Work):
         events are recorded after the call.
         """
         if self._future is None:
-            devices = sorted({each.device for each in self._used if each.is_cuda}, key=str)
+            devices = sorted({each.device for each in self._tensors() if each.is_cuda}, key=str)
             future = torch.futures.Future(devices=devices)
             if devices:
                 self._finish_beside(devices[0], future)
@@ -157,6 +142,11 @@ class Work(c10d.Work):
             self._future = future
         return self._future
 
+    def _tensors(self) -> Tensors:
+        """Return the tensors that the call uses, those of the result first."""
+        parts = [each[0] if isinstance(each, list) and each else each for each in self.arguments]
+        return [*self.outputs, *filter(torch.is_tensor, parts)]
+
     def _finish_beside(self, device: Any, future: Any) -> None:
         """Complete a future on another stream than the current one."""
         side = torch.cuda.Stream(device)
@@ -164,21 +154,29 @@ class Work(c10d.Work):
         with torch.cuda.stream(side):
             self._finish()
             future.set_result(self.result())
-        for tensor in self._used:
+        for tensor in self._tensors():
             tensor.record_stream(side)
 
     def result(self) -> list[Any]:
         """Return the tensors of the result, which are complete after `wait`."""
-        return list(chain(*(each.tensors for each in self._stored))) or list(self._used)
+        return list(self.outputs) or list(self._tensors())
 
     def _source_rank(self) -> int:
-        return int(self._status.source)
+        return int(self._source)
 
 
-def joined(works: Iterable[Work]) -> Work:
+def begun(
+    requests: Sequence[MPI.Request], outputs: Tensors, copies: Sequence[Copy], arguments: Sequence[Any]
+) -> Work:
+    """Return the work of a call."""
+    work = Work()  # an `__init__` in Python would take as long as all of this
+    work.requests, work.outputs, work.copies, work.arguments = requests, outputs, copies, arguments
+    return work
+
+
+def joined(works: Sequence[Work]) -> Work:
     """Return one work for several calls."""
-    first, *others = works
-    if not others:
-        return first
-    parts = [(work.requests, work.results, work.buffers) for work in (first, *others)]
-    return Work(*(list(chain(*each)) for each in zip(*parts, strict=True)))
+    if len(works) == 1:
+        return works[0]
+    parts = [(work.requests, work.outputs, work.copies, work.arguments) for work in works]
+    return begun(*(list(chain(*each)) for each in zip(*parts, strict=True)))

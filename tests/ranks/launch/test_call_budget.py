@@ -1,11 +1,9 @@
 """How many functions of Python a call enters: what the host's time is made of, and exact, where clocks are not.
 
-What the host device's own part (`pyncclx/backends/host`) enters, and what it calls, is not counted. Calls that block
-the host are counted with the GPU's code for streams and events, which has a part in them, and so are the calls of the
-driver that they make.
+Calls that block the host are counted with the GPU's code for streams and events, which has a part in them, and so are
+the calls of the driver that they make.
 """
 
-import sys
 from collections import Counter
 
 import pytest
@@ -14,6 +12,7 @@ from mpi4py import MPI
 import pyncclx
 from support import gpu_streams
 from support.arrays import host_only, xp
+from support.functions import entered
 
 COUNT, REPEATS = 256, 100  # where processors are busy, few of them wait for nothing
 # The most functions that each call may enter.
@@ -65,7 +64,6 @@ ENQUEUED = {
     "Irecv, Isend, Waitall": (2, 0, 0, 0, 0, 0),
     "Iallreduce, Wait": (1, 0, 2, 2, 0, 0),
 }
-DEVICE = "/pyncclx/backends/host/"
 Waitall = pyncclx.Request.Waitall
 
 
@@ -149,27 +147,6 @@ class Calls:
         if name == "dispatch":
             return lambda: shuffle.dispatch(tokens, ids, weights)
         return lambda: shuffle.combine(rows.data, handle)
-
-
-def entered(call):
-    """Return the functions that a call enters, by file and name."""
-    functions, of_device = [], []  # the latter are under way
-
-    def note(frame, event, _):
-        code = frame.f_code
-        if event == "call" and (of_device or DEVICE in code.co_filename):
-            of_device.append(code)
-        elif event == "call" and "/pyncclx/" in code.co_filename:
-            functions.append(f"{code.co_filename}:{code.co_firstlineno} {code.co_qualname}")
-        elif event == "return" and of_device:
-            of_device.pop()
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return functions[1:]  # not the function that makes the call
 
 
 def fewest(comm, name, taken=list):
