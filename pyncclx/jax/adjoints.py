@@ -1,4 +1,7 @@
-"""The primitives that JAX differentiates: sums and exchanges."""
+"""Gradients of the primitives that JAX differentiates: sums and exchanges.
+
+Both are linear, so the tangents of their results are their results for the tangents of their arguments.
+"""
 
 from __future__ import annotations
 
@@ -6,73 +9,67 @@ import functools
 from typing import Any, NoReturn
 
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 from mpi4py import MPI
 
-from .primitives import ORDERED, Call, as_bytes, as_numbers, batch_alike, define
+from .primitives import batch_alike, define_lowered
 
-__all__ = ["allreduce_p", "sendrecv_p"]
+__all__ = ["differentiate_exchange", "differentiate_sum"]
+
+
+def _jvp(primitive: Any, of_tangents: Any, primals: Any, tangents: Any, **given: Any) -> Any:
+    _check_sum(given)
+    return primitive.bind(*primals, **given), of_tangents.bind(*map(ad.instantiate_zeros, tangents), **given)
+
+
+def _check_sum(given: dict[str, Any]) -> None:
+    if "op" in given and given["op"].value != MPI.SUM:
+        raise NotImplementedError("allreduce: JAX differentiates it for op=MPI.SUM only")
+
 
 # ---- a sum's transpose is the identity, as in mpi4jax, and the identity's transpose is the sum -----------------------
 
 
-def _allreduce(call: Call) -> None:
-    if call.ins[0].nbytes:
-        call.comm.Allreduce(as_numbers(call.ins[0]), as_numbers(call.outs[0]), call.given["op"])
+def differentiate_sum(allreduce_p: Any) -> None:
+    """Let JAX differentiate sums over all ranks.
+
+    Their transpose has no effect: XLA may move it.
+    """
+    same_p = define_lowered("same", _alike, lambda ctx, x, **given: [x], is_ordered=False, batch=batch_alike)
+    for primitive, transposed in ((allreduce_p, same_p), (same_p, allreduce_p)):
+        ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive, primitive)
+        ad.primitive_transposes[primitive] = functools.partial(_transpose_of_sum, transposed)
 
 
-def _jvp_of_sum(primitive: Any, primals: Any, tangents: Any, **given: Any) -> Any:
+def _alike(*arguments: Any, **given: Any) -> list[Any]:
+    """Return the type of the last argument, which is that of the result."""
+    return [arguments[-1]]
+
+
+def _transpose_of_sum(transposed: Any, cotangents: Any, x: Any, **given: Any) -> Any:
     _check_sum(given)
-    return primitive.bind(*primals, **given), primitive.bind(ad.instantiate_zeros(tangents[0]), **given)
+    return transposed.bind(ad.instantiate_zeros(cotangents[0]), **given)
 
-
-def _transpose_of_sum(other: Any, cotangents: Any, x: Any, **given: Any) -> Any:
-    _check_sum(given)
-    return other.bind(ad.instantiate_zeros(cotangents[0]), **given)
-
-
-def _check_sum(given: dict[str, Any]) -> None:
-    if given["op"].value != MPI.SUM:
-        raise NotImplementedError("allreduce: JAX differentiates it for op=MPI.SUM only")
-
-
-allreduce_p = define("allreduce", lambda x, **given: [x], _allreduce, batch=batch_alike)
-
-#: The transpose of a sum. It has no effect: XLA may move it.
-same_p = Primitive("pyncclx_same")
-same_p.multiple_results = True
-same_p.def_impl(lambda x, **given: [x])
-same_p.def_abstract_eval(lambda x, **given: [x])
-mlir.register_lowering(same_p, lambda ctx, x, **given: [x])
-batching.primitive_batchers[same_p] = functools.partial(batch_alike, same_p)
-
-for _one, _other in ((allreduce_p, same_p), (same_p, allreduce_p)):
-    ad.primitive_jvps[_one] = functools.partial(_jvp_of_sum, _one)
-    ad.primitive_transposes[_one] = functools.partial(_transpose_of_sum, _other)
 
 # ---- an exchange's transpose sends the other way ---------------------------------------------------------------------
 
 
-def _sendrecv(call: Call) -> None:
-    given = call.given
-    call.comm.Sendrecv(
-        as_bytes(call.ins[0]),
-        given["dest"],
-        given["sendtag"],
-        as_bytes(call.outs[0]),
-        given["source"],
-        given["recvtag"],
-        given.get("status"),
-    )
+def differentiate_exchange(sendrecv_p: Any) -> None:
+    """Let JAX differentiate exchanges in reverse mode.
+
+    The exchange of tangents is never run: only its transpose is.
+    """
+    tangents_p = define_lowered("sendrecv_of_tangents", _alike, _refuse, is_ordered=True, batch=batch_alike)
+    for primitive in (sendrecv_p, tangents_p):
+        ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive, tangents_p)
+        ad.primitive_transposes[primitive] = functools.partial(_transpose_of_exchange, sendrecv_p)
 
 
-def _jvp_of_exchange(primitive: Any, primals: Any, tangents: Any, **given: Any) -> Any:
-    zeros = map(ad.instantiate_zeros, tangents)
-    return primitive.bind(*primals, **given), tangents_p.bind(*zeros, **{**given, "status": None})
+def _refuse(ctx: Any, sent: Any, received: Any, **given: Any) -> NoReturn:
+    raise RuntimeError("sendrecv: JAX differentiates it in reverse mode only (jax.grad, jax.vjp, jax.jacrev)")
 
 
-def _transpose_of_exchange(cotangents: Any, sent: Any, received: Any, **given: Any) -> list[Any]:
+def _transpose_of_exchange(sendrecv_p: Any, cotangents: Any, sent: Any, received: Any, **given: Any) -> list[Any]:
     cotangent = ad.instantiate_zeros(cotangents[0])
     of_sent = of_received = None
     if ad.is_undefined_primal(sent):
@@ -87,26 +84,3 @@ def _transpose_of_exchange(cotangents: Any, sent: Any, received: Any, **given: A
         # From MPI.PROC_NULL nothing arrives, and the result is the receive buffer.
         of_received = cotangent if given["source"] == MPI.PROC_NULL else ad.Zero(received.aval)
     return [of_sent, of_received]
-
-
-def _refuse(ctx: Any, sent: Any, received: Any, **given: Any) -> NoReturn:
-    raise RuntimeError("sendrecv: JAX differentiates it in reverse mode only (jax.grad, jax.vjp, jax.jacrev)")
-
-
-def _received(sent: Any, received: Any, **given: Any) -> list[Any]:
-    return [received]
-
-
-sendrecv_p = define("sendrecv", _received, _sendrecv, aliases={1: 0}, batch=batch_alike)
-
-#: The exchange of tangents, which is never run: only its transpose is.
-tangents_p = Primitive("pyncclx_sendrecv_of_tangents")
-tangents_p.multiple_results = True
-tangents_p.def_impl(functools.partial(_refuse, None))
-tangents_p.def_effectful_abstract_eval(lambda sent, received, **given: ([received], {ORDERED}))
-mlir.register_lowering(tangents_p, _refuse)
-batching.primitive_batchers[tangents_p] = functools.partial(batch_alike, tangents_p)
-
-ad.primitive_jvps[sendrecv_p] = functools.partial(_jvp_of_exchange, sendrecv_p)
-ad.primitive_jvps[tangents_p] = functools.partial(_jvp_of_exchange, tangents_p)
-ad.primitive_transposes[sendrecv_p] = ad.primitive_transposes[tangents_p] = _transpose_of_exchange

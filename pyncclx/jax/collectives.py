@@ -2,106 +2,97 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import jax.numpy as jnp
 from mpi4py import MPI
 
-from .adjoints import allreduce_p
-from .primitives import Call, as_bytes, as_numbers, at_axis_0, batch_alike, define, like
-from .statics import check_blocks, check_operator, comm_of, op_of, rank_of
+from ..arrays.buffers import Buffer
+from ..collectives.arguments import check_root
+from ..operations import COLLECTIVES, PAIR
+from .adjoints import differentiate_sum
+from .primitives import Call, define, like
+from .statics import check_operator, comm_of, op_of
 
 __all__ = ["allgather", "allreduce", "alltoall", "barrier", "bcast", "gather", "reduce", "scan", "scatter"]
 
 
-# ---- what XLA calls --------------------------------------------------------------------------------------------------
+class Collective:
+    """A collective's primitive, made from its row in the table of operations.
+
+    It has an argument and a result. A rank that uses only one of its two buffers has no use for the other array: there
+    the result is empty, or the argument is not read.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.row = COLLECTIVES[name]
+        is_rooted = self.row.buffers != PAIR or self.row.on_all_ranks
+        batch = None if is_rooted else self._batch
+        self.primitive = define(name.lower(), self._outputs, self._run, batch=batch)
+
+    def call(self, x: Any, comm: MPI.Intracomm | None, **given: Any) -> Any:
+        """Check the arguments, and bind the primitive.
+
+        Return the result, or `x` on a rank that uses no receive buffer.
+        """
+        x, name = jnp.asarray(x), self.row.name
+        if "op" in given:
+            given["op"] = op_of(given["op"])
+            check_operator(given["op"], x, name)
+        static = comm_of(comm)
+        if "root" in given:
+            given["root"] = check_root(static.value, name, operator.index(given["root"]))
+        sends, receives = self._uses(static.value, given)
+        size = static.value.size
+        if sends and PAIR[0] in self.row.blocks and x.shape[:1] != (size,):
+            raise ValueError(f"{name} input must have shape (nproc, ...): it has {x.shape}, and there are {size} ranks")
+        (result,) = self.primitive.bind(x, comm=static, **given)
+        return result if receives else x
+
+    def _uses(self, comm: Any, given: dict[str, Any]) -> tuple[bool, bool]:
+        """Return whether this rank uses its send buffer and its receive buffer."""
+        is_root, everywhere = comm.rank == given.get("root"), self.row.on_all_ranks
+        if self.row.buffers != PAIR:  # Bcast: root sends, and the other ranks receive
+            return is_root, not is_root
+        return is_root or everywhere in ("", PAIR[0]), is_root or everywhere in ("", PAIR[1])
+
+    def _outputs(self, x: Any, **given: Any) -> list[Any]:
+        """Return the type of the result, by the buffers that have a block for each rank."""
+        comm, shape = given["comm"].value, x.shape
+        sends, receives = self._uses(comm, given)
+        if not receives:
+            shape = (0,)
+        elif self.row.blocks == PAIR[:1] and sends:
+            shape = shape[1:]
+        elif self.row.blocks == PAIR[1:]:
+            shape = (comm.size, *shape)
+        return [like(shape, x)]
+
+    def _run(self, call: Call) -> None:
+        """Call the communicator's method, unless there is nothing to move."""
+        (x,), (result,) = call.ins, call.outs
+        if not (x.nbytes or result.nbytes):
+            return
+        sends, receives = self._uses(call.comm, call.given)
+        sent, received = self._argument(x) if sends else None, self._argument(result) if receives else None
+        buffers = [sent, received] if self.row.buffers == PAIR else [sent if sends else received]
+        getattr(call.comm, self.row.name)(*buffers, **call.given)
+
+    def _argument(self, array: Buffer) -> Any:
+        """Return a buffer argument: elements if the operation reduces, else bytes."""
+        return array.owner if self.row.op is None else [array.owner, array.datatype.mpi or array.datatype]
+
+    def _batch(self, primitive: Any, args: Any, axes: Any, **given: Any) -> Any:
+        """Batch the call; the batch follows the axis of the ranks."""
+        before, after = (int(buffer in self.row.blocks) for buffer in PAIR)
+        return primitive.bind(jnp.moveaxis(args[0], axes[0], before), **given), [after]
 
 
-def _allgather(call: Call) -> None:
-    if call.ins[0].nbytes:
-        call.comm.Allgather(as_bytes(call.ins[0]), as_bytes(call.outs[0], call.comm.size))
-
-
-def _alltoall(call: Call) -> None:
-    if call.ins[0].nbytes:
-        size = call.comm.size
-        call.comm.Alltoall(as_bytes(call.ins[0], size), as_bytes(call.outs[0], size))
-
-
-def _bcast(call: Call) -> None:
-    array = call.ins[0] if call.is_root else call.outs[0]
-    if array.nbytes:
-        call.comm.Bcast(as_bytes(array), call.given["root"])
-
-
-def _gather(call: Call) -> None:
-    if call.ins[0].nbytes:
-        gathered = as_bytes(call.outs[0], call.comm.size) if call.is_root else None
-        call.comm.Gather(as_bytes(call.ins[0]), gathered, call.given["root"])
-
-
-def _scatter(call: Call) -> None:
-    if call.outs[0].nbytes:
-        parts = as_bytes(call.ins[0], call.comm.size) if call.is_root else None
-        call.comm.Scatter(parts, as_bytes(call.outs[0]), call.given["root"])
-
-
-def _reduce(call: Call) -> None:
-    if call.ins[0].nbytes:
-        total = as_numbers(call.outs[0]) if call.is_root else None
-        call.comm.Reduce(as_numbers(call.ins[0]), total, call.given["op"], call.given["root"])
-
-
-def _scan(call: Call) -> None:
-    if call.ins[0].nbytes:
-        call.comm.Scan(as_numbers(call.ins[0]), as_numbers(call.outs[0]), call.given["op"])
-
-
-def _barrier(call: Call) -> None:
-    call.comm.Barrier(device=call.on_gpu)
-
-
-# ---- primitives ------------------------------------------------------------------------------------------------------
-
-
-def _at_root(x: Any, shape: tuple[int, ...], given: dict[str, Any]) -> list[Any]:
-    """Return the type of a result that only the root has; elsewhere it is empty."""
-    return [like(shape if given["comm"].value.rank == given["root"] else (0,), x)]
-
-
-def _size(given: dict[str, Any]) -> int:
-    return int(given["comm"].value.size)
-
-
-def _bcast_outputs(x: Any, **given: Any) -> list[Any]:
-    return [like((0,) if given["comm"].value.rank == given["root"] else x.shape, x)]
-
-
-def _scatter_outputs(x: Any, **given: Any) -> list[Any]:
-    return [like(x.shape[1:] if given["comm"].value.rank == given["root"] else x.shape, x)]
-
-
-def _batch_behind(primitive: Any, args: Any, axes: Any, **given: Any) -> Any:
-    """Batch a call whose result has a first axis for the ranks."""
-    (x,) = at_axis_0(args, axes)
-    if primitive is alltoall_p:
-        x = jnp.moveaxis(x, 0, 1)
-    return primitive.bind(x, **given), [1]
-
-
-allgather_p = define(
-    "allgather", lambda x, **given: [like((_size(given), *x.shape), x)], _allgather, batch=_batch_behind
-)
-alltoall_p = define("alltoall", lambda x, **given: [x], _alltoall, batch=_batch_behind)
-bcast_p = define("bcast", _bcast_outputs, _bcast)
-gather_p = define("gather", lambda x, **given: _at_root(x, (_size(given), *x.shape), given), _gather)
-scatter_p = define("scatter", _scatter_outputs, _scatter)
-reduce_p = define("reduce", lambda x, **given: _at_root(x, x.shape, given), _reduce)
-scan_p = define("scan", lambda x, **given: [x], _scan, batch=batch_alike)
-barrier_p = define("barrier", lambda **given: [], _barrier)
-
-
-# ---- functions -------------------------------------------------------------------------------------------------------
+_ALLGATHER, _ALLREDUCE, _ALLTOALL = map(Collective, ("Allgather", "Allreduce", "Alltoall"))
+_BCAST, _GATHER, _REDUCE, _SCAN, _SCATTER = map(Collective, ("Bcast", "Gather", "Reduce", "Scan", "Scatter"))
+differentiate_sum(_ALLREDUCE.primitive)
+barrier_p = define("barrier", lambda **given: [], lambda call: call.comm.Barrier(device=call.on_gpu))
 
 
 def allreduce(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -130,9 +121,7 @@ def allreduce(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     --------
     >>> total = jax.jit(lambda x: allreduce(x, MPI.SUM))  # doctest: +SKIP
     """
-    x, static = jnp.asarray(x), op_of(op)
-    check_operator(static, x, "Allreduce")
-    return allreduce_p.bind(x, op=static, comm=comm_of(comm))[0]
+    return _ALLREDUCE.call(x, comm, op=op)
 
 
 def allgather(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -147,7 +136,7 @@ def allgather(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     -------
     array, shape (size, \\*x.shape)
     """
-    return allgather_p.bind(jnp.asarray(x), comm=comm_of(comm))[0]
+    return _ALLGATHER.call(x, comm)
 
 
 def alltoall(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -167,9 +156,7 @@ def alltoall(x: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     ValueError
         If the first dimension of `x` does not have the length size.
     """
-    x, static = jnp.asarray(x), comm_of(comm)
-    check_blocks(x, static.value.size, "alltoall")
-    return alltoall_p.bind(x, comm=static)[0]
+    return _ALLTOALL.call(x, comm)
 
 
 def barrier(*, comm: MPI.Intracomm | None = None) -> None:
@@ -193,10 +180,7 @@ def bcast(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
     root : int
     comm : MPI.Intracomm, default MPI.COMM_WORLD
     """
-    x, static = jnp.asarray(x), comm_of(comm)
-    root = rank_of(static.value, root, "Bcast: root")
-    result = bcast_p.bind(x, root=root, comm=static)[0]
-    return x if static.value.rank == root else result
+    return _BCAST.call(x, comm, root=root)
 
 
 def gather(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -212,10 +196,7 @@ def gather(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
     -------
     array, shape (size, \\*x.shape) on root
     """
-    x, static = jnp.asarray(x), comm_of(comm)
-    root = rank_of(static.value, root, "Gather: root")
-    result = gather_p.bind(x, root=root, comm=static)[0]
-    return result if static.value.rank == root else x
+    return _GATHER.call(x, comm, root=root)
 
 
 def scatter(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -232,11 +213,7 @@ def scatter(x: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
     ValueError
         If the first dimension of root's array does not have the length size.
     """
-    x, static = jnp.asarray(x), comm_of(comm)
-    root = rank_of(static.value, root, "Scatter: root")
-    if static.value.rank == root:
-        check_blocks(x, static.value.size, "Scatter")
-    return scatter_p.bind(x, root=root, comm=static)[0]
+    return _SCATTER.call(x, comm, root=root)
 
 
 def reduce(x: Any, op: Any, root: int, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -249,11 +226,7 @@ def reduce(x: Any, op: Any, root: int, *, comm: MPI.Intracomm | None = None) -> 
     root : int
     comm : MPI.Intracomm, default MPI.COMM_WORLD
     """
-    x, operator, static = jnp.asarray(x), op_of(op), comm_of(comm)
-    check_operator(operator, x, "Reduce")
-    root = rank_of(static.value, root, "Reduce: root")
-    result = reduce_p.bind(x, op=operator, root=root, comm=static)[0]
-    return result if static.value.rank == root else x
+    return _REDUCE.call(x, comm, op=op, root=root)
 
 
 def scan(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
@@ -265,6 +238,4 @@ def scan(x: Any, op: Any, *, comm: MPI.Intracomm | None = None) -> Any:
     op : MPI.Op or pyncclx.Op
     comm : MPI.Intracomm, default MPI.COMM_WORLD
     """
-    x, operator = jnp.asarray(x), op_of(op)
-    check_operator(operator, x, "Scan")
-    return scan_p.bind(x, op=operator, comm=comm_of(comm))[0]
+    return _SCAN.call(x, comm, op=op)

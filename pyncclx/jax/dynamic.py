@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,8 +13,8 @@ import jax.numpy as jnp
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from .handlers import Array
-from .primitives import Call, as_device_array, define, like
+from ..arrays.datatypes import TABLE
+from .primitives import Call, define
 from .statics import Static, comm_of
 
 __all__ = ["alltoallv"]
@@ -21,15 +22,15 @@ __all__ = ["alltoallv"]
 _OVERFLOWS = ("raise", "drop")
 
 
-def _rows(array: Array) -> Buffer:
+def _rows(array: Buffer) -> Buffer:
     """Return an array as rows of bytes."""
-    nbytes = math.prod(array.shape[1:]) * array.itemsize
-    return as_device_array(Array(array.address, (array.shape[0], nbytes), 1, "uint8"))
+    nbytes = math.prod(array.shape[1:]) * array.datatype.itemsize
+    return replace(array, count=array.nbytes, datatype=TABLE["uint8"], shape=(array.shape[0], nbytes))
 
 
-def _numbers(array: Array) -> Buffer:
+def _numbers(array: Buffer) -> Buffer:
     """Return an array of pairs of 32-bit words as 64-bit integers."""
-    return as_device_array(Array(array.address, array.shape[:1], 8, "int64"))
+    return replace(array, count=array.shape[0], datatype=TABLE["int64"], shape=array.shape[:1])
 
 
 def _alltoallv(call: Call) -> None:
@@ -45,28 +46,23 @@ def _alltoallv(call: Call) -> None:
     )
 
 
-def _outputs(x: Any, counts: Any, displs: Any, into: Any, *places: Any, **given: Any) -> list[Any]:
-    return [into, like(counts.shape, counts)]
+alltoallv_p = define(
+    "alltoallv", lambda x, counts, displs, into, *places, **given: [into, counts], _alltoallv, aliases={3: 0}
+)
 
 
-alltoallv_p = define("alltoallv", _outputs, _alltoallv, aliases={3: 0})
+def _words(counts: Any) -> list[Any]:
+    """Return counts of rows that follow each other, and where each rank's rows begin.
 
-
-def _begins(counts: Any) -> Any:
-    """Return where the rows of each rank begin, if they follow each other."""
-    return jnp.cumsum(counts) - counts
-
-
-def _words(numbers: Any) -> Any:
-    """Return 32-bit numbers as pairs of words, which are 64-bit integers in memory."""
-    return jnp.stack([numbers, numbers >> 31], 1)
+    Both have a pair of words for each number, which is a 64-bit integer in memory.
+    """
+    return [jnp.stack([numbers, numbers >> 31], 1) for numbers in (counts, jnp.cumsum(counts) - counts)]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _exchange(x: Any, counts: Any, capacity: int, overflow: int, static: Static) -> Any:
     into = jnp.zeros((capacity, *x.shape[1:]), x.dtype)
-    words = map(_words, (counts, _begins(counts)))
-    rows, stored = alltoallv_p.bind(x, *words, into, comm=static, overflow=overflow)
+    rows, stored = alltoallv_p.bind(x, *_words(counts), into, comm=static, overflow=overflow)
     return rows, stored[:, 0]
 
 
@@ -78,9 +74,9 @@ def _forward(x: Any, counts: Any, *given: Any) -> Any:
 def _backward(capacity: int, overflow: int, static: Static, kept: Any, cotangents: Any) -> Any:
     """Send gradients back to the rows' senders; dropped rows have zero gradients."""
     counts, stored, into = kept
-    words = map(_words, (stored, _begins(stored)))
+    _, places = _words(counts)
     drop = _OVERFLOWS.index("drop")
-    back, _ = alltoallv_p.bind(cotangents[0], *words, into, _words(_begins(counts)), comm=static, overflow=drop)
+    back, _ = alltoallv_p.bind(cotangents[0], *_words(stored), into, places, comm=static, overflow=drop)
     return back, None
 
 

@@ -2,30 +2,63 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import jax.numpy as jnp
 from mpi4py import MPI
 
-from .adjoints import sendrecv_p
-from .primitives import Call, as_bytes, batch_alike, define
-from .statics import comm_of, rank_of, status_of, tag_of
+from ..errors import MPIError
+from .adjoints import differentiate_exchange
+from .primitives import Call, batch_alike, define
+from .statics import comm_of, static_of
 
 __all__ = ["recv", "send", "sendrecv"]
 
-_SOURCES, _DESTINATIONS, _TAGS = (MPI.ANY_SOURCE, MPI.PROC_NULL), (MPI.PROC_NULL,), (MPI.ANY_TAG,)
+_SOURCES, _TAGS = (MPI.ANY_SOURCE, MPI.PROC_NULL), (MPI.ANY_TAG,)
+#: The constants that an argument may be, besides a rank or a tag.
+_CONSTANTS = {"Recv: source": _SOURCES, "Recv: tag": _TAGS, "Send: dest": (MPI.PROC_NULL,)}
+_CONSTANTS |= {"Sendrecv: source": _SOURCES, "Sendrecv: dest": (MPI.PROC_NULL,), "Sendrecv: recvtag": _TAGS}
 
 
 def _send(call: Call) -> None:
-    call.comm.Send(as_bytes(call.ins[0]), call.given["dest"], call.given["tag"])
+    call.comm.Send(call.ins[0].owner, **call.given)
 
 
 def _recv(call: Call) -> None:
-    call.comm.Recv(as_bytes(call.outs[0]), call.given["source"], call.given["tag"], call.given.get("status"))
+    call.comm.Recv(call.outs[0].owner, **call.given)
+
+
+def _sendrecv(call: Call) -> None:
+    call.comm.Sendrecv(call.ins[0].owner, recvbuf=call.outs[0].owner, **call.given)
 
 
 send_p = define("send", lambda x, **given: [], _send, batch=batch_alike)
 recv_p = define("recv", lambda x, **given: [x], _recv, aliases={0: 0}, batch=batch_alike)
+sendrecv_p = define("sendrecv", lambda sent, into, **given: [into], _sendrecv, aliases={1: 0}, batch=batch_alike)
+differentiate_exchange(sendrecv_p)
+
+
+def _checked(operation: str, comm: Any, **given: Any) -> dict[str, int]:
+    """Return ranks and tags as numbers, by the arguments' names.
+
+    Raises
+    ------
+    TypeError
+        If one is not an integer, for example a traced value.
+    MPI.Exception
+        If the communicator has no such rank (class ERR_RANK), or a tag is negative (class ERR_TAG).
+    """
+    numbers = {name: operator.index(value) for name, value in given.items()}
+    for name, number in numbers.items():
+        if number in _CONSTANTS.get(f"{operation}: {name}", ()):
+            continue
+        if name.endswith("tag"):
+            if number < 0:
+                raise MPIError(MPI.ERR_TAG, f"{operation}: {name} is {number}; tags are not negative")
+        elif not 0 <= number < comm.size:
+            raise MPIError(MPI.ERR_RANK, f"{operation}: {name} is {number}; the communicator has {comm.size} ranks")
+    return numbers
 
 
 def send(x: Any, dest: int, *, tag: int = 0, comm: MPI.Intracomm | None = None) -> None:
@@ -44,8 +77,7 @@ def send(x: Any, dest: int, *, tag: int = 0, comm: MPI.Intracomm | None = None) 
         While JAX traces the call, for a rank or a tag that is not valid.
     """
     x, static = jnp.asarray(x), comm_of(comm)
-    dest, tag = rank_of(static.value, dest, "Send: dest", _DESTINATIONS), tag_of(tag, "Send: tag")
-    send_p.bind(x, dest=dest, tag=tag, comm=static)
+    send_p.bind(x, comm=static, **_checked("Send", static.value, dest=dest, tag=tag))
 
 
 def recv(
@@ -73,8 +105,8 @@ def recv(
     >>> received = recv(jnp.zeros(3), source=0, tag=7)  # doctest: +SKIP
     """
     x, static = jnp.asarray(x), comm_of(comm)
-    source, tag = rank_of(static.value, source, "Recv: source", _SOURCES), tag_of(tag, "Recv: tag", _TAGS)
-    return recv_p.bind(x, source=source, tag=tag, comm=static, status=status_of(status))[0]
+    numbers = _checked("Recv", static.value, source=source, tag=tag)
+    return recv_p.bind(x, comm=static, status=static_of("status", status), **numbers)[0]
 
 
 def sendrecv(
@@ -115,13 +147,5 @@ def sendrecv(
     >>> left = sendrecv(x, x, source=(rank - 1) % size, dest=(rank + 1) % size)  # doctest: +SKIP
     """
     sendbuf, recvbuf, static = jnp.asarray(sendbuf), jnp.asarray(recvbuf), comm_of(comm)
-    return sendrecv_p.bind(
-        sendbuf,
-        recvbuf,
-        source=rank_of(static.value, source, "Sendrecv: source", _SOURCES),
-        dest=rank_of(static.value, dest, "Sendrecv: dest", _DESTINATIONS),
-        sendtag=tag_of(sendtag, "Sendrecv: sendtag"),
-        recvtag=tag_of(recvtag, "Sendrecv: recvtag", _TAGS),
-        comm=static,
-        status=status_of(status),
-    )[0]
+    numbers = _checked("Sendrecv", static.value, source=source, dest=dest, sendtag=sendtag, recvtag=recvtag)
+    return sendrecv_p.bind(sendbuf, recvbuf, comm=static, status=static_of("status", status), **numbers)[0]

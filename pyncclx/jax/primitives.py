@@ -12,10 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax._src import core, dispatch, effects  # JAX has no public ordered effects
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
@@ -23,26 +23,22 @@ from jax.interpreters import batching, mlir
 from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
-from ..arrays.datatypes import TABLE
 from ..errors import NotSupported
-from .handlers import PLATFORMS, Array, register
+from .handlers import PLATFORMS, register
 from .statics import value_of
 
-__all__ = ["ORDERED", "Call", "as_bytes", "as_device_array", "as_numbers", "at_axis_0", "batch_alike", "define", "like"]
-__all__ += ["wait_for_programs"]
+__all__ = ["Call", "batch_alike", "define", "define_lowered", "like", "wait_for_programs"]
 
 
+@dataclass(frozen=True)
 class Ordered(effects.Effect):  # type: ignore[misc]  # without JAX it is Any
-    """The effect of all primitives of this package."""
+    """The effect of all calls of this package.
+
+    It is equal in all processes, and so is its hash, because persistent caches of compiled programs compare it.
+    """
 
     def __repr__(self) -> str:
         return "pyncclx"
-
-    def __hash__(self) -> int:
-        return 0x6E63636C78  # equal in all processes, since persistent caches compare it
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Ordered
 
 
 ORDERED = Ordered()
@@ -51,20 +47,27 @@ _PATIENCE_S = 5.0  # seconds to wait at exit for calls in progress, after an exc
 for _kind in ("lowerable", "ordered", "control_flow_allowed", "custom_derivatives_allowed", "remat_allowed"):
     getattr(effects, f"{_kind}_effects").add_type(Ordered)
 
+Rule = Callable[..., Any]  # one of JAX's rules for a primitive, which take its parameters by name
+
 
 class Call(NamedTuple):
-    """One call of a compiled program: arguments, results and parameters."""
+    """One call of a compiled program: arguments, results and parameters.
+
+    Attributes
+    ----------
+    comm : Intracomm
+    ins, outs : list of Buffer
+        Memory of XLA. Each buffer's owner is an `MPI.buffer`, which methods of the communicator take as bytes.
+    given : dict
+        The parameters by name, without the communicator.
+    on_gpu : bool
+    """
 
     comm: Any
-    ins: list[Array]
-    outs: list[Array]
+    ins: list[Buffer]
+    outs: list[Buffer]
     given: dict[str, Any]
     on_gpu: bool
-
-    @property
-    def is_root(self) -> bool:
-        """Whether this rank is the root of the call."""
-        return bool(self.comm.rank == self.given["root"])
 
     def check_device(self, name: str) -> None:
         """Raise NotSupported if JAX's arrays are not on the device of pyncclx's kernels."""
@@ -72,15 +75,13 @@ class Call(NamedTuple):
             raise NotSupported(f"{name}: JAX's arrays are on the CPU and pyncclx's on the GPU; set PYNCCLX_DEVICE=host")
 
 
+Run = Callable[[Call], object]  # makes the call of pyncclx
+
+
 def define(
-    name: str,
-    outputs: Callable[..., Sequence[Any]],
-    run: Callable[[Call], object],
-    *,
-    aliases: Mapping[int, int] | None = None,
-    batch: Callable[..., Any] | None = None,
+    name: str, outputs: Rule, run: Run, *, aliases: Mapping[int, int] | None = None, batch: Rule | None = None
 ) -> Any:
-    """Make a primitive, which returns a list of results.
+    """Make a primitive that calls pyncclx, and returns a list of results.
 
     Parameters
     ----------
@@ -94,12 +95,19 @@ def define(
     batch : callable, optional
         The batching rule; it takes the primitive first.
     """
+    target = f"pyncclx_{name}"
+    register(target, functools.partial(_run, run))
+    lower = functools.partial(_lower, target, dict(aliases or {}))
+    return define_lowered(name, outputs, lower, is_ordered=True, batch=batch)
+
+
+def define_lowered(name: str, outputs: Rule, lower: Rule, *, is_ordered: bool, batch: Rule | None = None) -> Any:
+    """Make a primitive with a lowering of its own, and with an order or without one."""
+    its_effects = {ORDERED} if is_ordered else set()
     primitive = Primitive(f"pyncclx_{name}")
     primitive.multiple_results = True
     primitive.def_impl(functools.partial(dispatch.apply_primitive, primitive))
-    primitive.def_effectful_abstract_eval(lambda *avals, **given: (list(outputs(*avals, **given)), {ORDERED}))
-    register(primitive.name, functools.partial(_run, run))
-    lower = functools.partial(_lower, primitive.name, aliases or {})
+    primitive.def_effectful_abstract_eval(lambda *avals, **given: (list(outputs(*avals, **given)), its_effects))
     for platform in PLATFORMS:
         # Without its plugin for CUDA, JAX does not know the platform "cuda".
         with suppress(NotImplementedError):
@@ -109,11 +117,11 @@ def define(
     return primitive
 
 
-def _lower(name: str, aliases: Mapping[int, int], ctx: Any, *operands: Any, **given: Any) -> list[Any]:
+def _lower(name: str, aliases: dict[int, int], ctx: Any, *operands: Any, **given: Any) -> list[Any]:
     """Lower a primitive to a custom call between two tokens."""
     token = core.abstract_token
     inner = ctx.replace(avals_in=(*ctx.avals_in, token), avals_out=(*ctx.avals_out, token))
-    call = jax.ffi.ffi_lowering(name, has_side_effect=True, operand_output_aliases=dict(aliases))
+    call = jax.ffi.ffi_lowering(name, has_side_effect=True, operand_output_aliases=aliases)
     numbers = {key: getattr(value, "number", value) for key, value in given.items() if value is not None}
     # One attribute, because the handler reads it in every call.
     description = " ".join(f"{key}={numbers[key]}" for key in sorted(numbers))
@@ -124,18 +132,16 @@ def _lower(name: str, aliases: Mapping[int, int], ctx: Any, *operands: Any, **gi
 
 
 @functools.cache
-def _parameters_of(description: bytes) -> dict[str, Any]:
-    """Return the parameters of a call by name."""
+def _parameters_of(description: bytes) -> tuple[Any, dict[str, Any]]:
+    """Return the communicator of a call, and its other parameters by name."""
     parts = (part.split("=") for part in description.decode().split())
-    return {key: value_of(key, int(number)) for key, number in parts}
+    given = {key: value_of(key, int(number)) for key, number in parts}
+    return (given.pop("comm") if "comm" in given else given["shuffle"].comm), given
 
 
-def _run(
-    run: Callable[[Call], object], ins: list[Array], outs: list[Array], description: bytes, stream: int | None
-) -> None:
+def _run(run: Run, ins: list[Buffer], outs: list[Buffer], description: bytes, stream: int | None) -> None:
     """Make the call of a compiled program, on XLA's stream."""
-    given = _parameters_of(description)
-    comm = given["comm"] if "comm" in given else given["shuffle"].comm
+    comm, given = _parameters_of(description)
     if stream is not None and (comm.stream is None or comm.stream.ptr != stream):
         comm.stream = stream
     try:
@@ -178,34 +184,11 @@ def like(shape: Sequence[int], aval: Any) -> Any:
     return ShapedArray(tuple(shape), aval.dtype)
 
 
-def as_bytes(array: Array, blocks: int = 1) -> list[Any]:
-    """Return a buffer argument for an array that is moved, as one or more blocks."""
-    return [MPI.buffer.fromaddress(array.address, array.nbytes), array.nbytes // blocks, MPI.BYTE]
-
-
-def as_numbers(array: Array) -> list[Any]:
-    """Return a buffer argument for an array that is reduced."""
-    datatype = TABLE[array.dtype]
-    return [MPI.buffer.fromaddress(array.address, array.nbytes), array.size, datatype.mpi or datatype]
-
-
-def as_device_array(array: Array) -> Buffer:
-    """Return a buffer argument for an array whose shape and type matter."""
-    return Buffer(array.address, array.size, TABLE[array.dtype], array.shape, False, None, as_bytes(array)[0])
-
-
-def at_axis_0(args: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
-    """Return arguments of a batching rule with the batch at axis 0 in each of them."""
+def batch_alike(primitive: Any, args: Sequence[Any], axes: Sequence[Any], **given: Any) -> Any:
+    """Batch a primitive that treats each element alike, with the batch at axis 0."""
     pairs = list(zip(args, axes, strict=True))
     size = next(arg.shape[axis] for arg, axis in pairs if axis is not None)
-    return [
-        jnp.broadcast_to(arg, (size, *arg.shape)) if axis is None else jnp.moveaxis(arg, axis, 0) for arg, axis in pairs
-    ]
-
-
-def batch_alike(primitive: Any, args: Sequence[Any], axes: Sequence[Any], **given: Any) -> Any:
-    """Batch a primitive that treats each element alike."""
-    results = primitive.bind(*at_axis_0(args, axes), **given)
+    results = primitive.bind(*[batching.bdim_at_front(arg, axis, size) for arg, axis in pairs], **given)
     return results, [0] * len(results)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..arrays.buffers import Buffer
 from ..tokens import calls
 from ..tokens.launch import Move
 from ..tokens.memory import address_of
-from .handlers import Array
-from .primitives import Call, as_device_array, define, like
+from .primitives import Call, define, like
 from .statics import Static
 
 __all__ = ["combine", "dispatch", "part_of"]
@@ -25,7 +25,7 @@ __all__ = ["combine", "dispatch", "part_of"]
 # ---- what XLA calls --------------------------------------------------------------------------------------------------
 
 
-def _handle_of(call: Call, table: Array, tokens: int) -> Any:
+def _handle_of(call: Call, table: Buffer, tokens: int) -> Any:
     """Return the library's handle in the memory of a table."""
     call.check_device("TokenShuffle")
     return call.given["shuffle"].memory().handle_at(table.address, tokens)
@@ -42,7 +42,7 @@ def _launch_dispatch(call: Call, move: Move) -> None:
 
 
 def _dispatch(call: Call) -> None:
-    tokens, ids, *weights = map(as_device_array, call.ins)
+    tokens, ids, *weights = call.ins
     handle, given = _handle_of(call, call.outs[1], tokens.shape[0]), weights[0] if weights else None
     _launch_dispatch(call, calls.dispatch_move(call.given["shuffle"], tokens, ids, given, into=handle))
 
@@ -50,7 +50,7 @@ def _dispatch(call: Call) -> None:
 def _dispatch_again(call: Call) -> None:
     tokens, table = call.ins
     handle = _handle_of(call, table, tokens.shape[0])
-    _launch_dispatch(call, calls.dispatch_move(call.given["shuffle"], as_device_array(tokens), None, None, handle))
+    _launch_dispatch(call, calls.dispatch_move(call.given["shuffle"], tokens, None, None, handle))
 
 
 def _combine(call: Call) -> None:
@@ -58,40 +58,30 @@ def _combine(call: Call) -> None:
     handle = _handle_of(call, table, out.shape[0])
     if weights:
         handle = replace(handle, outputs=handle.outputs._replace(row_weights=weights[0].address))
-    arrays = as_device_array(results), handle, as_device_array(out)
-    shuffle.launch(calls.combine_move(shuffle, *arrays, weighted=bool(weights)))
+    shuffle.launch(calls.combine_move(shuffle, results, handle, out, weighted=bool(weights)))
 
 
 def _collect(call: Call) -> None:
     shuffle, (values, table), (out,) = call.given["shuffle"], call.ins, call.outs
-    handle = _handle_of(call, table, out.shape[0])
-    shuffle.launch(calls.collect_move(shuffle, as_device_array(values), handle, as_device_array(out)))
+    shuffle.launch(calls.collect_move(shuffle, values, _handle_of(call, table, out.shape[0]), out))
 
 
 # ---- primitives ------------------------------------------------------------------------------------------------------
 
 
-def _rows_like(tokens: Any, table: Any, *, shuffle: Static) -> list[Any]:
+def _rows_like(tokens: Any, *others: Any, shuffle: Static) -> list[Any]:
     return [like((shuffle.value.capacity, shuffle.value.hidden), tokens)]
 
 
 def _dispatched(tokens: Any, ids: Any, *weights: Any, shuffle: Static) -> list[Any]:
     nbytes = shuffle.value.memory().handle_nbytes(tokens.shape[0])
-    return [*_rows_like(tokens, ids, shuffle=shuffle), like((nbytes // 4,), ids)]
-
-
-def _combined(results: Any, *others: Any, tokens: int, shuffle: Static) -> list[Any]:
-    return [like((tokens, shuffle.value.hidden), results)]
-
-
-def _collected(values: Any, table: Any, *, tokens: int, shuffle: Static) -> list[Any]:
-    return [like((tokens, shuffle.value.k), values)]
+    return [*_rows_like(tokens, shuffle=shuffle), like((nbytes // 4,), ids)]
 
 
 dispatch_p = define("dispatch", _dispatched, _dispatch)
 dispatch_again_p = define("dispatch_again", _rows_like, _dispatch_again)
-combine_p = define("combine", _combined, _combine)
-collect_p = define("collect", _collected, _collect)
+combine_p = define("combine", lambda x, *_, tokens, shuffle: [like((tokens, shuffle.value.hidden), x)], _combine)
+collect_p = define("collect", lambda x, _, tokens, shuffle: [like((tokens, shuffle.value.k), x)], _collect)
 
 
 def part_of(shuffle: Static, table: Any, name: str) -> Any:

@@ -7,7 +7,6 @@ COMM_WORLD. Other objects are numbered in the order of their first use.
 
 from __future__ import annotations
 
-import operator
 import weakref
 from typing import Any, cast
 
@@ -16,15 +15,13 @@ from mpi4py import MPI
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import of
 from ..communicator.adopting import Communicator
-from ..errors import MPIError, NotSupported
+from ..errors import NotSupported
 from ..operators import ops
 from ..operators.user_op import Op
 from ..system.process import lock
 from ..team.state import State
-from ..tokens.shuffle import TokenShuffle
 
-__all__ = ["Static", "check_blocks", "check_operator", "comm_of", "op_of", "rank_of", "shuffle_of", "status_of"]
-__all__ += ["tag_of", "value_of"]
+__all__ = ["Static", "check_operator", "comm_of", "op_of", "static_of", "value_of"]
 
 
 class Static:
@@ -84,7 +81,7 @@ def comm_of(comm: MPI.Comm | None) -> Static:
     return _by_state[state]
 
 
-def op_of(op: Any) -> Static:
+def op_of(op: Any) -> Any:
     """Return a reduction operator with its number.
 
     Raises
@@ -95,64 +92,16 @@ def op_of(op: Any) -> Static:
     if not isinstance(op, (MPI.Op, Op, ops.BuiltinOp)):
         raise TypeError(f"jax: op is {op!r}; expecting MPI.SUM, another MPI.Op, or a pyncclx.Op")
     builtin = ops.predefined(op) if isinstance(op, MPI.Op) else None
-    return _numbered("op", builtin or op)
+    return static_of("op", builtin or op)
 
 
-def status_of(status: MPI.Status | None) -> Static | None:
-    """Return a status with its number; None for None."""
-    return None if status is None else _numbered("status", status)
-
-
-def shuffle_of(shuffle: TokenShuffle) -> Static:
-    """Return a token shuffle with its number."""
-    return _numbered("shuffle", shuffle)
-
-
-def _numbered(kind: str, value: Any) -> Static:
+def static_of(kind: str, value: Any) -> Any:
+    """Return an operator, a status or a token shuffle as a `Static`; None for None."""
     with _LOCK:
-        if id(value) not in _by_identity:
+        if value is not None and id(value) not in _by_identity:
             _by_identity[id(value)] = Static(value, len(_KINDS[kind]))
             _KINDS[kind].append(_by_identity[id(value)])
-        return _by_identity[id(value)]
-
-
-def rank_of(comm: Any, value: Any, name: str, also: tuple[int, ...] = ()) -> int:
-    """Return a rank of a communicator, or one of the constants in `also`, as a number.
-
-    Raises
-    ------
-    TypeError
-        If the value is not an integer, for example a traced value.
-    MPI.Exception
-        If the communicator has no such rank (class ERR_ROOT or ERR_RANK).
-    """
-    rank = operator.index(value)
-    if not (0 <= rank < comm.size or rank in also):
-        code = MPI.ERR_ROOT if name.endswith("root") else MPI.ERR_RANK
-        raise MPIError(code, f"{name} is {rank}; the communicator has {comm.size} ranks")
-    return rank
-
-
-def tag_of(value: Any, name: str, also: tuple[int, ...] = ()) -> int:
-    """Return a tag, or one of the constants in `also`, as a number.
-
-    Raises
-    ------
-    TypeError
-        If the value is not an integer.
-    MPI.Exception
-        If the tag is negative (class ERR_TAG).
-    """
-    tag = operator.index(value)
-    if tag < 0 and tag not in also:
-        raise MPIError(MPI.ERR_TAG, f"{name} is {tag}; tags are not negative")
-    return tag
-
-
-def check_blocks(x: Any, size: int, name: str) -> None:
-    """Raise ValueError unless the first dimension has an index for each rank."""
-    if x.ndim == 0 or x.shape[0] != size:
-        raise ValueError(f"{name} input must have shape (nproc, ...): it has {x.shape}, and there are {size} ranks")
+        return _by_identity.get(id(value))
 
 
 def check_operator(op: Static, x: Any, name: str) -> None:

@@ -13,7 +13,7 @@ import mpi_bootstrap
 
 from .primitives import wait_for_programs
 from .routing import combine, dispatch, part_of
-from .statics import Static, comm_of, shuffle_of
+from .statics import Static, comm_of, static_of
 
 __all__ = ["Handle", "Rows", "TokenShuffle"]
 
@@ -129,7 +129,8 @@ class TokenShuffle:
         # One rank may have an error of an earlier call; all ranks raise it.
         mpi_bootstrap.agree(private, private.synchronize)
         sizes = {"k": k, "max_tokens": max_tokens, "overflow": overflow, "placement": placement}
-        self._static = shuffle_of(private.Create_token_shuffle(num_experts, capacity, hidden, dtype, **sizes))
+        shuffle = private.Create_token_shuffle(num_experts, capacity, hidden, dtype, **sizes)
+        self._static: Static = static_of("shuffle", shuffle)
         self.local_experts: list[int] = self._open().local_experts  # the first call allocates the memory
 
     def dispatch(self, tokens: Any, topk_ids: Any, topk_weights: Any = None) -> tuple[Rows, Handle]:
