@@ -11,7 +11,7 @@ import functools
 import math
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from ..arrays.buffers import Buffer
 from ..arrays.datatypes import TABLE, void
+from ..system.process import MOST_ITEMS
 
 __all__ = ["PLATFORMS", "register"]
 
@@ -38,7 +39,9 @@ _INTERNAL = 13  # XLA's code of errors in handlers
 _ERROR_CREATE, _STREAM_GET = 6, 10  # places of functions in XLA's table
 _Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _function_at = functools.cache(_Function)  # XLA does not move its functions
-_BUFFER = struct.Struct("=16xi4x3q")  # type of the elements, address, rank, address of the dimensions
+# Extension, table of functions, context; count and address of the arguments; the same of results; attributes.
+_FRAME = struct.Struct("=8x 3q 24x q 8x q 16x q 8x q 40x q")
+_BUFFER = struct.Struct("=16x i 4x 3q")  # type of the elements, address, rank, address of the dimensions
 # All addresses, as one array: `unpack_from` reads it in a third of the time that `ctypes.string_at` takes.
 _MEMORY = (ctypes.c_char * sys.maxsize).from_address(0)
 
@@ -63,17 +66,17 @@ def _handler(name: str, function: Function, *, has_stream: bool) -> Callable[[in
     """Return a function from a call's address to an error's address or None."""
 
     def handle(address: int) -> int | None:
-        call = _words(address, 21)
-        if call[1] and _words(call[1], 2)[1] & _INT == _METADATA:
-            _describe(call)
+        extension, table, context, *frame, attributes = _FRAME.unpack_from(_MEMORY, address)
+        if extension and _words(extension, 2)[1] & _INT == _METADATA:
+            _describe(table, extension)
             return None
         try:
-            stream = _stream_of(call) if has_stream else None
-            function(_arrays(call[7], call[9]), _arrays(call[12], call[14]), _description(call[20]), stream)
+            stream = _stream_of(table, context) if has_stream else None
+            function(_buffers(*frame[:2]), _buffers(*frame[2:]), _description(attributes), stream)
         # If an exception escaped from the handler, XLA would take the call for a successful one.
         except BaseException as error:
             text = ctypes.create_string_buffer(f"{name}: {type(error).__name__}: {error}".encode())
-            return _ask(call, _ERROR_CREATE, ctypes.addressof(text), _INTERNAL)[0]
+            return _ask(table, _ERROR_CREATE, ctypes.addressof(text), _INTERNAL)[0]
         return None
 
     return handle
@@ -83,40 +86,45 @@ def _words(address: int, count: int) -> tuple[int, ...]:
     return struct.unpack_from(f"={count}q", _MEMORY, address)
 
 
-def _ask(call: Sequence[int], place: int, first: int, second: int = 0) -> tuple[int | None, int]:
+def _ask(table: int, place: int, first: int, second: int = 0) -> tuple[int | None, int]:
     """Call one of XLA's functions; return its result, and its arguments' last word."""
     arguments = (ctypes.c_int64 * 4)(32, 0, first, second)
-    return _function_at(_words(call[2] + 8 * place, 1)[0])(ctypes.addressof(arguments)), arguments[3]
+    return _function_at(_words(table + 8 * place, 1)[0])(ctypes.addressof(arguments)), arguments[3]
 
 
-def _stream_of(call: Sequence[int]) -> int:
-    failed, stream = _ask(call, _STREAM_GET, call[3])
+def _stream_of(table: int, context: int) -> int:
+    failed, stream = _ask(table, _STREAM_GET, context)
     if failed:
         raise RuntimeError("XLA has no stream for this call")
     return stream
 
 
-def _describe(call: Sequence[int]) -> None:
+def _describe(table: int, extension: int) -> None:
     """Answer with the version, and that no call may be captured in a CUDA graph."""
-    spoken, metadata = _words(call[2], 5)[4] >> 32, _words(call[1], 4)[3]
+    spoken, metadata = _words(table, 5)[4] >> 32, _words(extension, 4)[3]
     answer = (ctypes.c_int64 * 4).from_address(metadata)
     answer[1:] = [24, 0, min(_MINOR_VERSION, spoken) << 32]
     ctypes.c_uint32.from_address(metadata + 32).value = 0
 
 
-def _arrays(count: int, items: int) -> list[Buffer]:
-    """Read arguments or results, without tokens. Each buffer's owner is an `MPI.buffer` of its memory."""
+def _buffers(count: int, items: int) -> list[Buffer]:
+    """Read arguments or results, without tokens."""
     found = []
     for item in _words(items, count):
         kind, address, rank, dims = _BUFFER.unpack_from(_MEMORY, item)
         if kind != TOKEN:
-            if kind not in DATATYPES:
-                raise TypeError(f"XLA's element type {kind} cannot be moved; convert the array")
-            datatype, shape = DATATYPES[kind], _words(dims, rank)
-            size = math.prod(shape)
-            memory = MPI.buffer.fromaddress(address, size * datatype.itemsize)
-            found.append(Buffer(address, size, datatype, shape, False, None, memory))
+            found.append(_buffer(kind, address, _words(dims, rank)))
     return found
+
+
+@functools.lru_cache(MOST_ITEMS)
+def _buffer(kind: int, address: int, shape: tuple[int, ...]) -> Buffer:
+    """Return an array of XLA; its owner is an `MPI.buffer` of its memory."""
+    if kind not in DATATYPES:
+        raise TypeError(f"XLA's element type {kind} cannot be moved; convert the array")
+    datatype, count = DATATYPES[kind], math.prod(shape)
+    memory = MPI.buffer.fromaddress(address, count * datatype.itemsize)
+    return Buffer(address, count, datatype, shape, False, None, memory)
 
 
 def _description(items: int) -> bytes:
