@@ -123,7 +123,8 @@ def _of_numpy(array: np.ndarray[Any, Any]) -> Hashable:
 def _of_buffer(buffer: MPI.buffer) -> Hashable:
     gpu = None
     if host_arrays():
-        if pointers.is_of_host(buffer):
+        # A buffer made from an address has no owner, so the search for one is left out.
+        if buffer.obj is not None and pointers.is_of_host(buffer):
             raise NoKey
     else:
         gpu = gpu_of_memory(buffer.address)
