@@ -192,7 +192,7 @@ class State:
 
     def drain(self) -> None:
         """Wait on the host for launches of collectives only; raise what kernels recorded."""
-        for attachment in [each for each in self.attachments.values() if not each.is_of_messages]:
+        for attachment in [each for each in list(self.attachments.values()) if not each.is_of_messages]:
             attachment.drain()
         if self.team is not None and not self.team.order.is_unused:
             self.team.drain()

@@ -76,7 +76,7 @@ class SlotPool:
     def place_of(self, clock: int) -> int | None:
         """Return the place of the message with this clock; None if it has no place."""
         with LOCK:
-            return next((place for place, held in self._held.items() if held[0] == clock), None)
+            return next((place for place, held in self._held.copy().items() if held[0] == clock), None)
 
     def held_for(self, number: int) -> list[tuple[int, int]]:
         """Return place and clock of each unfinished message to a rank.
@@ -85,7 +85,7 @@ class SlotPool:
         """
         with LOCK:
             self._sweep()
-            return [(place, clock) for place, (clock, _, each) in self._held.items() if each == number]
+            return [(place, clock) for place, (clock, _, each) in self._held.copy().items() if each == number]
 
     def _sweep(self) -> None:
         """Free the places whose messages have ended."""

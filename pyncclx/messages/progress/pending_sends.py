@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from itertools import islice
 from typing import Any, TypeVar
 from weakref import WeakSet, ref
 
@@ -97,7 +96,8 @@ class PendingSends:
         """
         with LOCK:
             self._count_new()
-            self._followed = [reference for reference in self._followed if is_under_way(reference)]
+            followed, self._followed = self._followed, []  # a handler may add to it meanwhile
+            self._followed.extend([reference for reference in followed if is_under_way(reference)])
             return bool(self._followed)
 
     @property
@@ -118,7 +118,7 @@ class PendingSends:
             new.append(self.new.popleft())
         self.begun += len(new)
         self.may_have_more |= not all(isinstance(reference, Follows) for reference in new)
-        self._followed += [reference for reference in new if is_under_way(reference)]
+        self._followed.extend([reference for reference in new if is_under_way(reference)])
 
     def note_buffered(self) -> None:
         """Have MPI make progress from now on, because it has a buffered message to send."""
@@ -190,7 +190,7 @@ class PendingSends:
         with LOCK:
             for number in (_FOR_ONE, len(self.kept)):
                 self.sweep(number)
-                kept_nbytes = sum(message.nbytes for message in self.kept)
+                kept_nbytes = sum([message.nbytes for message in list(self.kept)])  # a copy: see `sweep`
                 if not kept_nbytes or kept_nbytes + nbytes <= most:
                     return True
             return False
@@ -229,8 +229,12 @@ class PendingSends:
         if self.dropped:
             self.take_dropped()
         with LOCK:
-            for message in list(islice(self.kept, most)):
-                # This may keep other messages, and so call `sweep` again.
+            # A test, a signal handler or a destructor may keep other messages, and so call `sweep` again: no iterator.
+            for _ in range(min(most, len(self.kept))):
+                try:
+                    message = self.kept[0]
+                except IndexError:
+                    return
                 try:
                     has_ended = message.has_ended()
                 except BaseException as error:

@@ -5,6 +5,7 @@ Python runs both in the middle of the library's own code.
 
 import gc
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from support.arrays import get, put, synchronize, xp
 from support.labelled_messages import LARGE, data_of, map_peers
 from support.reference import comparing
 
-WORLD, TAG, ROUNDS = MPI.COMM_WORLD, 5, 40
+WORLD, TAG, ROUNDS, POINTS = MPI.COMM_WORLD, 5, 40, 150
 pytestmark = pytest.mark.ranks(2, 3)
 
 
@@ -117,6 +118,60 @@ def test_destructors_make_calls(comms):
         gc.set_threshold(*before)
     gc.collect()
     chain.end()
+
+
+class At:
+    """A tracer that makes a call once, before one of the instructions of some functions."""
+
+    def __init__(self, number, names, call):
+        self.left, self.names, self.call = number, names, call
+
+    def __call__(self, frame, event, argument):
+        if event == "call" and not (frame.f_code.co_name in self.names and "/pending_sends.py" in frame.f_code.co_filename):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                self.call()
+        return self if self.left > 0 else None
+
+
+@pytest.mark.ranks(2, 2)
+def test_a_send_at_any_point_of_the_care_for_kept_sends(comms):
+    """Sends that no call waits for are kept until they have ended; a handler's send is one more of them."""
+    outer, inner = comms
+    peer, array, made = 1 - outer.rank, put(np.arange(LARGE)), 0
+    for point in range(1, POINTS):
+        if outer.rank == 0:
+            for _ in range(3):
+                outer.Isend(array, peer, TAG).Free()
+            at = At(point, {"sweep", "has_room"}, lambda: inner.Isend(array, peer, TAG).Free())
+            sys.settrace(at)
+            try:
+                outer.Isend(array, peer, TAG).Free()
+                sent = outer.isend(array, peer, TAG + 1)
+            finally:
+                sys.settrace(None)
+            outer.send(at.left == 0, peer, TAG)
+            sent.wait()
+            made += at.left == 0
+        else:
+            for _ in range(4):
+                check_range(outer, peer)
+            assert (get(outer.recv(source=peer, tag=TAG + 1)) == np.arange(LARGE)).all()
+            if outer.recv(source=peer, tag=TAG):
+                check_range(inner, peer)
+    assert outer.rank or made > POINTS / 4
+
+
+def check_range(comm, source):
+    """Receive a message of the numbers from 0 on."""
+    found = xp.full(LARGE, -1, "i8")
+    comm.Recv(found, source, TAG)
+    comm.synchronize()
+    assert (get(found) == np.arange(LARGE)).all()
 
 
 @pytest.mark.ranks(2, 2)
