@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array as stdlib_array
 from typing import Any
 
 from mpi4py import MPI
@@ -14,6 +15,8 @@ from . import dlpack, pointers
 from .protocols import interface_address
 from .readers import Reader, device_classes, read_buffer, read_cupy, read_memory, read_numpy, read_torch, reader_of
 from .specs import is_nothing
+
+_PLAIN = bytes, bytearray, stdlib_array.array
 
 
 @cached
@@ -56,13 +59,23 @@ def where(spec: Any) -> str | None:
 def on_host(*buffers: Any) -> bool:
     """Return whether no buffer is a device array, so that mpi4py has to run the call.
 
-    If only some are device arrays, return False; `resolve` then refuses the mixture.
+    If only some are device arrays, return False; `resolve` then refuses the mixture. Also return False if no buffer has
+    memory, one is an `MPI.buffer` at address 0, and this process uses a device: some libraries pass empty device arrays
+    in this way.
     """
     for buffer in buffers:
         kind = type(buffer)
         if kind in device_classes or (kind is ndarray and host_arrays()) or where(buffer) == "device":
             return False
-    return True
+    arrays = [each[0] if isinstance(each, (list, tuple)) and each else each for each in buffers]
+    if not any(type(each) is MPI.buffer and not each.address for each in arrays):
+        return True
+    return any(map(_is_host_array, arrays)) or (driver.chosen_gpu() is None and not host_arrays())
+
+
+def _is_host_array(array: Any) -> bool:
+    """Return whether an argument is an array in host memory, not a number or operator."""
+    return where(array) == "host" and (reader_of(array) is not None or isinstance(array, _PLAIN))
 
 
 def on_device(value: Any) -> bool:
@@ -129,8 +142,7 @@ def _place(array: Any, read: Reader) -> str | None:
 
 def _place_of_memory(memory: Any) -> str | None:
     if type(memory) is MPI.buffer and not memory.address:
-        # Some libraries describe empty arrays this way. The call's other buffer then decides the location.
-        return None
+        return None  # an empty array; see `on_host`
     on_host = pointers.is_of_host(memory) if host_arrays() else not pointers.is_over_device(memory)
     return "host" if on_host else "device"
 

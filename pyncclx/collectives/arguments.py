@@ -84,7 +84,7 @@ def rooted_on_host(single: Any, whole: Any) -> bool:
     The location of `single` decides, which is the buffer that every rank passes. If `single` is MPI.IN_PLACE or has no
     memory, the location of `whole` decides, which is the buffer that only root passes.
     """
-    return on_host(single) and (where(single) is not None or on_host(whole))
+    return on_host(single, *([whole] if where(single) is None else []))
 
 
 def check_not_in_place(comm: MPI.Comm, operation: str, argument: str, spec: Any) -> None:
