@@ -229,12 +229,11 @@ class PendingSends:
         if self.dropped:
             self.take_dropped()
         with LOCK:
-            # A test, a signal handler or a destructor may keep other messages, and so call `sweep` again: no iterator.
+            # A handler or destructor may call this method inside this loop, so it uses no iterator.
             for _ in range(min(most, len(self.kept))):
-                try:
-                    message = self.kept[0]
-                except IndexError:
+                if not self.kept:
                     return
+                message = self.kept[0]
                 try:
                     has_ended = message.has_ended()
                 except BaseException as error:

@@ -127,7 +127,8 @@ class At:
         self.left, self.names, self.call = number, names, call
 
     def __call__(self, frame, event, argument):
-        if event == "call" and not (frame.f_code.co_name in self.names and "/pending_sends.py" in frame.f_code.co_filename):
+        code = frame.f_code
+        if event == "call" and not (code.co_name in self.names and "/pending_sends.py" in code.co_filename):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
