@@ -3,7 +3,8 @@
 Each process holds a robust mutex in its page. When the process dies, Linux sets a bit in the mutex: the *mark*. This
 happens 0.1 to 10 ms after a SIGKILL, before Linux frees the process's memory, which can take more than a second.
 Sockets and pidfds report the death after up to 1.2 s. The page also records facts that peers need after the process's
-death: how it ended, when it last ran, and its notes about failed communicators.
+death: how it ended, when it last ran, and its notes about failed communicators. It lists the communicators that the
+process has left, too.
 """
 
 import ctypes
@@ -17,18 +18,20 @@ from typing import NamedTuple
 
 from .processes import Process, pid_namespace, process
 
-NBYTES = 4096
+NBYTES = 8192
 # States of a process: running, ended normally, ended by an exception, or at the end of its program. In state ENDING,
 # `atexit` functions and destructors may still communicate, so peers treat it as RUNNING until the mutex is marked.
 RUNNING, ENDED, RAISED, ENDING = range(4)
 _MUTEX_NBYTES = 64  # at the beginning of the page; larger than any pthread_mutex_t
 _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
-_NAMESPACE_AT, _STARTED_AT, _CPU_AT = 96, 104, 112
+_NAMESPACE_AT, _STARTED_AT, _CPU_AT, _LEFT_AT = 96, 104, 112, 120
 _TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
 _NOTES_BEGIN = 512
 _NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note`
 _NOTE_NBYTES = 128
-_MOST_NOTES = (NBYTES - _NOTES_BEGIN) // _NOTE_NBYTES
+_LEFT_BEGIN, _GROUP_NBYTES = 4096, 16
+_MOST_NOTES = (_LEFT_BEGIN - _NOTES_BEGIN) // _NOTE_NBYTES
+_MOST_LEFT = (NBYTES - _LEFT_BEGIN) // _GROUP_NBYTES
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
 STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no heartbeat
 _COMPUTING = 0.2  # a COMPUTING process has used a processor for at least this share of the time since its heartbeat
@@ -167,6 +170,15 @@ class Presence(_Page):
             self._word(_NOTES_AT).value = number + 1
 
 
+    def list_left(self, group: bytes) -> None:
+        """Add a communicator, named as in a `Note`, to those that this process has left."""
+        with self._lock:
+            number = self._word(_LEFT_AT).value
+            at = _LEFT_BEGIN + number % _MOST_LEFT * _GROUP_NBYTES
+            self._map[at : at + _GROUP_NBYTES] = group
+            self._word(_LEFT_AT).value = number + 1
+
+
 class _AtEnd:
     """Object whose deletion sets the state ENDED, even after modules are gone."""
 
@@ -202,6 +214,13 @@ class PeerPresence(_Page):
         if marked and self._marked_s is None:
             self._marked_s = time.monotonic()
         return marked
+
+    def lists_left(self, group: bytes) -> bool:
+        """Return whether the process has left a communicator.
+
+        False if it has left 256 other ones since.
+        """
+        return self._map.find(group, _LEFT_BEGIN) >= 0
 
     def is_quiet(self) -> bool:
         """Return whether the process runs and has no note left for `new_notes` to read."""

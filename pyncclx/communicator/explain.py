@@ -129,8 +129,7 @@ class Explained(MessageBase):
             All 0 before the first operation on device arrays.
 
             * "heap": the symmetric heap, shared by all communicators of the process; "leased": its leased part;
-            * "abandoned": leases and windows of communicators that were freed through mpi4py's handles. They are
-              released when their ranks next create or free a pyncclx communicator together;
+            * "abandoned": leases and windows of communicators that this rank has freed, and other ranks have not;
             * "this communicator": its lease of the heap;
             * "windows": arrays of `Alloc`;
             * "packed": packed copies of derived datatypes, and temporary copies of results;

@@ -25,6 +25,7 @@ class Lifetime(WithConstants, Base):
     def Free(self) -> None:
         """Free the communicator and its device memory. Collective.
 
+        Inside a node the call waits for no other rank. The memory is released when all ranks have made it.
         MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their device memory.
 
         Raises
@@ -65,32 +66,34 @@ class Lifetime(WithConstants, Base):
     def _leave(self, free: Callable[[], None] | None = None) -> BaseException | None:
         """Release the device memory, then free the communicator; return an error, if any.
 
-        Waits for the kernels of all ranks first. `free` is the function that frees the communicator in MPI. A failed
-        communicator is freed in MPI only if it was revoked, because late ranks may still use it. The result is an error
-        that a kernel of this rank has recorded and no call has raised, or a signal handler's exception that ended the
-        wait for the other ranks.
+        Inside a node this waits for kernels of this rank alone, because MPI's `Free` waits for nobody. `free` is the
+        function that frees the communicator in MPI. A failed communicator is freed in MPI only if it was revoked,
+        because late ranks may still use it. The result is an error that a kernel of this rank has recorded and no call
+        has raised, or a signal handler's exception that ended a wait for other nodes.
         """
         state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
         team = state.team
         refusal: BaseException | None = None
+        is_sound = not (mpi_bootstrap.has_left(comm) or (spanning is not None and spanning.has_failed))
         if team is None:
-            have_met = not (mpi_bootstrap.has_left(comm) or (spanning is not None and spanning.has_failed))
+            state.close()
         else:
             try:
                 with state.recorded(comm, "Free"):
-                    have_met = state.part(comm, team.errors, lambda: team.leave(comm))
-                refusal = team.errors.refusal() if have_met else None
+                    team.finish()
+                is_sound = is_sound and not team.errors.has_failed
+                refusal = team.errors.refusal() if is_sound else None
             except BaseException as error:
                 if not team.errors.has_failed:
                     raise
-                have_met, refusal = False, error
-        if team is None or have_met:
-            state.close()
-        else:
-            # Some rank will never arrive. Memory that it may write to is kept.
-            state.abandon()
+                is_sound, refusal = False, error
+            if is_sound:
+                state.leave()
+                team.heap.await_others(team.id)
+            else:
+                state.abandon()
         if free is not None:
-            if have_met or (has_ulfm() and ulfm.is_revoked(comm)):
+            if is_sound or (has_ulfm() and ulfm.is_revoked(comm)):
                 free()
             else:
                 state.current = False

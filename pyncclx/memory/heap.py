@@ -12,6 +12,7 @@ the offers.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from bisect import insort
 from collections import Counter
@@ -38,6 +39,7 @@ SMALLEST_SHARE = 1
 # to communicators. Later tracks lease only their minimum, some kilobytes, and leave LAST_PARTS.
 SHARES_BESIDE = (4, 1, 1, 1)
 SMALLEST_SHARE_BESIDE = 1 / 4
+_PATIENCE_S, _PAUSE_S = 0.1, 0.001  # how long `await_others` waits, and between two looks
 KEPT_PARTS, LAST_PARTS = 12, 6
 
 
@@ -84,6 +86,7 @@ class Heap:
         A communicator's leases have the length of its members' smallest offer. For `is_beside` see `Lease`.
         """
         least = -(-least // ALIGNMENT) * ALIGNMENT
+        self.sweep()
         with self._lock:
             shares = (*SHARES_BESIDE, SMALLEST_SHARE_BESIDE) if is_beside else (*SHARES, SMALLEST_SHARE)
             share = shares[min(self._count(is_beside), len(shares) - 1)]
@@ -131,10 +134,7 @@ class Heap:
     def _lease(self, nbytes: int, is_beside: bool) -> Lease:
         offset = self.find(nbytes)
         if offset is None:
-            waiting = (
-                f"; {len(self.abandoned)} of them were freed through handles of mpi4py's, and end when all their ranks "
-                "make or Free a communicator of pyncclx"
-            )
+            waiting = f"; {len(self.abandoned)} of them end when other ranks free them, too"
             raise NotSupported(
                 f"the symmetric heap of {self.nbytes} bytes has no room for another communicator: "
                 f"Free one, or set {settings.HEAP.name} higher (now {self._count(False)} communicators hold leases"
@@ -157,12 +157,52 @@ class Heap:
         with self._lock:
             self.living.discard(team_id)
             self.leases.remove(lease)
+        if team_id:
+            DETECTOR.get().presence.list_left(team_id)
 
     def abandon(self, abandoned: Abandoned) -> None:
-        """Keep the memory of a freed communicator until its ranks' next rendezvous."""
+        """Leave a communicator; keep its memory until the other ranks have left, too.
+
+        Call this when no kernel of this process uses peers' memory any more.
+        """
         with self._lock:
             self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
+        DETECTOR.get().presence.list_left(abandoned.team_id)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Release the memory of communicators that all processes have left.
+
+        The processes' pages list what they have left.
+        """
+        if not self.abandoned:
+            return
+        with self._lock:
+            for each in list(self.abandoned.values()):
+                if self._is_left(each):
+                    self._give_back(each)
+        RETIRED.get().free()
+
+    def await_others(self, team_id: bytes) -> None:
+        """Wait a short time until the other ranks have left a communicator, too.
+
+        Only if it has memory beside its lease, which the program may miss.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while (kept := self.abandoned.get(team_id)) is not None and kept.memory and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+            self.sweep()
+
+    def _is_left(self, abandoned: Abandoned) -> bool:
+        pages = DETECTOR.get().peers
+        others = abandoned.uids - self._failed() - {self.uid}
+        return all(uid in pages and pages[uid].lists_left(abandoned.team_id) for uid in others)
+
+    def _give_back(self, abandoned: Abandoned) -> None:
+        # Another thread may have released it at a rendezvous of the same ranks.
+        if self.abandoned.pop(abandoned.team_id, None) is not None:
+            self.leases.remove(abandoned.lease)
 
     def present(self, dropped: Mapping[bytes, Dropped] | None = None) -> Present:
         """Return this rank's data to send to a rendezvous; for `dropped` see `Present`."""
@@ -179,10 +219,7 @@ class Heap:
             waiting = dict(self.abandoned)
         for each in left_by_all(present, waiting, self._failed()):
             with self._lock:
-                # Another thread may have removed it at a rendezvous of the same ranks.
-                if self.abandoned.pop(each.team_id, None) is not None:
-                    self.leases.remove(each.lease)
-
+                self._give_back(each)
         self._unmap_failed()
         RETIRED.get().free()
 
@@ -236,6 +273,7 @@ def memory_held() -> dict[str, int]:
     heap = HEAP.made
     if heap is None:
         return {"heap": 0, "leased": 0, "abandoned": 0}
+    heap.sweep()
     return {
         "heap": heap.nbytes,
         "leased": sum(lease.nbytes for lease in heap.leases),

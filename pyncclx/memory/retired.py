@@ -1,9 +1,9 @@
 """Keep memory that is no longer needed until no rank and no kernel can use it.
 
-If a program frees a communicator through mpi4py's handle, this library is not called on the other ranks. They may still
-write to the communicator's memory on this rank. The same is true if the rendezvous to free a communicator has timed
-out. So the memory is kept as *abandoned* until the ranks' next rendezvous, when they create or free another
-communicator. There each rank sends a list of the communicators that it is still in.
+When a rank frees a communicator, other ranks may still write to the communicator's memory on this rank. MPI's `Free`
+does not wait for them. So the memory is kept as *abandoned* until all ranks have left the communicator. Each process
+lists on its page what it has left (`mpi_bootstrap/presence.py`), and at the next rendezvous, when ranks create another
+communicator, each rank sends a list of those that it is still in.
 
 Before the driver frees or unmaps memory, it may wait for all work of the process on the GPU. This work may include a
 collective of another communicator, which a peer begins only after its next rendezvous with this rank. So such memory is

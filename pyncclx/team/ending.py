@@ -6,10 +6,6 @@ import weakref
 from collections.abc import Hashable
 from typing import Protocol
 
-from mpi4py import MPI
-
-import mpi_bootstrap
-
 from ..backends import Device
 from ..failures.detector import DETECTOR
 from ..failures.error_record import ErrorRecord
@@ -97,18 +93,13 @@ class Ending:
         for team in (self, *self.tracks):
             team.order.finish()
 
-    def leave(self, comm: MPI.Intracomm) -> None:
-        """Wait until the kernels of all ranks have ended. Collective."""
-        mpi_bootstrap.agree(comm, self.finish)
-        self.heap.meet(mpi_bootstrap.allgather_objects(comm, self.heap.present()))
-
     def close(self) -> None:
         """Return the lease. Not collective: ranks have met since their last kernel ended."""
         self._close_own()
         self.heap.release(self.lease, self.id)
 
     def abandon(self) -> None:
-        """Close, but keep memory that peers may still write to until the ranks have met."""
+        """Close, but keep memory that peers may write to until all ranks have left."""
         memory = (*self.dependents, *self.device_teams, *self.windows.held())
         nbytes = self.lease.nbytes + sum(window.memory.nbytes for window in self.windows if window.owner is not None)
         nbytes += sum(dependent.nbytes for dependent in (*self.dependents, *self.device_teams))

@@ -11,9 +11,8 @@ from typing import Any, Protocol, TypeVar, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.own_errors import own_error
 
-from ..errors import Aborted, MPIError, NotSupported, RankFailed, RanksMissing, Revoked
+from ..errors import MPIError, NotSupported
 from ..failures.comm_failures import CommFailure
 from ..failures.error_record import ErrorRecord, failing_if_interrupted
 from ..failures.policy import POLICY
@@ -169,27 +168,6 @@ class State:
         if missing:
             raise POLICY.get().late(comm, missing)
 
-    def part(self, comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
-        """Wait for all ranks, then call `leave` to release shared memory. Collective.
-
-        Returns
-        -------
-        bool
-            Whether all ranks have called this, and `leave` has been called. False at once if `errors` shows a failed
-            communicator, or if an earlier rendezvous has timed out here: other ranks may still wait in it.
-        """
-        if errors.has_failed or mpi_bootstrap.has_left(comm):
-            return False
-        try:
-            self.meet(comm, of_part=errors)
-            leave()
-        except Exception as error:
-            is_failure = errors.has_failed and own_error(error) is not None
-            if not (is_failure or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
-                raise
-            return False
-        return True
-
     def drain(self) -> None:
         """Wait on the host for launches of collectives only; raise what kernels recorded."""
         for attachment in [each for each in list(self.attachments.values()) if not each.is_of_messages]:
@@ -203,13 +181,24 @@ class State:
         if apart is not None:
             apart.close()
         self._end(Team.close, lambda attachment: attachment.close())
+        self._remove_attachments()
+
+    def _remove_attachments(self) -> None:
         # The communicator may be used again: after `free` of MPI.COMM_WORLD, or in a callback of MPI's `Free`.
         for name, attachment in list(self.attachments.items()):
             if not attachment.is_reusable:
                 del self.attachments[name]
 
+    def leave(self) -> None:
+        """Release the device side; keep what other ranks use until they have left, too."""
+        apart, self.apart = self.apart, None
+        if apart is not None:
+            apart.close()
+        self._end(Team.abandon, lambda each: each.close() if each.is_of_messages else each.abandon())
+        self._remove_attachments()
+
     def abandon(self) -> None:
-        """Release what no other rank uses; keep the rest until the ranks have met."""
+        """Release what no other rank uses; keep the rest until all ranks have left."""
         if self.apart is not None:
             self.apart.end()
         self._end(Team.abandon, lambda attachment: attachment.abandon())

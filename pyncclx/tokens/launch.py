@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
 
 from .. import events
 from ..arrays.buffers import Buffer
 from ..backends import Function
+from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..launch import kernels
 from ..launch.keys import key_of_call
 from ..operators.row_transform import NONE, Applied
@@ -198,9 +200,19 @@ class Launching(Settings):
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
             return
-        comm, team = cast(MPI.Intracomm, self.comm), memory.team
-        if state_of(self.comm).part(comm, team.errors, lambda: mpi_bootstrap.agree(comm, team.finish)):
-            memory.close()
+        comm, team, errors = cast(MPI.Intracomm, self.comm), memory.team, memory.team.errors
+        # After a failure, or a rendezvous that has timed out, other ranks may never come.
+        if errors.has_failed or mpi_bootstrap.has_left(comm):
+            return
+        try:
+            state_of(self.comm).meet(comm, of_part=errors)
+            mpi_bootstrap.agree(comm, team.finish)
+        except Exception as error:
+            is_failure = errors.has_failed and own_error(error) is not None
+            if not (is_failure or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
+                raise
+            return
+        memory.close()
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -19,6 +19,7 @@ from pyncclx.team import members
 from support.arrays import Output, get, put, xp
 from support.error_handlers import unfollow_handlers
 from support.everywhere import assert_everywhere, raises_everywhere
+from support.leases import leases
 from support.reference import comparing, contributions, counts, fold
 
 WORLD = MPI.COMM_WORLD
@@ -192,20 +193,35 @@ def test_world_gives_its_memory_back():
 
 
 def test_free_by_an_mpi4py_object():
-    """The lease waits for a meeting of the ranks, since MPI's Free is none; ours has been freed then."""
-    comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator().Dup()
+    """The lease waits for all ranks; ours has been freed then."""
+    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
     comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
     heap, before, lease = comm.team.heap, len(comm.team.heap.leases), comm.team.lease
-    MPI.Intracomm(comm).Free()
-    assert len(heap.leases) == before
-    assert other.memory_report()["abandoned"] >= lease.nbytes
-    with pytest.raises(MPI.Exception, match="freed"):
+    if not last:
+        MPI.Intracomm(comm).Free()
+        report = pyncclx.Communicator().memory_report()
+    assert_everywhere(WORLD, len(heap.leases) == before and (last or report["abandoned"] >= lease.nbytes))
+    if last:
+        MPI.Intracomm(comm).Free()
+    with raises_everywhere(WORLD, MPI.Exception, match="freed"):
         comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
-    other.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))  # its ranks meet
-    assert other.memory_report()["abandoned"] == 0
-    assert len(heap.leases) == before
-    other.Free()
+    assert_everywhere(WORLD, pyncclx.Communicator().memory_report()["abandoned"] == 0)
     assert len(heap.leases) == before - 1
+
+
+@pytest.mark.parametrize("end", ["Free", "free", "exit"])
+def test_freeing_waits_for_no_other_rank(end):
+    """Some ranks free it and go on to calls for which the others leave it late."""
+    comm, world = pyncclx.Communicator().Dup(), pyncclx.Communicator()
+    total, first = xp.full(5, 1 + comm.rank, "i8"), comm.rank % 2 == 0
+    comm.Allreduce(MPI.IN_PLACE, total)
+    free = (lambda: comm.__exit__(None)) if end == "exit" else getattr(comm, end)
+    for turn in (0, 1):
+        if first == (turn == 0):
+            free()
+        world.Allreduce(MPI.IN_PLACE, xp.zeros(1 << turn, "i8"))
+        assert_everywhere(WORLD, (comm == MPI.COMM_NULL) == (first or turn == 1))
+    assert set(get(total)) == {sum(range(1, world.size + 1))}
 
 
 def test_attributes_of_others():
@@ -264,7 +280,7 @@ def test_heap_holds_32_communicators(heap):
         assert len({lease.offset for lease in heap.leases}) == 32
         for comm in comms[::2]:
             comm.Free()
-        assert len(heap.leases) == 16
+        assert len(leases(heap)) == 16
         again = [world.Dup() for _ in range(16)]
         for call, comm in enumerate(again):
             allreduce(comm, compare, call)
@@ -272,7 +288,7 @@ def test_heap_holds_32_communicators(heap):
         assert len(heap.peers) == world.size - 1
     for comm in [*again, *comms[1::2]]:
         comm.Free()
-    assert heap.leases == []
+    assert leases(heap) == []
 
 
 def test_heap_is_full(heap, monkeypatch):
@@ -306,7 +322,7 @@ def test_one_is_made_while_another_is_made(heap, monkeypatch):
         allreduce(second, compare, 2)
         assert first.team.bases != second.team.bases
         assert len(heap.leases) == 2
-    assert heap.leases == []
+    assert leases(heap) == []
 
 
 def test_one_that_cannot_be_made_keeps_nothing(heap, monkeypatch):
@@ -316,7 +332,7 @@ def test_one_that_cannot_be_made_keeps_nothing(heap, monkeypatch):
     monkeypatch.setattr(members, "_check", refuse)
     with pyncclx.Communicator().Dup() as comm, pytest.raises(pyncclx.NotSupported, match="several nodes"):
         comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
-    assert heap.leases == []
+    assert leases(heap) == []
 
 
 # Methods of the device, of the failure detector, and of what makes the progress of receives.
@@ -346,7 +362,7 @@ def test_one_that_a_rank_cannot_make_keeps_nothing(heap, monkeypatch, step):
                 comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
         assert_everywhere(WORLD, remains() == before, f"{remains()}, before {before}")
         allreduce(comm, compare)
-    assert heap.leases == []
+    assert leases(heap) == []
 
 
 @pytest.mark.parametrize("where", ["all", "first", "last"])

@@ -1,4 +1,4 @@
-"""Communicators that MPI frees without this library: their memory is kept until all their ranks have met."""
+"""Free waits for no other rank: a communicator's memory is kept until all its ranks have left it."""
 
 import weakref
 
@@ -9,6 +9,7 @@ from mpi4py import MPI
 import pyncclx
 from pyncclx import backends
 from pyncclx.failures.detector import DETECTOR
+from pyncclx.memory.heap import HEAP
 from pyncclx.team.state import state_of
 from support.arrays import HOST, get, put, xp
 from support.everywhere import assert_everywhere
@@ -33,44 +34,69 @@ def free_by_handle(comm):
     MPI.Comm.f2py(comm.py2f()).Free()
 
 
-def free_by_attribute(comm):
+def by_handle(comm):
+    return lambda: free_by_handle(comm)
+
+
+def by_attribute(comm):
     """In a callback of MPI's, while it frees another communicator that has the communicator as an attribute."""
     keyval = MPI.Comm.Create_keyval(delete_fn=lambda _, key, held: free_by_handle(held))
     holder = MPI.Comm.Dup(WORLD)
     holder.Set_attr(keyval, comm)
-    holder.Free()
     MPI.Comm.Free_keyval(keyval)
+    return holder.Free
 
 
-@pytest.mark.parametrize("free", [free_by_handle, free_by_attribute])
-def test_the_lease_waits_for_a_meeting(free):
+def by_free(comm):
+    return comm.Free
+
+
+@pytest.mark.parametrize("way", [by_handle, by_attribute, by_free])
+def test_the_lease_waits_for_all_ranks(way):
     meet()  # about what earlier tests have left
-    comm = pyncclx.Communicator().Dup()
+    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
     assert_everywhere(WORLD, works(comm))
     team, heap = comm.team, comm.team.heap
     shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=1, max_tokens=4)
     shuffle.explain()  # allocates
     comm.device_team(), comm.Alloc(5000)
-    free(comm)
-    assert_everywhere(WORLD, team.lease in heap.leases and list(heap.abandoned) == [team.id])
-    assert_everywhere(WORLD, not team.device_teams and not team.dependents)
+    free = way(comm)
+    if not last:
+        free()  # waits for nobody
+    is_kept = team.lease in heap.leases and list(heap.abandoned) == ([] if last else [team.id])
+    assert_everywhere(WORLD, is_kept and (last or not (team.device_teams or team.dependents)))
     report = pyncclx.Communicator().memory_report()
-    assert_everywhere(WORLD, report["abandoned"] >= team.lease.nbytes + 20_000)
-    with pyncclx.Communicator(MPI.COMM_SELF).Dup() as alone:  # a meeting of some of the ranks
-        assert works(alone)
-    assert_everywhere(WORLD, (team.lease in heap.leases) == (WORLD.size > 1))
+    assert_everywhere(WORLD, last or report["abandoned"] >= team.lease.nbytes + 20_000)
     meet()
+    assert_everywhere(WORLD, team.lease in heap.leases)
+    if last:
+        free()
+    WORLD.Barrier()
+    assert_everywhere(WORLD, pyncclx.Communicator().memory_report()["abandoned"] == 0)
     assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
 
 
-def test_free_is_a_meeting_too():
-    comm, other = pyncclx.Communicator().Dup(), pyncclx.Communicator().Dup()
-    assert_everywhere(WORLD, works(comm) and works(other))
-    heap = comm.team.heap
-    free_by_handle(comm)
-    assert_everywhere(WORLD, len(heap.abandoned) == 1)
-    other.Free()
-    assert_everywhere(WORLD, not heap.abandoned)
+@pytest.mark.ranks(2)
+def test_more_frees_than_a_page_lists():
+    """Then the ranks' next rendezvous finds out."""
+    meet()
+    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
+    assert_everywhere(WORLD, works(comm))
+    team, heap = comm.team, comm.team.heap
+    if not last:
+        comm.Free()
+    WORLD.Barrier()
+    if last:
+        comm.Free()
+        for number in range(300):
+            DETECTOR.get().presence.list_left(bytes([number % 251]) * 16)
+    WORLD.Barrier()
+    heap.sweep()
+    assert_everywhere(WORLD, last or team.lease in heap.leases)
+    meet()
+    WORLD.Barrier()
+    heap.sweep()
+    assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
 
 
 @pytest.mark.ranks(2)
@@ -84,7 +110,8 @@ def test_a_rank_that_has_not_left():
     meet()
     assert_everywhere(WORLD, team.lease in heap.leases and (team.id in heap.abandoned) != last)
     free_by_handle(comm)
-    meet()
+    assert_everywhere(WORLD, True)
+    heap.sweep()
     assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
 
 
@@ -97,8 +124,8 @@ def test_some_have_met_and_some_have_not():
     team, heap = comm.team, comm.team.heap
     (state_of(comm).abandon if last else state_of(comm).close)()
     free_by_handle(comm)
-    assert_everywhere(WORLD, (team.id in heap.abandoned) == last)
-    meet()
+    WORLD.Barrier()
+    heap.sweep()
     assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
 
 
@@ -108,9 +135,14 @@ def test_registered_arrays_wait_too():
     held = weakref.ref(array)
     comm.Register(array)
     del array
-    free_by_handle(comm)
+    last = WORLD.rank == WORLD.size - 1
+    if not last:
+        free_by_handle(comm)
     assert_everywhere(WORLD, held() is not None)
-    meet()
+    if last:
+        free_by_handle(comm)
+    WORLD.Barrier()
+    HEAP.get().sweep()
     assert_everywhere(WORLD, held() is None)
 
 
@@ -135,7 +167,6 @@ def test_a_rank_that_has_failed(monkeypatch):
         assert works(shrunk)
     assert_everywhere(WORLD, last or (team.id not in heap.abandoned and shrunk.team.lease == team.lease))
     shrunk.Free()
-    heap.abandoned.clear()
-    if last:
-        heap.release(team.lease)
+    WORLD.Barrier()
+    heap.sweep()
     assert_everywhere(WORLD, team.lease not in heap.leases)

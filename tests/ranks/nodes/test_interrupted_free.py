@@ -15,6 +15,7 @@ from pyncclx.nodes.spanning import spanning_of
 from pyncclx.team.kept import Scratch
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere
+from support.leases import leases as leases_of
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
@@ -64,7 +65,7 @@ def outcome(call):
 
 
 def assert_released(comm, leases):
-    found = {*HEAP.get().leases} - leases
+    found = {*leases_of(HEAP.get())} - leases
     assert_everywhere(WORLD, not found, f"leases {found}")
     with pyncclx.Communicator().Dup() as other:
         total = xp.empty(COUNT, "f4")

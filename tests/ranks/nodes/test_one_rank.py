@@ -14,6 +14,7 @@ from pyncclx.memory.heap import HEAP
 from pyncclx.nodes import rails, spanning
 from support.arrays import get, put, xp
 from support.everywhere import assert_everywhere, raises_everywhere
+from support.leases import leases
 
 WORLD = MPI.COMM_WORLD
 SIZE, RANK = WORLD.size, WORLD.rank
@@ -43,7 +44,7 @@ def held():
     gc.collect()
     heap, detector = HEAP.get(), DETECTOR.made
     watched = len(detector._watched) if detector is not None else 0
-    return [*heap.leases], {*heap.living}, +heap.members, watched, len(os.listdir("/proc/self/fd"))
+    return [*leases(heap)], {*heap.living}, +heap.members, watched, len(os.listdir("/proc/self/fd"))
 
 
 def fail(*_, **__):

@@ -73,17 +73,6 @@ def test_the_exception_comes_after_the_call(comm, call):
     assert_everywhere(WORLD, allreduce(comm))
 
 
-def test_a_communicator_is_freed(comm):
-    raised = outcome(comm, lambda comm, memory: comm.Free(), 0.25)
-    assert_everywhere(WORLD, raised is (Late if WORLD.rank == 0 else None) and comm == MPI.COMM_NULL, f"{raised}")
-
-
-def test_a_free_for_which_a_rank_is_late(comm):
-    """The exception comes all the same; the other rank's `Free` ends."""
-    raised = outcome(comm, lambda comm, memory: comm.Free(), 1.2)
-    assert_everywhere(WORLD, raised is (Late if WORLD.rank == 0 else None) and comm == MPI.COMM_NULL, f"{raised}")
-
-
 @pytest.mark.parametrize("late_s", [0.25, 1.2])
 def test_a_window_is_freed(comm, late_s):
     """Between the meetings of `Free`, no rank leaves; the other one does not wait in vain."""
