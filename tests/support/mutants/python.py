@@ -222,6 +222,24 @@ PYTHON = {
         "begin = lease.offset + lease.nbytes - ALIGNMENT",
         "host/memory ranks/communicator/test_communicators.py",
     ),
+    "memory is given back before all ranks have left": Mutant(
+        "pyncclx/memory/heap.py",
+        "                if self._is_left(each):",
+        "                if each:",
+        "ranks/communicator/test_freed_by_mpi.py",
+    ),
+    "a null buffer is a host array": Mutant(
+        "pyncclx/arrays/places.py",
+        "(driver.chosen_gpu() is None and not host_arrays())",
+        "True",
+        "ranks/arrays/test_null_buffers.py",
+    ),
+    "a stale launch for a tensor with less memory behind it": Mutant(
+        "pyncclx/launch/keys.py",
+        "        margins = of_array[0] - storage.data_ptr(), storage.nbytes()",
+        "        margins = None",
+        "ranks/torch/test_repeated_calls.py",
+    ),
     "rings begin within the slots": Mutant(
         "pyncclx/memory/layout.py",
         "self.channels * 2 * self.peers * self.slot_packets",
