@@ -66,7 +66,7 @@ class Lifetime(WithConstants, Base):
     def _leave(self, free: Callable[[], None] | None = None) -> BaseException | None:
         """Release the device memory, then free the communicator; return an error, if any.
 
-        Inside a node this waits for kernels of this rank alone, because MPI's `Free` waits for nobody. `free` is the
+        Inside a node this waits for kernels of this rank alone, because MPI expects `Free` to be local. `free` is the
         function that frees the communicator in MPI. A failed communicator is freed in MPI only if it was revoked,
         because late ranks may still use it. The result is an error that a kernel of this rank has recorded and no call
         has raised, or a signal handler's exception that ended a wait for other nodes.

@@ -1,7 +1,7 @@
 """Keep memory that is no longer needed until no rank and no kernel can use it.
 
-When a rank frees a communicator, other ranks may still write to the communicator's memory on this rank. MPI's `Free`
-does not wait for them. So the memory is kept as *abandoned* until all ranks have left the communicator. Each process
+When a rank frees a communicator, other ranks may still write to the communicator's memory on this rank. `Free` does
+not wait for them. So the memory is kept as *abandoned* until all ranks have left the communicator. Each process
 lists on its page what it has left (`mpi_bootstrap/presence.py`), and at the next rendezvous, when ranks create another
 communicator, each rank sends a list of those that it is still in.
 
