@@ -4,7 +4,7 @@ Each process holds a robust mutex in its page. When the process dies, Linux sets
 happens 0.1 to 10 ms after a SIGKILL, before Linux frees the process's memory, which can take more than a second.
 Sockets and pidfds report the death after up to 1.2 s. The page also records facts that peers need after the process's
 death: how it ended, when it last ran, and its notes about failed communicators. It lists the communicators that the
-process has left, too.
+process is in, too.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ NBYTES = 8192
 RUNNING, ENDED, RAISED, ENDING = range(4)
 _MUTEX_NBYTES = 64  # at the beginning of the page; larger than any pthread_mutex_t
 _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 72, 80, 88, 92
-_NAMESPACE_AT, _STARTED_AT, _CPU_AT, _LEFT_AT = 96, 104, 112, 120
+_NAMESPACE_AT, _STARTED_AT, _CPU_AT, _MORE_AT = 96, 104, 112, 120
 _TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
 _NOTES_BEGIN = 512
 _NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note`
 _NOTE_NBYTES = 128
-_LEFT_BEGIN, _GROUP_NBYTES = 4096, 16
-_MOST_NOTES = (_LEFT_BEGIN - _NOTES_BEGIN) // _NOTE_NBYTES
-_MOST_LEFT = (NBYTES - _LEFT_BEGIN) // _GROUP_NBYTES
+_GROUPS_BEGIN, _GROUP_NBYTES = 4096, 16
+_MOST_NOTES = (_GROUPS_BEGIN - _NOTES_BEGIN) // _NOTE_NBYTES
+_NOT_LISTED = 0  # in place of a communicator's place, if the list is full
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
 STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no heartbeat
 _COMPUTING = 0.2  # a COMPUTING process has used a processor for at least this share of the time since its heartbeat
@@ -118,6 +118,8 @@ class Presence(_Page):
         os.ftruncate(self.fd, NBYTES)
         super().__init__(self.fd)
         self._lock = threading.Lock()
+        self._places: dict[bytes, int] = {}  # of the communicators in the list
+        self._free = list(range(_GROUPS_BEGIN, NBYTES, _GROUP_NBYTES))
         self._identify()
 
     def _identify(self) -> None:
@@ -170,13 +172,24 @@ class Presence(_Page):
             self._word(_NOTES_AT).value = number + 1
 
 
-    def list_left(self, group: bytes) -> None:
-        """Add a communicator, named as in a `Note`, to those that this process has left."""
+    def enter(self, group: bytes) -> None:
+        """List a communicator, named as in a `Note`, as one that this process is in."""
         with self._lock:
-            number = self._word(_LEFT_AT).value
-            at = _LEFT_BEGIN + number % _MOST_LEFT * _GROUP_NBYTES
-            self._map[at : at + _GROUP_NBYTES] = group
-            self._word(_LEFT_AT).value = number + 1
+            place = self._places[group] = self._free.pop() if self._free else _NOT_LISTED
+            if place == _NOT_LISTED:
+                self._word(_MORE_AT).value += 1
+            else:
+                self._map[place : place + _GROUP_NBYTES] = group
+
+    def leave(self, group: bytes) -> None:
+        """Remove a communicator from the list, if it is there."""
+        with self._lock:
+            place = self._places.pop(group, None)
+            if place == _NOT_LISTED:
+                self._word(_MORE_AT).value -= 1
+            elif place is not None:
+                self._map[place : place + _GROUP_NBYTES] = bytes(_GROUP_NBYTES)
+                self._free.append(place)
 
 
 class _AtEnd:
@@ -215,12 +228,9 @@ class PeerPresence(_Page):
             self._marked_s = time.monotonic()
         return marked
 
-    def lists_left(self, group: bytes) -> bool:
-        """Return whether the process has left a communicator.
-
-        False if it has left 256 other ones since.
-        """
-        return self._map.find(group, _LEFT_BEGIN) >= 0
+    def may_be_in(self, group: bytes) -> bool:
+        """Return whether the process is in a communicator; True if its list is full."""
+        return self._map.find(group, _GROUPS_BEGIN) >= 0 or self._word(_MORE_AT).value > 0
 
     def is_quiet(self) -> bool:
         """Return whether the process runs and has no note left for `new_notes` to read."""

@@ -145,9 +145,11 @@ class Heap:
         return lease
 
     def begin(self, team_id: bytes) -> None:
-        """Note that this rank is in a communicator."""
+        """Note that this rank is in a communicator, also for the other processes."""
         with self._lock:
             self.living.add(team_id)
+        if DETECTOR.made is not None:  # there are other ranks
+            DETECTOR.made.presence.enter(team_id)
 
     def release(self, lease: Lease, team_id: bytes = b"") -> None:
         """Release a lease, and record that this rank has left the communicator `team_id`.
@@ -155,10 +157,8 @@ class Heap:
         Call this when no kernel of this process or a peer uses the lease any more.
         """
         with self._lock:
-            self.living.discard(team_id)
+            self._leave(team_id)
             self.leases.remove(lease)
-        if team_id:
-            DETECTOR.get().presence.list_left(team_id)
 
     def abandon(self, abandoned: Abandoned) -> None:
         """Leave a communicator; keep its memory until the other ranks have left, too.
@@ -166,15 +166,19 @@ class Heap:
         Call this when no kernel of this process uses peers' memory any more.
         """
         with self._lock:
-            self.living.discard(abandoned.team_id)
             self.abandoned[abandoned.team_id] = abandoned
-        DETECTOR.get().presence.list_left(abandoned.team_id)
+            self._leave(abandoned.team_id)
         self.sweep()
+
+    def _leave(self, team_id: bytes) -> None:
+        self.living.discard(team_id)
+        if DETECTOR.made is not None:
+            DETECTOR.made.presence.leave(team_id)
 
     def sweep(self) -> None:
         """Release the memory of communicators that all processes have left.
 
-        The processes' pages list what they have left.
+        The processes' pages list what they are in.
         """
         if not self.abandoned:
             return
@@ -195,9 +199,9 @@ class Heap:
             self.sweep()
 
     def _is_left(self, abandoned: Abandoned) -> bool:
-        pages = DETECTOR.get().peers
+        pages = DETECTOR.made.peers if DETECTOR.made is not None else {}
         others = abandoned.uids - self._failed() - {self.uid}
-        return all(uid in pages and pages[uid].lists_left(abandoned.team_id) for uid in others)
+        return all(uid in pages and not pages[uid].may_be_in(abandoned.team_id) for uid in others)
 
     def _give_back(self, abandoned: Abandoned) -> None:
         # Another thread may have released it at a rendezvous of the same ranks.

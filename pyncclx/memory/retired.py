@@ -2,7 +2,7 @@
 
 When a rank frees a communicator, other ranks may still write to the communicator's memory on this rank. `Free` does
 not wait for them. So the memory is kept as *abandoned* until all ranks have left the communicator. Each process
-lists on its page what it has left (`mpi_bootstrap/presence.py`), and at the next rendezvous, when ranks create another
+lists on its page what it is in (`mpi_bootstrap/presence.py`), and at the next rendezvous, when ranks create another
 communicator, each rank sends a list of those that it is still in.
 
 Before the driver frees or unmaps memory, it may wait for all work of the process on the GPU. This work may include a

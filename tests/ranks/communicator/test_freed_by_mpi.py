@@ -13,6 +13,7 @@ from pyncclx.memory.heap import HEAP
 from pyncclx.team.state import state_of
 from support.arrays import HOST, get, put, xp
 from support.everywhere import assert_everywhere
+from support.leases import leases
 
 WORLD = MPI.COMM_WORLD
 
@@ -77,26 +78,46 @@ def test_the_lease_waits_for_all_ranks(way):
 
 
 @pytest.mark.ranks(2)
-def test_more_frees_than_a_page_lists():
-    """Then the ranks' next rendezvous finds out."""
+def test_more_communicators_than_a_page_lists():
+    """Then the ranks' next rendezvous finds out which ones they have left."""
     meet()
-    comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
+    comm, presence = pyncclx.Communicator().Dup(), DETECTOR.get().presence
     assert_everywhere(WORLD, works(comm))
-    team, heap = comm.team, comm.team.heap
-    if not last:
-        comm.Free()
-    WORLD.Barrier()
-    if last:
-        comm.Free()
-        for number in range(300):
-            DETECTOR.get().presence.list_left(bytes([number % 251]) * 16)
+    team, heap, others = comm.team, comm.team.heap, [number.to_bytes(16, "big") for number in range(1, 300)]
+    for each in others:
+        presence.enter(each)
+    comm.Free()
     WORLD.Barrier()
     heap.sweep()
-    assert_everywhere(WORLD, last or team.lease in heap.leases)
+    assert_everywhere(WORLD, team.id in heap.abandoned)
     meet()
+    assert_everywhere(WORLD, team.id not in heap.abandoned)
+    for each in others:
+        presence.leave(each)
     WORLD.Barrier()
     heap.sweep()
-    assert_everywhere(WORLD, team.lease not in heap.leases and not heap.abandoned)
+    assert_everywhere(WORLD, not heap.abandoned)
+
+
+@pytest.mark.ranks(3)
+def test_frees_that_a_rank_does_not_see():
+    """The others free many more communicators before it looks."""
+    meet()
+    comm, first = pyncclx.Communicator().Dup(), WORLD.rank == 0
+    others = pyncclx.Communicator().Split(int(first))
+    assert_everywhere(WORLD, works(comm) and works(others))
+    team, heap = comm.team, comm.team.heap
+    if first:
+        comm.Free()
+    WORLD.Barrier()
+    if not first:
+        comm.Free()
+        for _ in range(300):
+            with others.Dup() as another:
+                assert works(another)
+    leases(heap)
+    assert_everywhere(WORLD, team.id not in heap.abandoned)
+    others.Free()
 
 
 @pytest.mark.ranks(2)
