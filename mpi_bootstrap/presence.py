@@ -10,12 +10,10 @@ process is in, too.
 import ctypes
 import mmap
 import os
-import struct
 import threading
 import time
-import zlib
-from typing import NamedTuple
 
+from .failure_note import RECORD, Note
 from .processes import Process, pid_namespace, process
 
 NBYTES = 8192
@@ -27,7 +25,6 @@ _OFFSET_AT, _STATE_AT, _PID_AT, _BEAT_AT, _NOTES_AT, _TEXT_NBYTES_AT = 64, 68, 7
 _NAMESPACE_AT, _STARTED_AT, _CPU_AT, _MORE_AT = 96, 104, 112, 120
 _TEXT_AT, _MOST_TEXT_NBYTES = 128, 384
 _NOTES_BEGIN = 512
-_NOTE = struct.Struct("=I16s12s2i4q40s")  # checksum, then the fields of a `Note`
 _NOTE_NBYTES = 128
 _GROUPS_BEGIN, _GROUP_NBYTES = 4096, 16
 _MOST_NOTES = (_GROUPS_BEGIN - _NOTES_BEGIN) // _NOTE_NBYTES
@@ -37,53 +34,6 @@ STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows 
 _COMPUTING = 0.2  # a COMPUTING process has used a processor for at least this share of the time since its heartbeat
 CLOSING_S = 2.0  # longest time from the mark until Linux has closed the process's files and devices
 _ROBUST = _SHARED = 1  # PTHREAD_MUTEX_ROBUST, PTHREAD_PROCESS_SHARED
-
-
-class Note(NamedTuple):
-    """A process's note on its page that a communicator has failed.
-
-    Attributes
-    ----------
-    group : bytes
-        Name of the communicator's device side, 16 bytes, the same on all ranks.
-    kind : str
-        The reason, in a word of at most 12 letters.
-    rank, peer : int
-        The rank that wrote the note, and the one that it waited for; -1: none.
-    epoch, expected, seen : int
-        The wait's epoch, the value that it expected, and the value that it last read.
-    when_ns : int
-        Time on the node's monotonic clock.
-    operation : str
-    """
-
-    group: bytes
-    kind: str
-    rank: int
-    peer: int
-    epoch: int
-    expected: int
-    seen: int
-    when_ns: int
-    operation: str
-
-    def pack(self) -> bytes:
-        """Return the note as bytes with a checksum, as a page holds it."""
-        group, kind, *numbers, operation = self
-        body = _NOTE.pack(0, group, kind.encode(), *numbers, operation.encode()[:40])[4:]
-        return struct.pack("=I", zlib.crc32(body)) + body
-
-    @classmethod
-    def unpack(cls, data: bytes) -> "Note | None":
-        """Return the note from bytes of a page; None while it is being written."""
-        checksum, group, kind, rank, peer, epoch, expected, seen, when_ns, operation = _NOTE.unpack(data)
-        if checksum != zlib.crc32(data[4:]):
-            return None
-        return cls(group, _text(kind), rank, peer, epoch, expected, seen, when_ns, _text(operation))
-
-
-def _text(field: bytes) -> str:
-    return field.rstrip(b"\0").decode(errors="replace")
 
 
 class _Page:
@@ -168,7 +118,7 @@ class Presence(_Page):
         with self._lock:
             number = self._word(_NOTES_AT).value
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
-            self._map[at : at + _NOTE.size] = note.pack()
+            self._map[at : at + RECORD.size] = note.pack()
             self._word(_NOTES_AT).value = number + 1
 
 
@@ -274,7 +224,7 @@ class PeerPresence(_Page):
         notes = []
         for number in range(max(self._read, count - _MOST_NOTES), count):
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
-            note = Note.unpack(self._map[at : at + _NOTE.size])
+            note = Note.unpack(self._map[at : at + RECORD.size])
             if note is None:  # still being written; the next call returns it
                 break
             notes.append(note)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from mpi4py import MPI
 
+from mpi_bootstrap.failure_note import Note
 from mpi_bootstrap.own_errors import own_error
-from mpi_bootstrap.presence import Note
 
 from ..errors import Aborted, PeerTimeout, RankFailed, Revoked
 from ..recording.failures import noted

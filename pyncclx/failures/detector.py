@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence, Set
 
 from mpi4py import MPI
 
-from mpi_bootstrap.presence import ENDED, ENDING, RAISED, RUNNING, Note, PeerPresence, Presence
+from mpi_bootstrap.failure_note import Note
+from mpi_bootstrap.presence import ENDED, ENDING, RAISED, RUNNING, PeerPresence, Presence
 
 from ..system import threads
 from ..system.mpi_library import goes_on_after_failures
@@ -29,8 +30,7 @@ from .comm_failures import INTERRUPTED, LOCK, REVOKED, CommFailure, Monitored, e
 PAUSE_S = 0.1  # between polls, which take 0.10 % of a core (4 ranks, host device, 2 overloaded CPUs, 24 November 2026)
 OVER_S = 1.0  # seconds after a program's end, until all that it sent has arrived
 STOOD_STILL_S = 1.0  # seconds without a poll after which a process counts as stopped or starved
-# A process that did not poll was stopped or starved if it used at most this share of the time on a processor.
-_OF_CPU = 0.05
+_OF_CPU = 0.05  # a process that did not poll was stopped or starved if it used at most this share of a processor
 _FOR_END_S = 10.0  # longest wait for the end of a dead process and its work
 ENDED_BY_ITSELF = "its program has ended"
 KILLED = "its process died without MPI_Finalize (killed, crashed, or out of memory)"

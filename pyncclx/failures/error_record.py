@@ -13,8 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from mpi_bootstrap.agreement import is_agreed
+from mpi_bootstrap.failure_note import Note
 from mpi_bootstrap.own_errors import own_error
-from mpi_bootstrap.presence import Note
 
 from ..backends import Device
 from ..errors import CollectiveMismatch

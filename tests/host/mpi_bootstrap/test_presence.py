@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mpi_bootstrap import presence as pages
+from mpi_bootstrap.failure_note import Note
 from mpi_bootstrap.presence import (
     _MOST_NOTES,
     COMPUTING,
@@ -22,7 +23,6 @@ from mpi_bootstrap.presence import (
     RUNNING,
     STOPPED,
     UNKNOWN,
-    Note,
     PeerPresence,
     Presence,
 )
@@ -236,3 +236,20 @@ def test_a_note_that_is_being_written_is_none():
     assert Note.unpack(bytes(data)) == NOTE
     data[30] ^= 1
     assert Note.unpack(bytes(data)) is None
+
+
+def test_the_list_of_communicators():
+    """A peer sees which communicators a process is in; of more than the list holds it cannot say that one is left."""
+    presence = Presence()
+    seen, groups = PeerPresence(os.dup(presence.fd)), [number.to_bytes(16, "big") for number in range(1, 300)]
+    for each in groups[:200]:
+        presence.enter(each)
+    presence.leave(groups[7])
+    presence.leave(b"")  # one that has never begun
+    assert [seen.may_be_in(each) for each in groups] == [i != 7 and i < 200 for i in range(299)]
+    for each in groups[200:]:
+        presence.enter(each)
+    assert all(map(seen.may_be_in, groups))
+    for each in groups:
+        presence.leave(each)
+    assert not any(map(seen.may_be_in, groups))
