@@ -1,4 +1,4 @@
-"""Notes of processes that a communicator has failed, as records of their pages (`presence.py`)."""
+"""Notes on a process's page (`presence.py`) that a communicator has failed."""
 
 import struct
 import zlib

@@ -123,7 +123,7 @@ class Presence(_Page):
 
 
     def enter(self, group: bytes) -> None:
-        """List a communicator, named as in a `Note`, as one that this process is in."""
+        """Add a communicator, named as in a `Note`, to those that this process is in."""
         with self._lock:
             place = self._places[group] = self._free.pop() if self._free else _NOT_LISTED
             if place == _NOT_LISTED:
@@ -179,7 +179,7 @@ class PeerPresence(_Page):
         return marked
 
     def may_be_in(self, group: bytes) -> bool:
-        """Return whether the process is in a communicator; True if its list is full."""
+        """Return whether the process is in a communicator, or its list is full."""
         return self._map.find(group, _GROUPS_BEGIN) >= 0 or self._word(_MORE_AT).value > 0
 
     def is_quiet(self) -> bool:
