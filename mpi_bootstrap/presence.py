@@ -68,7 +68,7 @@ class Presence(_Page):
         os.ftruncate(self.fd, NBYTES)
         super().__init__(self.fd)
         self._lock = threading.Lock()
-        self._places: dict[bytes, int] = {}  # of the communicators in the list
+        self._places: dict[bytes, int] = {}  # keys: communicators in the list
         self._free = list(range(_GROUPS_BEGIN, NBYTES, _GROUP_NBYTES))
         self._identify()
 
