@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar, cast
 
 from mpi4py import MPI
 
 import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_errors_suppressed
 from mpi_bootstrap.polls import WHILE_FREED_S, polls_stopped
 
 from ..failures import ulfm
@@ -15,6 +17,9 @@ from ..nodes.spanning import spanning_of
 from ..staging.stand_ins import WithConstants
 from ..system.mpi_library import has_ulfm
 from ..team.base import Base, IntraBase
+from ..team.ending import abandon_late, part
+from ..team.state import State
+from ..team.team import Team
 
 _Self = TypeVar("_Self", bound="Lifetime")
 
@@ -25,7 +30,8 @@ class Lifetime(WithConstants, Base):
     def Free(self) -> None:
         """Free the communicator and its device memory. Collective.
 
-        Inside a node the call waits for no other rank. The memory is released when all ranks have made it.
+        Inside a node the call waits for no other rank, unless the communicator has windows (`Alloc`, `Register`). The
+        memory is released when all ranks have made it.
         MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their device memory.
 
         Raises
@@ -66,22 +72,23 @@ class Lifetime(WithConstants, Base):
     def _leave(self, free: Callable[[], None] | None = None) -> BaseException | None:
         """Release the device memory, then free the communicator; return an error, if any.
 
-        Inside a node this waits for kernels of this rank alone, because MPI expects `Free` to be local. `free` is the
-        function that frees the communicator in MPI. A failed communicator is freed in MPI only if it was revoked,
-        because late ranks may still use it. The result is an error that a kernel of this rank has recorded and no call
-        has raised, or a signal handler's exception that ended a wait for other nodes.
+        Inside a node this waits for kernels of this rank alone, because MPI expects `Free` to be local. If the
+        communicator has windows, it waits for all ranks, because messages read windows. `free` is the function that
+        frees the communicator in MPI. A failed communicator is freed in MPI only if it was revoked, because late ranks
+        may still use it. The result is an error that a kernel of this rank has recorded and no call has raised, or a
+        signal handler's exception that ended a wait for other ranks.
         """
         state, comm, spanning = self._settled(), cast(MPI.Intracomm, self), spanning_of(cast(IntraBase, self))
         team = state.team
         refusal: BaseException | None = None
+        abandon_late()
         is_sound = not (mpi_bootstrap.has_left(comm) or (spanning is not None and spanning.has_failed))
         if team is None:
             state.close()
         else:
             try:
                 with state.recorded(comm, "Free"):
-                    team.finish()
-                is_sound = is_sound and not team.errors.has_failed
+                    is_sound = self._finish(state, comm, team) and is_sound and not team.errors.has_failed
                 refusal = team.errors.refusal() if is_sound else None
             except BaseException as error:
                 if not team.errors.has_failed:
@@ -100,10 +107,26 @@ class Lifetime(WithConstants, Base):
                 mpi_bootstrap.forget(comm)
         return refusal
 
+    def _finish(self, state: State, comm: MPI.Intracomm, team: Team) -> bool:
+        """Wait until no kernel uses the communicator's memory; return whether that is so."""
+        if not len(team.windows):
+            team.finish()
+            return True
+
+        def finish() -> None:
+            team.finish()
+            for each in list(state.attachments.values()):
+                if each.is_of_messages:
+                    with own_errors_suppressed():  # of messages, which their own calls raise
+                        each.drain()
+
+        meet = functools.partial(state.meet, comm, of_part=team.errors)
+        return part(meet, comm, team.errors, lambda: mpi_bootstrap.agree(comm, finish))
+
     def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, kind: object, *exception: object) -> None:
-        # Freeing waits for all ranks. After an exception the other ranks may never call this.
+        # Freeing may wait for all ranks. After an exception the other ranks may never call this.
         if kind is None:
             self.free()

@@ -68,6 +68,11 @@ class _Attachment(Attachment):
         """Return whether the communicator has had no messages of device arrays."""
         return self.endpoint is None and not self.probed.are_held
 
+    def reading(self) -> Callable[[], bool]:
+        """Return a function that says whether messages may still read the communicator's windows."""
+        made = self._made
+        return lambda: made is not None and (made.has_open_receives() or made.is_busy())
+
     def drain(self) -> None:
         """Wait on the host for all kernels launched so far; raise recorded errors."""
         if self.endpoint is not None:

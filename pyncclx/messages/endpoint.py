@@ -21,7 +21,7 @@ from ..failures.policy import explained
 from ..recording.calls import Calls
 from ..recording.failures import noted
 from ..requests import late
-from ..requests.open_receives import LOCK
+from ..requests.open_receives import LOCK, OPEN_RECEIVES
 from ..system import settings
 from ..system.process import BoundedCache
 from ..team.kept import UsedStreams
@@ -197,6 +197,10 @@ class Endpoint(Monitored):
     def may_launch(self) -> bool:
         """Return whether graphs hold messages of this endpoint."""
         return "order" in vars(self) and self.order.has_graphs
+
+    def has_open_receives(self) -> bool:
+        """Return whether receives are posted whose kernels have not been launched."""
+        return any(getattr(each, "endpoint", None) is self for each in list(OPEN_RECEIVES))
 
     def is_busy(self) -> bool:
         """Return whether a kernel runs or is enqueued; captured kernels do not count."""

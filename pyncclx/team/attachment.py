@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from .team import Team
 
@@ -25,6 +25,10 @@ class Attachment:
     def is_idle(self) -> bool:
         """Return whether nothing runs or may run again, so that `close` can be called."""
         return False
+
+    def reading(self) -> Callable[[], bool]:
+        """Return a function that says whether the communicator's windows are still read; it outlives `close`."""
+        return lambda: False
 
     def drain(self) -> None:
         """Wait on the host for all launches so far, and raise their errors."""

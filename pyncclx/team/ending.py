@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
+from mpi4py import MPI
+
+import mpi_bootstrap
+from mpi_bootstrap.own_errors import own_error
+
 from ..backends import Device
+from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..failures.detector import DETECTOR
 from ..failures.error_record import ErrorRecord
 from ..memory.heap import Heap
 from ..memory.retired import Abandoned, Lease
-from ..system.process import BoundedCache
+from ..system.process import BoundedCache, held
 from .kept import Scratch
 from .launch_order import LaunchOrder
 from .plans import CachedLaunch, MovableLaunch
 from .windows import TeamWindows
+
+
+def part(meet: Callable[[], object], comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
+    """Wait for all ranks by `meet`, then call `leave` to release shared memory. Collective.
+
+    Return whether all ranks have come, and `leave` has been called. Return False at once if `errors` shows a failed
+    communicator, or if an earlier rendezvous has timed out here: other ranks may still wait in it.
+    """
+    if errors.has_failed or mpi_bootstrap.has_left(comm):
+        return False
+    try:
+        meet()
+        leave()
+    except Exception as error:
+        is_failure = errors.has_failed and own_error(error) is not None
+        if not (is_failure or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
+            raise
+        return False
+    return True
+
+
+def abandon_late() -> None:
+    """Abandon Teams whose communicators have been freed, and whose windows messages no longer read."""
+    for late in list(_LATE):
+        team, is_over = late
+        if is_over() and late in _LATE:
+            _LATE.remove(late)
+            team.abandon()
 
 
 class Dependent(Protocol):
@@ -110,6 +144,13 @@ class Ending:
         finally:
             self.heap.abandon(Abandoned(team_id=self.id, uids=uids, lease=self.lease, memory=memory, nbytes=nbytes))
 
+    def abandon_after(self, is_over: Callable[[], bool]) -> None:
+        """Abandon once `is_over()` is true: now, or in a later call of `abandon_late`."""
+        if DETECTOR.made is not None:
+            DETECTOR.made.forget(self.errors)  # its communicator is being freed
+        _LATE.append((self, is_over))
+        abandon_late()
+
     def _close_own(self) -> None:
         """Release what only this rank uses, after its kernels ended; unmap peers' memory."""
         self.forget_launches()
@@ -125,3 +166,6 @@ class Ending:
         if DETECTOR.made is not None:
             DETECTOR.made.forget(errors)
         errors.close()
+
+
+_LATE: list[tuple[Ending, Callable[[], bool]]] = held([])

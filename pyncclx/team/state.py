@@ -194,7 +194,11 @@ class State:
         apart, self.apart = self.apart, None
         if apart is not None:
             apart.close()
-        self._end(Team.abandon, lambda each: each.close() if each.is_of_messages else each.abandon())
+        reading = [each.reading() for each in list(self.attachments.values())]
+        self._end(
+            lambda team: team.abandon_after(lambda: not (len(team.windows) and any(each() for each in reading))),
+            lambda each: each.close() if each.is_of_messages else each.abandon(),
+        )
         self._remove_attachments()
 
     def abandon(self) -> None:

@@ -32,7 +32,7 @@ from ..memory.retired import RETIRED, Lease
 from ..operations import NUMBERS
 from ..system.process import BoundedCache
 from . import members
-from .ending import Ending
+from .ending import Ending, abandon_late
 from .kept import Scratch
 from .launch_order import LaunchOrder
 from .plans import CachedLaunch, MovableLaunch, Plan
@@ -73,6 +73,7 @@ class Team(Ending):
 
     def _meet(self, comm: MPI.Intracomm) -> None:
         """Exchange the ranks' properties, and lease memory for a layout that fits all."""
+        abandon_late()
         offered = mpi_bootstrap.exchange(comm, lambda: self._offer(comm), undo=lambda: self.heap.release(self.lease))
         try:
             self.members = members.meet(comm, self.heap, offered)

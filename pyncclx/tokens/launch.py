@@ -5,6 +5,7 @@ The first launch allocates the memory.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -12,12 +13,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.own_errors import own_error
 
 from .. import events
 from ..arrays.buffers import Buffer
 from ..backends import Function
-from ..errors import Aborted, RankFailed, RanksMissing, Revoked
 from ..launch import kernels
 from ..launch.keys import key_of_call
 from ..operators.row_transform import NONE, Applied
@@ -25,6 +24,7 @@ from ..recording import layout
 from ..system.process import BoundedCache
 from ..team.base import IntraBase
 from ..team.compare import compare
+from ..team.ending import part
 from ..team.plans import Producer, producers_of
 from ..team.state import state_of
 from ..team.streams import stream_for
@@ -200,19 +200,10 @@ class Launching(Settings):
         memory, self._memory, self._closed = self._memory, None, True
         if memory is None or memory not in memory.team.dependents:
             return
-        comm, team, errors = cast(MPI.Intracomm, self.comm), memory.team, memory.team.errors
-        # After a failure, or a rendezvous that has timed out, other ranks may never come.
-        if errors.has_failed or mpi_bootstrap.has_left(comm):
-            return
-        try:
-            state_of(self.comm).meet(comm, of_part=errors)
-            mpi_bootstrap.agree(comm, team.finish)
-        except Exception as error:
-            is_failure = errors.has_failed and own_error(error) is not None
-            if not (is_failure or isinstance(error, (RankFailed, Revoked, RanksMissing, Aborted))):
-                raise
-            return
-        memory.close()
+        comm, team, state = cast(MPI.Intracomm, self.comm), memory.team, state_of(self.comm)
+        meet = functools.partial(state.meet, comm, of_part=team.errors)
+        if part(meet, comm, team.errors, lambda: mpi_bootstrap.agree(comm, team.finish)):
+            memory.close()
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -1,11 +1,14 @@
 """Receives that are under way, or messages that are matched, when their communicator is freed: MPI completes them."""
 
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import pyncclx
-from support.arrays import get, put
+from pyncclx import backends
+from support.arrays import get, host_only, put, synchronize
 from support.everywhere import assert_everywhere
 from support.labelled_messages import EAGER, LARGE, assert_all_read, data_of, map_peers
 from support.reversed_ranks import ring
@@ -116,3 +119,29 @@ def test_a_request_that_is_freed_last(comm):
     receiving.Free()
     sending.Wait()
     assert_all_read(comm)
+
+
+@pytest.mark.ranks(2, 2)
+@pytest.mark.parametrize("is_busy", [False, pytest.param(True, marks=host_only)], ids=["open", "on a busy stream"])
+def test_a_message_out_of_a_window(is_busy):
+    """Its receive reads the window when the communicator is freed, or even later."""
+    comm, found = pyncclx.Communicator().Dup(), put(np.full(LARGE, -1))
+    map_peers(comm)
+    array, stream, request = comm.Alloc(LARGE, "i8"), None, None
+    if comm.rank == 0:
+        array[...] = put(data_of(0, TAG, 0, LARGE))
+        request = comm.Isend(array, 1, TAG)
+    elif is_busy:
+        stream = comm.stream = backends.select().new_stream()
+        stream.enqueue(lambda: time.sleep(0.5))
+        comm.Recv(found, 0, TAG)
+    else:
+        request = comm.Irecv(found, 0, TAG)
+    del array
+    is_receiver = comm.rank == 1
+    comm.Free()
+    if request is not None:
+        request.Wait()
+    backends.select().synchronize(stream)
+    synchronize()
+    assert_everywhere(MPI.COMM_WORLD, not is_receiver or (get(found) == data_of(0, TAG, 0, LARGE)).all())
