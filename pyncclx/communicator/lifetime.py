@@ -117,7 +117,7 @@ class Lifetime(WithConstants, Base):
             team.finish()
             for each in list(state.attachments.values()):
                 if each.is_of_messages:
-                    with own_errors_suppressed():  # of messages, which their own calls raise
+                    with own_errors_suppressed():  # their own calls raise them
                         each.drain()
 
         meet = functools.partial(state.meet, comm, of_part=team.errors)

@@ -69,7 +69,7 @@ class _Attachment(Attachment):
         return self.endpoint is None and not self.probed.are_held
 
     def reading(self) -> Callable[[], bool]:
-        """Return a function that says whether messages may still read the communicator's windows."""
+        """Return a function that says whether messages may still read windows."""
         made = self._made
         return lambda: made is not None and (made.has_open_receives() or made.is_busy())
 

@@ -27,7 +27,10 @@ class Attachment:
         return False
 
     def reading(self) -> Callable[[], bool]:
-        """Return a function that says whether the communicator's windows are still read; it outlives `close`."""
+        """Return a function that says whether the communicator's windows are still read.
+
+        It may be called after `close`.
+        """
         return lambda: False
 
     def drain(self) -> None:

@@ -44,7 +44,7 @@ def part(meet: Callable[[], object], comm: MPI.Intracomm, errors: ErrorRecord, l
 
 
 def abandon_late() -> None:
-    """Abandon Teams whose communicators have been freed, and whose windows messages no longer read."""
+    """Abandon Teams of freed communicators whose windows are no longer read."""
     for late in list(_LATE):
         team, is_over = late
         if is_over() and late in _LATE:
