@@ -25,7 +25,7 @@ from .windows import TeamWindows
 
 
 def part(meet: Callable[[], object], comm: MPI.Intracomm, errors: ErrorRecord, leave: Callable[[], object]) -> bool:
-    """Wait for all ranks by `meet`, then call `leave` to release shared memory. Collective.
+    """Wait for all ranks by `meet`, then call `leave` to release memory. Collective.
 
     Return whether all ranks have come, and `leave` has been called. Return False at once if `errors` shows a failed
     communicator, or if an earlier rendezvous has timed out here: other ranks may still wait in it.
