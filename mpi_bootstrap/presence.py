@@ -67,7 +67,7 @@ class Presence(_Page):
         self.fd = os.memfd_create("pyncclx-presence")
         os.ftruncate(self.fd, NBYTES)
         super().__init__(self.fd)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a destructor may free a communicator while another one is listed
         self._places: dict[bytes, int] = {}  # keys: communicators in the list
         self._free = list(range(_GROUPS_BEGIN, NBYTES, _GROUP_NBYTES))
         self._identify()
@@ -120,7 +120,6 @@ class Presence(_Page):
             at = _NOTES_BEGIN + number % _MOST_NOTES * _NOTE_NBYTES
             self._map[at : at + RECORD.size] = note.pack()
             self._word(_NOTES_AT).value = number + 1
-
 
     def enter(self, group: bytes) -> None:
         """Add a communicator, named as in a `Note`, to those that this process is in."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from mpi4py import MPI
 
 import mpi_bootstrap
-from mpi_bootstrap.own_errors import own_error
+from mpi_bootstrap.own_errors import own_error, own_errors_suppressed
 
 from ..backends import Device
 from ..errors import Aborted, RankFailed, RanksMissing, Revoked
@@ -49,7 +49,8 @@ def abandon_late() -> None:
         team, is_over = late
         if is_over() and late in _LATE:
             _LATE.remove(late)
-            team.abandon()
+            with own_errors_suppressed():  # its communicator's calls have raised them
+                team.abandon()
 
 
 class Dependent(Protocol):
