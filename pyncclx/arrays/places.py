@@ -14,8 +14,9 @@ from ..system.process import cached
 from . import dlpack, pointers
 from .protocols import interface_address
 from .readers import Reader, device_classes, read_buffer, read_cupy, read_memory, read_numpy, read_torch, reader_of
-from .specs import is_nothing
+from .specs import arrays_of, is_nothing
 
+# Host arrays without a reader. NumPy's scalars are left out, because a rank may be one.
 _PLAIN = bytes, bytearray, stdlib_array.array
 
 
@@ -67,7 +68,7 @@ def on_host(*buffers: Any) -> bool:
         kind = type(buffer)
         if kind in device_classes or (kind is ndarray and host_arrays()) or where(buffer) == "device":
             return False
-    arrays = [each[0] if isinstance(each, (list, tuple)) and each else each for each in buffers]
+    arrays = arrays_of(*buffers)
     if not any(type(each) is MPI.buffer and not each.address for each in arrays):
         return True
     return any(map(_is_host_array, arrays)) or (driver.chosen_gpu() is None and not host_arrays())
@@ -142,7 +143,8 @@ def _place(array: Any, read: Reader) -> str | None:
 
 def _place_of_memory(memory: Any) -> str | None:
     if type(memory) is MPI.buffer and not memory.address:
-        return None  # an empty array; see `on_host`
+        # An empty array; see `on_host`.
+        return None
     on_host = pointers.is_of_host(memory) if host_arrays() else not pointers.is_over_device(memory)
     return "host" if on_host else "device"
 

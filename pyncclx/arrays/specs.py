@@ -42,6 +42,17 @@ def spec_parts(spec: Any, name: str = "buf", *, lists: bool = True) -> _Parts:
     return array, count, None, key
 
 
+def arrays_of(*arguments: Any) -> list[Any]:
+    """Return the arrays of buffer arguments, without the lists around them.
+
+    A caller that keeps the arrays alive must refer to these, because the program may change the lists.
+    """
+    arrays = []
+    for each in arguments:
+        arrays.append(each[0] if isinstance(each, (list, tuple)) and each else each)
+    return arrays
+
+
 def is_nothing(array: Any) -> bool:
     """Return whether an argument has no array; its datatype may still have addresses."""
     return array is None or array is MPI.BOTTOM

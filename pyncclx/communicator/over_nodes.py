@@ -12,10 +12,11 @@ import mpi_bootstrap
 
 from .. import events
 from ..arrays.places import on_host
+from ..arrays.specs import arrays_of
 from ..collectives.neighbors import edges_of
 from ..collectives.over_nodes import NEIGHBORS, OVER_NODES
 from ..launch.call import facts_of
-from ..launch.keys import arrays_of, key_of_call
+from ..launch.keys import key_of_call
 from ..nodes.dropped import span_next
 from ..nodes.program import Program, SpanningCall
 from ..nodes.requests import SpanningWork, launched_again

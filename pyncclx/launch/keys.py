@@ -81,17 +81,6 @@ def movable(key: Any, arguments: Iterable[Any]) -> MovableKey:
     return MovableKey(key, tuple(rest), arrays, addresses)
 
 
-def arrays_of(*arguments: Any) -> list[Any]:
-    """Return the arrays of buffer arguments, without the lists around them.
-
-    A caller that keeps the arrays alive must refer to these, because the program may change the lists.
-    """
-    arrays = []
-    for each in arguments:
-        arrays.append(each[0] if isinstance(each, (list, tuple)) and each else each)
-    return arrays
-
-
 def _itself(argument: Any) -> Hashable:
     return argument  # type: ignore[no-any-return]
 

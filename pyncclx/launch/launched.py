@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 from ..arrays.buffers import Buffer
+from ..arrays.specs import arrays_of
 from ..backends import Event
 from ..requests.open_receives import OPEN_RECEIVES, let_receives_leave
 from ..requests.work import Work
@@ -17,7 +18,7 @@ from ..team.state import State, state_of
 from ..team.streams import current_stream
 from ..team.team import Team
 from .call import Call, is_planned
-from .keys import arrays_of, movable
+from .keys import movable
 from .moved import find
 from .run import Enqueued, enqueue, enqueue_again
 

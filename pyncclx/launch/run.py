@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import events
+from ..arrays.specs import arrays_of
 from ..backends import Event
 from ..errors import NotSupported
 from ..recording import layout
@@ -16,7 +17,7 @@ from ..team.state import State, state_of
 from ..team.streams import is_of_current, stream_for
 from ..team.team import Team
 from .call import Call, facts_of, plan_of
-from .keys import MovableKey, arrays_of, key_of_call, movable
+from .keys import MovableKey, key_of_call, movable
 from .moved import find, keep
 from .time_slicing import leave_to_host
 

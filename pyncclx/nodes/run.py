@@ -7,7 +7,7 @@ from typing import Any
 
 from mpi_bootstrap.own_errors import own_error
 
-from ..launch.keys import arrays_of
+from ..arrays.specs import arrays_of
 from ..team.base import IntraBase
 from ..team.compare import Comparison, compare
 from ..team.state import State

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 from mpi4py import MPI
 
 from .. import events
+from ..arrays.specs import arrays_of
 from ..derived.buffers import TypedBuffer, buffer_of, move, without_gaps
-from ..launch.keys import MAKERS, VALUES, NoKey, arrays_of
+from ..launch.keys import MAKERS, VALUES, NoKey
 from ..recording.layout import ACCESS
 from ..team.plans import Producer, producers_of
 from ..team.streams import is_of_current
