@@ -28,7 +28,7 @@ _NOTES_BEGIN = 512
 _NOTE_NBYTES = 128
 _GROUPS_BEGIN, _GROUP_NBYTES = 4096, 16
 _MOST_NOTES = (_GROUPS_BEGIN - _NOTES_BEGIN) // _NOTE_NBYTES
-_NOT_LISTED = 0  # in place of a communicator's place, if the list is full
+_NOT_LISTED = 0  # the place of a communicator for which the list has no room
 _OWNER_DIED, _TID_MASK = 0x40000000, 0x3FFFFFFF  # FUTEX_OWNER_DIED, FUTEX_TID_MASK of linux/futex.h
 STOPPED, COMPUTING, UNKNOWN = "stopped", "computing", ""  # why a process shows no heartbeat
 _COMPUTING = 0.2  # a COMPUTING process has used a processor for at least this share of the time since its heartbeat
@@ -67,7 +67,8 @@ class Presence(_Page):
         self.fd = os.memfd_create("pyncclx-presence")
         os.ftruncate(self.fd, NBYTES)
         super().__init__(self.fd)
-        self._lock = threading.RLock()  # a destructor may free a communicator while another one is listed
+        # Re-entrant, because a destructor that frees a communicator may run while another one is being listed.
+        self._lock = threading.RLock()
         self._places: dict[bytes, int] = {}  # keys: communicators in the list
         self._free = list(range(_GROUPS_BEGIN, NBYTES, _GROUP_NBYTES))
         self._identify()

@@ -31,7 +31,8 @@ class Lifetime(WithConstants, Base):
         """Free the communicator and its device memory. Collective.
 
         Inside a node the call waits for no other rank, unless the communicator has windows (`Alloc`, `Register`). The
-        memory is released when all ranks have made it.
+        memory is released when all ranks have made this call.
+
         MPI.COMM_WORLD and MPI.COMM_SELF cannot be freed; `free` releases their device memory.
 
         Raises

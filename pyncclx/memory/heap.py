@@ -145,10 +145,10 @@ class Heap:
         return lease
 
     def begin(self, team_id: bytes) -> None:
-        """Note that this rank is in a communicator, also for the other processes."""
+        """List a communicator that this rank is in, also on the process's page."""
         with self._lock:
             self.living.add(team_id)
-        if DETECTOR.made is not None:  # there are other ranks
+        if DETECTOR.made is not None:  # it has the page
             DETECTOR.made.presence.enter(team_id)
 
     def release(self, lease: Lease, team_id: bytes = b"") -> None:
@@ -189,9 +189,9 @@ class Heap:
         RETIRED.get().free()
 
     def await_others(self, team_id: bytes) -> None:
-        """Wait a short time until the other ranks have left a communicator, too.
+        """Wait, at most a tenth of a second, until all ranks have left a communicator.
 
-        Only if it has memory beside its lease, which the program may miss.
+        Return at once if only its lease is kept, because the program has no use for that memory.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while (kept := self.abandoned.get(team_id)) is not None and kept.memory and time.monotonic() < deadline:

@@ -190,7 +190,7 @@ class State:
                 del self.attachments[name]
 
     def leave(self) -> None:
-        """Release the device side; keep what other ranks use until they have left, too."""
+        """Release the device side; keep memory that other ranks use until they leave."""
         apart, self.apart = self.apart, None
         if apart is not None:
             apart.close()

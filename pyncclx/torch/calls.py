@@ -227,7 +227,7 @@ def _operation(opts: Any, send: Tensor) -> tuple[AnyOp, Tensor]:
     With PREMUL_SUM, the contribution is the tensor times the operator's factor. If the operator is not defined on the
     elements, raise ValueError.
     """
-    op = opts.reduceOp  # PyTorch makes a new object each time
+    op = opts.reduceOp  # read once, because PyTorch makes a new object each time
     kind = getattr(op, "op", op)
     number = kind.value
     found = (OF_TRUTH if send.dtype is torch.bool else OF_NUMBERS).get(number)

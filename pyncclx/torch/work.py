@@ -169,7 +169,7 @@ def begun(
     requests: Sequence[MPI.Request], outputs: Tensors, copies: Sequence[Copy], arguments: Sequence[Any]
 ) -> Work:
     """Return the work of a call."""
-    work = Work()  # an `__init__` in Python would take as long as all of this
+    work = Work()  # without an `__init__` in Python, which would take as long as the rest of this function
     work.requests, work.outputs, work.copies, work.arguments = requests, outputs, copies, arguments
     return work
 

@@ -10,7 +10,7 @@ def entered(call):
 
     What the host device's own part (`pyncclx/backends/host`) enters, and what it calls, is not counted.
     """
-    functions, of_device = [], []  # the latter are under way
+    functions, of_device = [], []  # `of_device`: the device's functions that have not returned yet
 
     def note(frame, event, _):
         code = frame.f_code

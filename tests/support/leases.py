@@ -1,12 +1,12 @@
-"""Which leases of the heap are in use."""
+"""The leases of the heap that are in use."""
 
 from mpi4py import MPI
 
 
 def leases(heap):
-    """The leases in use, after all ranks have come here. Collective.
+    """Return the leases in use, after all ranks have called this. Collective.
 
-    `Free` waits for no other rank. A rank gives its lease back as soon as it sees that all have left.
+    `Free` waits for no other rank, so this first releases what all ranks have freed.
     """
     MPI.Comm.Barrier(MPI.COMM_WORLD)
     heap.sweep()

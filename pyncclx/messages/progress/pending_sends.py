@@ -96,7 +96,7 @@ class PendingSends:
         """
         with LOCK:
             self._count_new()
-            followed, self._followed = self._followed, []  # a handler may add to it meanwhile
+            followed, self._followed = self._followed, []  # a signal handler's requests go to the new list
             self._followed.extend([reference for reference in followed if is_under_way(reference)])
             return bool(self._followed)
 
@@ -190,7 +190,7 @@ class PendingSends:
         with LOCK:
             for number in (_FOR_ONE, len(self.kept)):
                 self.sweep(number)
-                kept_nbytes = sum([message.nbytes for message in list(self.kept)])  # a copy: see `sweep`
+                kept_nbytes = sum([message.nbytes for message in list(self.kept)])  # it may grow: see `sweep`
                 if not kept_nbytes or kept_nbytes + nbytes <= most:
                     return True
             return False

@@ -239,13 +239,13 @@ def test_a_note_that_is_being_written_is_none():
 
 
 def test_the_list_of_communicators():
-    """A peer sees which communicators a process is in; of more than the list holds it cannot say that one is left."""
+    """A peer sees which communicators a process is in; if the list is full, it may be in any."""
     presence = Presence()
     seen, groups = PeerPresence(os.dup(presence.fd)), [number.to_bytes(16, "big") for number in range(1, 300)]
     for each in groups[:200]:
         presence.enter(each)
     presence.leave(groups[7])
-    presence.leave(b"")  # one that has never begun
+    presence.leave(b"")  # a communicator that was never listed
     assert [seen.may_be_in(each) for each in groups] == [i != 7 and i < 200 for i in range(299)]
     for each in groups[200:]:
         presence.enter(each)

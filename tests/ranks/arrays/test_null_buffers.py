@@ -11,10 +11,12 @@ from support.everywhere import assert_everywhere
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 LAST = SIZE - 1
-IS_EMPTY = RANK == LAST  # this rank has nothing to send or receive
+# The last rank has nothing to send and nothing to receive.
+IS_EMPTY = RANK == LAST
 NULL = MPI.buffer.fromaddress(0, 0)
 T = MPI.DOUBLE
-ONES, DISPLS = [1] * LAST + [0], list(range(SIZE))  # of each rank but the last, one element
+# One element for each rank except the last.
+ONES, DISPLS = [1] * LAST + [0], list(range(SIZE))
 COUNTS = [0] * SIZE if IS_EMPTY else ONES
 pytestmark = pytest.mark.ranks(2)
 
@@ -24,7 +26,7 @@ def memory(array):
 
 
 def own(count=1):
-    """Elements that say whose they are; none on the last rank."""
+    """Return elements with the rank's number; no elements on the last rank."""
     return put(np.full(0 if IS_EMPTY else count, RANK + 1.0))
 
 
@@ -32,7 +34,8 @@ def room(count=1):
     return put(np.full(0 if IS_EMPTY else count, -1.0))
 
 
-OF_ALL = [*(rank + 1.0 for rank in range(LAST)), -1.0]  # what a rank receives that is not empty
+# What a rank with data receives: an element of each rank with data, and poison in the last place.
+OF_ALL = [*(rank + 1.0 for rank in range(LAST)), -1.0]
 
 
 def alltoallv(comm):
@@ -80,7 +83,7 @@ def of_nothing(comm):
 
 
 def messages(comm):
-    """Of no elements, from and to a null buffer."""
+    """Send and receive messages of no elements, also from and into null buffers."""
     nothing, status, peer = NULL if IS_EMPTY else xp.zeros(0), MPI.Status(), (RANK + 1) % SIZE
     comm.Sendrecv([nothing, 0, T], peer, 3, [nothing, 0, T], (RANK - 1) % SIZE, 3, status)
     assert_everywhere(WORLD, (status.source, status.tag, status.Get_count(T)) == ((RANK - 1) % SIZE, 3, 0))

@@ -193,7 +193,7 @@ def test_world_gives_its_memory_back():
 
 
 def test_free_by_an_mpi4py_object():
-    """The lease waits for all ranks; ours has been freed then."""
+    """mpi4py's `Free` frees pyncclx's object, too; the lease is kept until all ranks have freed it."""
     comm, last = pyncclx.Communicator().Dup(), WORLD.rank == WORLD.size - 1
     comm.Allreduce(MPI.IN_PLACE, xp.zeros(3, "f4"))
     heap, before, lease = comm.team.heap, len(comm.team.heap.leases), comm.team.lease
@@ -211,7 +211,7 @@ def test_free_by_an_mpi4py_object():
 
 @pytest.mark.parametrize("end", ["Free", "free", "exit"])
 def test_freeing_waits_for_no_other_rank(end):
-    """Some ranks free it and go on to calls for which the others leave it late."""
+    """Some ranks free a communicator first, and the others only after the next call of all ranks."""
     comm, world = pyncclx.Communicator().Dup(), pyncclx.Communicator()
     total, first = xp.full(5, 1 + comm.rank, "i8"), comm.rank % 2 == 0
     comm.Allreduce(MPI.IN_PLACE, total)

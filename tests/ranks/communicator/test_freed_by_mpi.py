@@ -61,11 +61,13 @@ def test_the_lease_waits_for_all_ranks(way):
     shuffle = comm.Create_token_shuffle(4, 16, 16, "f4", k=1, max_tokens=4)
     shuffle.explain()  # allocates
     comm.device_team()
-    if way is not by_free:  # which waits for all ranks if there are windows
+    # `Free` of a communicator with windows waits for all ranks, so it gets none in that case.
+    if way is not by_free:
         comm.Alloc(5000)
     free = way(comm)
+    # This must not wait for the last rank, which frees the communicator later.
     if not last:
-        free()  # waits for nobody
+        free()
     is_kept = team.lease in heap.leases and list(heap.abandoned) == ([] if last else [team.id])
     assert_everywhere(WORLD, is_kept and (last or not (team.device_teams or team.dependents)))
     report = pyncclx.Communicator().memory_report()
@@ -81,7 +83,7 @@ def test_the_lease_waits_for_all_ranks(way):
 
 @pytest.mark.ranks(2)
 def test_more_communicators_than_a_page_lists():
-    """Then the ranks' next rendezvous finds out which ones they have left."""
+    """If the list is full, the ranks' next rendezvous tells which ones they have left."""
     meet()
     comm, presence = pyncclx.Communicator().Dup(), DETECTOR.get().presence
     assert_everywhere(WORLD, works(comm))
@@ -103,7 +105,7 @@ def test_more_communicators_than_a_page_lists():
 
 @pytest.mark.ranks(3)
 def test_frees_that_a_rank_does_not_see():
-    """The others free many more communicators before it looks."""
+    """Other ranks make and free many communicators before a rank looks at their pages."""
     meet()
     comm, first = pyncclx.Communicator().Dup(), WORLD.rank == 0
     others = pyncclx.Communicator().Split(int(first))

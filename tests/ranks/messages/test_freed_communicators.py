@@ -124,7 +124,7 @@ def test_a_request_that_is_freed_last(comm):
 @pytest.mark.ranks(2, 2)
 @pytest.mark.parametrize("is_busy", [False, pytest.param(True, marks=host_only)], ids=["open", "on a busy stream"])
 def test_a_message_out_of_a_window(is_busy):
-    """Its receive reads the window when the communicator is freed, or even later."""
+    """The receive reads the window while its communicator is being freed, or afterwards."""
     comm, found = pyncclx.Communicator().Dup(), put(np.full(LARGE, -1))
     map_peers(comm)
     array, stream, request = comm.Alloc(LARGE, "i8"), None, None

@@ -24,7 +24,7 @@ def comm(world):
 
 
 def numbers(rank, count=COUNT):
-    """Of each rank, other elements."""
+    """Return elements that differ from rank to rank."""
     return 100.0 * (rank + 1) + np.arange(count, dtype="f4")
 
 
@@ -98,7 +98,7 @@ def test_a_negated_view_of_the_same_memory(comm):
 
 
 def test_counts_that_reach_out_of_a_tensor(comm):
-    """They may, into the rest of its storage; an equal tensor in the same place may have none."""
+    """Counts may use the rest of a view's storage; an equal tensor at the same address may have no more."""
     array = xp.zeros(COUNT, "f4")
     whole, alone = torch.as_tensor(array, device=DEVICE), torch.as_tensor(array[:2], device=DEVICE)
     assert whole.data_ptr() == alone.data_ptr()
@@ -118,7 +118,7 @@ def test_repeated_messages(comm, count):
     for turn in range(4):
         sent.copy_(torch.from_numpy(numbers(RANK, count)) + turn)
         received.fill_(-1)
-        if turn == 3:  # the tensor is elsewhere
+        if turn == 3:  # a tensor at another address
             received = received.clone()
         pyncclx.Request.Waitall([comm.Irecv(received, left, 1), comm.Isend(sent, right, 1)])
         check(received, numbers(left, count) + turn)
